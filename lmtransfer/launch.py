@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +25,14 @@ from lmtransfer.config import help_page, overrides, paths, yaml_files
 from lmtransfer.config.composing import REFUSALS, diagnose, in_force, settle
 from lmtransfer.config.in_short import expanded
 from lmtransfer.config.primary import drop_null_groups
-from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
+from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.runs.lock import failed_starts_removed
-from lmtransfer.system import machine, ranks
+from lmtransfer.sweeps import signals
+from lmtransfer.sweeps.plan import Plan, plan_of
+from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
+from lmtransfer.sweeps.progress import print_progress, progress_line, watched
+from lmtransfer.system import cores, machine, ranks
 from lmtransfer.system.last_resort import last_resort
 
 _HYDRA_SETTINGS = (
@@ -75,12 +79,14 @@ def run_command(command: str, words: Sequence[str]) -> int:
         line.is_sweep = True
     given = one_each
     help_page.register(command)
-    if _is_plain(line, given):  # composed once; Hydra's own command line would compose it twice
+    is_plain = _is_plain(line, given)
+    if is_plain:  # composed once; Hydra's own command line would compose it twice
         with in_force(command, given, config_dir=line.config_dir) as cfg:
             if not in_sweep():  # a config may ask for a sweep
                 _perform(command, cfg)
                 return 0
-    return _by_hydra(command, line, given)
+    is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in given)
+    return _by_hydra(command, line, given, is_sweep=is_sweep)
 
 
 def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
@@ -94,26 +100,39 @@ def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
     return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
 
 
-def _by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]) -> int:
+def _by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str], *, is_sweep: bool) -> int:
     """Run a command line that uses Hydra's own features (options, sweeps); return 1 if a point of a sweep failed."""
+    if any(word.startswith("hydra.sweep.") for word in given):
+        raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
     failure: list[Exception] = []
-    task = functools.partial(_perform_or_note, command, failure)
-    with tempfile.TemporaryDirectory(prefix="lmtransfer-sweep-") as folder:
+    primary = line.config_name or command
+    plan = plan_of(primary, [*given, *_unswept(given)], config_dir=line.config_dir) if is_sweep else Plan()
+    with exchange_folder(plan) as folder:
+        task = functools.partial(_perform_or_note, command, failure, plan)
         settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_unswept(given)]
+        argv = [f"lmtransfer {command}", *line.options, *settings, *given]
         try:
-            with _hydra_as_library([f"lmtransfer {command}", *line.options, *settings, *given]):
+            with _hydra_as_library(argv), signals.passed_on(plan, folder), watched(plan, folder):
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
+            if signals.is_stopping(folder):
+                raise _StopSweep
         except REFUSALS as error:  # errors of the command itself are in failure
             raise diagnose(
                 error,
-                command=line.config_name or command,
+                command=primary,
                 given=given,
                 config_dir=line.config_dir,
                 is_sweep=line.is_sweep,
             ) from error
-        except _StopSweep as stop:
-            raise Interrupted("the sweep was interrupted; the same command goes on with it") from stop
-        points = read_points(Path(folder))
+        except (_StopSweep, KeyboardInterrupt, RuntimeError) as error:
+            stopped = isinstance(error, _StopSweep) or signals.is_stopping(folder)
+            if not (stopped or plan.is_parallel):
+                raise
+            _finish_sweep(command, read_points(folder))
+            if stopped:
+                raise Interrupted("the sweep was interrupted; run the same command again to continue it") from error
+            raise launcher_stopped(plan, error, folder) from error
+        points = read_points(folder)
     if failure:
         raise failure[0]
     return _finish_sweep(command, points) if points else 0
@@ -130,10 +149,16 @@ def _perform(command: str, cfg: DictConfig) -> None:
         raise described from error
 
 
-def _perform_or_note(command: str, failure: list[Exception], cfg: DictConfig) -> None:
+def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: DictConfig) -> None:
     """The function that Hydra calls for a run or for each point of a sweep, possibly in another process."""
     if in_sweep():
-        _perform_point(command, cfg)
+        folder = Path(HydraConfig.get().sweep.dir)
+        if not (plan.is_parallel and plan.is_local):
+            _perform_point(command, plan, folder, cfg)
+            return
+        with signals.as_point(folder), cores.shared_by(plan.workers or 1):
+            if not signals.is_stopping(folder):
+                _perform_point(command, plan, folder, cfg)
         return
     try:
         _perform(command, cfg)
@@ -141,16 +166,21 @@ def _perform_or_note(command: str, failure: list[Exception], cfg: DictConfig) ->
         failure.append(error)
 
 
-def _perform_point(command: str, cfg: DictConfig) -> None:
+def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> None:
     job = HydraConfig.get().job
     label = job.override_dirname.replace("'", "") or f"name={cfg.get('name')}"
     point = Point(number=int(job.num), label=label)
-    folder = Path(HydraConfig.get().sweep.dir)
-    print(f"\nsweep, run {point.number + 1}: {point.label}", flush=True)
+    print(f"\nsweep, run {point.number + 1}: {label} ({progress_line(plan, read_points(folder))})", flush=True)
+    began = time.time()
     try:
         point.run_dir = _run(command, cfg)
     except (Interrupted, KeyboardInterrupt) as error:
-        raise _StopSweep from error
+        if not plan.is_parallel:
+            raise _StopSweep from error
+        if plan.is_local:
+            signals.stop(folder)
+            return
+        point.error = "interrupted; run the same command again to continue"
     except Exception as raised:
         described = _as_user_error(raised, cfg)
         if isinstance(described, LmtransferError):
@@ -159,7 +189,9 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
         else:
             point.error = f"{type(raised).__name__}: {raised}"
             print(f"lmtransfer: {last_resort(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
+    point.took(began)
     point.write(folder)
+    print_progress(plan, read_points(folder))
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
@@ -176,11 +208,12 @@ def _run(command: str, cfg: DictConfig) -> Path | None:
 
 
 def _finish_sweep(command: str, points: list[Point]) -> int:
+    """Print the table of the points and list those that failed; return 1 if there are any."""
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
-    after: Callable[[list[Path]], None] | None = getattr(_module(command), "after_sweep", None)
-    if after is not None and run_dirs:
-        after(run_dirs)
     failed = [point for point in points if point.error is not None]
+    after: Callable[[list[Path], list[str]], None] | None = getattr(_module(command), "after_sweep", None)
+    if after is not None and run_dirs:
+        after(run_dirs, [point.label for point in failed])
     if failed:
         lines = [f"  {point.label}: {str(point.error).splitlines()[0]}" for point in failed]
         heading = f"lmtransfer: {len(failed)} of {len(points)} runs of the sweep failed:"
@@ -235,7 +268,7 @@ def _check_config_dir(folder: Path) -> None:
         raise ConfigError(f"--config-dir: there is no folder {folder}")
     for path in paths.shadowed(folder):
         print(
-            f"lmtransfer: warning: {folder / path} is ignored, since lmtransfer has its own {path}; rename yours",
+            f"lmtransfer: warning: {folder / path} is ignored, because lmtransfer has its own {path}; rename yours",
             file=sys.stderr,
         )
 

@@ -1,4 +1,4 @@
-"""Compare two runs, or two groups of runs: the difference, its verdict, and the examples behind it."""
+"""Compare two runs, or two groups of runs: the difference, its verdict, and the examples that differ."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def run(cfg: DictConfig) -> Path:
     print_comparison(found, console, most=cfg.most)
     path = write_comparison(found, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
     beside = "everything" if found.flips is None else "all flipped examples"
-    console.print(f"As a page, and {beside} as .json beside it: {path}", markup=False, soft_wrap=True)
+    console.print(f"As a page, with {beside} in a .json file next to it: {path}", markup=False, soft_wrap=True)
     return path.parent

@@ -40,8 +40,8 @@ def _evaluate_as_it_is(cfg: DictConfig) -> Path:
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=None)
     if not task.zero_shot:
         raise ConfigError(
-            f"run={cfg.run}: was pretrained and has no head for task={cfg.task.name}; train one (lmtransfer finetune "
-            f"init={cfg.run} task={cfg.task.name}), leave task= out for its losses, or give a task that needs none "
-            "(task=blimp)"
+            f"run={cfg.run}: a pretraining run has no head for task={cfg.task.name}; train one (lmtransfer finetune "
+            f"init={cfg.run} task={cfg.task.name}), leave task= out to measure the losses, or give a task that needs "
+            "no head (task=blimp)"
         )
     return evaluate_zero_shot(cfg)

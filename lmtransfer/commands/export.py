@@ -28,8 +28,8 @@ def run(cfg: DictConfig) -> Path:
 
     Raises:
         ConfigError: the settings contradict each other, or the folder exists already.
-        RunDirectoryError: there is no such run, or it holds no model.
-        CheckpointError: the format has no counterpart of the run's model, or the export does not reproduce the run.
+        RunDirectoryError: there is no such run, or it has no model.
+        CheckpointError: the format cannot hold the run's model, or the export does not reproduce the run.
     """
     check(cfg, primary="export")
     _check_choices(cfg)
@@ -59,9 +59,9 @@ def run(cfg: DictConfig) -> Path:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     for line in exported.checked:
         console.print(line, markup=False, soft_wrap=True)
-    what = exported.architecture or ("ONNX" if form == "onnx" else "tensors, explained in layout.json")
-    console.print(f"{short_path(opened.checkpoint)} as {what}", markup=False, soft_wrap=True)
-    console.print(f"in {short_path(folder)}: {', '.join(written)}", markup=False, soft_wrap=True)
+    what = exported.architecture or ("ONNX" if form == "onnx" else "tensors, described in layout.json")
+    console.print(f"exported {short_path(opened.checkpoint)} as {what}", markup=False, soft_wrap=True)
+    console.print(f"written to {short_path(folder)}: {', '.join(written)}", markup=False, soft_wrap=True)
     return folder
 
 
@@ -90,7 +90,7 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append(f"checkpoint={cfg.checkpoint}: must be best, last or null")
     if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):
         problems.append(
-            f"format={cfg.format} with to=onnx: leave format out, or name another folder, such as to=./onnx"
+            f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
         )
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
@@ -99,6 +99,6 @@ def _check_choices(cfg: DictConfig) -> None:
     if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():
         problems.append(f"results={cfg.results}: no such folder; give the folder that holds your runs, such as runs/")
     if ranks.world_size() > 1:
-        problems.append("export is one process: run it without torchrun")
+        problems.append("export runs in one process: start it without torchrun")
     if problems:
         raise ConfigError(problems)

@@ -1,4 +1,4 @@
-"""Take over a published checkpoint as a run that every command accepts as init=."""
+"""Load a published checkpoint as a run that every command accepts as init=."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(cfg: DictConfig) -> Path:
     """
     check(cfg, primary="import")
     if ranks.world_size() > 1:
-        raise ConfigError("import is one process: run it without torchrun")
+        raise ConfigError("import runs in one process: start it without torchrun")
     folder = find_published(str(cfg.source), key="source")
     name = sweep_name(str(cfg.name or folder.name))
     words = None if cfg.tokenizer.add is None else Path(str(cfg.tokenizer.add)).expanduser().absolute()

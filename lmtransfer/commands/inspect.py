@@ -1,4 +1,4 @@
-"""Show what the model sees, of a corpus or of a task, and what training would cost."""
+"""Show what the model sees of a corpus or a task, and what training would cost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _check_numbers(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = [
-        f"{key}={cfg[key]} is out of range: {allowed}"
+        f"{key}={cfg[key]} is out of range: it must be {allowed}"
         for key, allowed in _RANGES.items()
         if not allowed.holds(cfg[key])
     ]

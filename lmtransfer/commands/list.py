@@ -1,4 +1,4 @@
-"""Show the models, objectives, corpora, tasks, recipes and studies there are, with sources and costs."""
+"""List all models, objectives, corpora, tasks, recipes and studies, with their sources and costs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(cfg: DictConfig) -> None:
         group = KINDS[kind]
         table = Table(title=f"{kind} ({group}=<name>)", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         table.add_column("name", no_wrap=True)
-        table.add_column("what, source, cost")
+        table.add_column("description, source, cost")
         for name in paths.group_options(group, folders):
             table.add_row(name, Text(about(group, name, folders)))
         if table.row_count:

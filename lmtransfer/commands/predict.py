@@ -1,4 +1,4 @@
-"""Answer texts with a trained run: labels, scores, tags, or answers with their places; or fill in masks."""
+"""Predict labels, scores, tags or answers for texts with a trained run, or fill in masks."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def run(cfg: DictConfig) -> None:
         find = task_of if cfg.split is None else asked_task
         task = find(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
         if runs[0].path.name.startswith("seed-"):
-            which = f"{len(runs)} seeds together" if cfg.ensemble else f"{runs[0].path.name}, one of several"
-            console.print(f"answering: {which}", soft_wrap=True)
+            which = f"the mean of {len(runs)} seeds" if cfg.ensemble else f"{runs[0].path.name}, one of several seeds"
+            console.print(f"predicting with {which}", soft_wrap=True)
     if cfg.submission is not None and task is not None:
         said = _submit(cfg, runs, task, notes)
     else:
@@ -82,7 +82,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         elif task is not None:
             answers.take_all((example.id, example) for example in task.examples(cfg.split))
     if answers.num_errors:
-        notes.add("inputs that cannot be answered, an error in their place", "see output", answers.num_errors)
+        notes.add("inputs got an error instead of an answer in the output", "see output", answers.num_errors)
     return f"{answers.num_taken:,} answers in {cfg.output}"
 
 
@@ -109,8 +109,8 @@ def _check_choices(cfg: DictConfig) -> None:
     problems = []
     given = [key for key in _SOURCES if cfg[key] is not None]
     if len(given) != 1:
-        what = f"{' and '.join(given)} are given" if given else "nothing to answer is given"
-        problems.append(f"{what}: give one of input=<file> (- for standard input), text='...' or split=<name>")
+        what = f"{' and '.join(given)} are given" if given else "no input is given"
+        problems.append(f"{what}: give exactly one of input=<file> (- for standard input), text='...' or split=<name>")
     for key, allowed in _CHOICES.items():
         if cfg[key] not in allowed:
             shown = ", ".join("null" if value is None else value for value in allowed)
@@ -118,14 +118,14 @@ def _check_choices(cfg: DictConfig) -> None:
     if cfg.group < 1:
         problems.append(f"group={cfg.group}: must be at least 1")
     if cfg.submission is not None and cfg.split is None:
-        problems.append(f"submission={cfg.submission}: is of a whole split; name it, such as split=test")
+        problems.append(f"submission={cfg.submission}: a submission covers a whole split; set it, such as split=test")
     problems += [
-        f"{key}={cfg[key]}: is about input="
+        f"{key}={cfg[key]}: this key describes the file of input=, and input= is not given; leave it out"
         for key in (*_COLUMNS, "format")
         if cfg[key] is not None and cfg.input is None
     ]
     if ranks.world_size() > 1:
-        problems.append("predict is one process: run it without torchrun")
+        problems.append("predict runs in one process: start it without torchrun")
     if problems:
         raise ConfigError(problems)
 
@@ -140,6 +140,6 @@ def _check_fill_mask(cfg: DictConfig) -> None:
     wrong += ["ensemble"] if cfg.ensemble else []
     if wrong:
         raise ConfigError(
-            f"{wrong[0]}: run={cfg.run} was pretrained on text and fills masks (text='The ice cream was [MASK] .'); "
-            f"for labels train it first: lmtransfer finetune init={cfg.run} task=..."
+            f"{wrong[0]}: run={cfg.run} is a pretraining run and only fills masks (text='The ice cream was [MASK] .'); "
+            f"to predict labels, train it on a task first: lmtransfer finetune init={cfg.run} task=..."
         )

@@ -1,4 +1,4 @@
-"""Train a corpus's tokenizer, tokenise the corpus, and say what is in it."""
+"""Train a tokenizer on a corpus, tokenise the corpus, and print its statistics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(cfg: DictConfig) -> None:
     settle_parts(cfg)
     check(cfg, primary="prepare", nodes={"corpus": {"data_root", "cache_dir"}, "tokenizer": set()})
     if cfg.num_workers is not None and (not isinstance(cfg.num_workers, int) or cfg.num_workers < 0):
-        raise ConfigError(f"num_workers={cfg.num_workers}: a whole number from 0, or null for one a core")
+        raise ConfigError(f"num_workers={cfg.num_workers}: must be a whole number from 0, or null (one for each core)")
     console = Console(highlight=False)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     corpus = build_corpus(cfg, cache_dir=cache_dir)

@@ -38,9 +38,15 @@ def run(cfg: DictConfig) -> Path:
         return pretrain(cfg, name, setup, resume=resume).path
 
 
-def after_sweep(run_dirs: list[Path]) -> None:
-    """Print one table over the points of a sweep."""
+def after_sweep(run_dirs: list[Path], failed: list[str]) -> None:
+    """Print one table over the points of a sweep, with the labels of those that failed."""
     folder = run_dirs[0].parent
     entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
     sweep = make_sweep(folder.name, entries)
-    report_console().print(terminal_table(table_rows(entries)) if sweep is None else sweep_table(sweep))
+    if sweep is not None:
+        table = sweep_table(sweep, failed=failed)
+    else:
+        table = terminal_table(table_rows(entries))
+        for label in failed:
+            table.add_row(label, "", "failed")
+    report_console().print(table)

@@ -1,4 +1,4 @@
-"""Train a head over a frozen encoder, to see what pretraining has put into it."""
+"""Train a head on a frozen encoder, to measure what the encoder has learnt in pretraining."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def run(cfg: DictConfig) -> Path:
     return run_transfer(cfg, command="probe")
 
 
-def after_sweep(run_dirs: list[Path]) -> None:
-    """Print one table over the points of a sweep."""
-    print_sweep(run_dirs)
+def after_sweep(run_dirs: list[Path], failed: list[str]) -> None:
+    """Print one table over the points of a sweep, with the labels of those that failed."""
+    print_sweep(run_dirs, failed)

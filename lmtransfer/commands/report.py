@@ -8,11 +8,15 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
+from lmtransfer.errors import ConfigError
+from lmtransfer.inspection.kept_texts import TaskTexts
 from lmtransfer.reporting.render.terminal import print_report, report_console
-from lmtransfer.reporting.render.write import write_report
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps
+from lmtransfer.reporting.sections import find_sections
+from lmtransfer.reporting.write import write_report
+from lmtransfer.study.watching import watch
 
 
 def run(cfg: DictConfig) -> Path:
@@ -26,6 +30,8 @@ def run(cfg: DictConfig) -> Path:
         RunDirectoryError: there are no runs, or the report cannot be written.
     """
     check(cfg, primary="report")
+    if cfg.watch:
+        return _watch(cfg)
     given = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
     roots = [Path(str(root)).expanduser() for root in given]
     entries = make_entries(collect(*roots))
@@ -33,8 +39,30 @@ def run(cfg: DictConfig) -> Path:
     folder = Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
     if cfg.to is not None:
         folder = Path(str(cfg.to)).expanduser()
-    write_report(entries, sweeps, folder, title=cfg.title, figures=cfg.figures)
+    write_report(
+        entries,
+        sweeps,
+        folder,
+        title=cfg.title,
+        figures=cfg.figures,
+        sections=find_sections(roots),
+        texts=TaskTexts(data_root=cfg.data_root),
+    )
     console = report_console()
     print_report(entries, sweeps, console)
-    console.print(f"With figures, configurations and versions: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    console.print(f"Page with figures, settings and versions: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    return folder
+
+
+def _watch(cfg: DictConfig) -> Path:
+    """Show the progress of a study.
+
+    Raises:
+        ConfigError: several folders are given.
+        RunDirectoryError: the folder holds no study.
+    """
+    if OmegaConf.is_list(cfg.runs):
+        raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; give its folder, runs/study/<name>")
+    folder = Path(str(cfg.runs)).expanduser()
+    watch(folder, report_console())
     return folder

@@ -1,4 +1,4 @@
-"""Choosing one of several budgets.
+"""The choice of one budget out of several.
 
 Exactly one of ``train.steps``, ``train.tokens``, ``train.epochs`` and ``train.seconds`` ends a run. A config file may
 set one, and a user may add another. Then the command line wins over experiments and other groups, and those win over
@@ -55,8 +55,8 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
     if settings.min_steps is not None and settings.epochs is None:
         kind = next(kind for kind in KINDS if getattr(settings, kind) is not None)
         raise ConfigError(
-            f"train.min_steps={settings.min_steps} with train.{kind}={getattr(settings, kind)}: it makes a budget in "
-            "epochs longer, and there is none; set it to null, or give train.epochs alone"
+            f"train.min_steps={settings.min_steps} with train.{kind}={getattr(settings, kind)}: min_steps "
+            "extends only a budget in epochs; set train.min_steps=null, or set only train.epochs"
         )
     return settings
 

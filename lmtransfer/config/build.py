@@ -178,10 +178,10 @@ def problems_of(
     for name, value in values.items():
         where = join(key, name)
         if name in RESERVED:
-            problems[where] = "is not supported; a component is its _target_ and the arguments of that class"
+            problems[where] = "is not supported; a component has only _target_ and the arguments of that class"
         elif name not in arguments:
             own = [argument for argument in arguments if argument not in runtime]
-            problems[where] = f"{cls.__name__} takes no such argument; {hint(name, own, what='it takes')}"
+            problems[where] = f"{cls.__name__} has no such argument; {hint(name, own, what='arguments')}"
         elif name in runtime and value is not None and name not in replaceable:
             problems[where] = "is supplied by the command; leave it out"
         elif name not in runtime:

@@ -50,7 +50,7 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
             problems[key] = f"missing: choose one with {key.replace('.', '/')}=<name>"
         elif not _may_be_built(values, key):
             problems.setdefault(
-                key, f"has no _target_, so it is no component: choose one with {key.replace('.', '/')}=<name>"
+                key, f"has no _target_, so it is not a component: choose one with {key.replace('.', '/')}=<name>"
             )
     if problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in sorted(problems.items())])
@@ -118,14 +118,14 @@ class _PlainKeys:
                 what = f"keys of {key}" if key else f"keys of {self.primary}"
                 self.problems[where] = f"there is no such key; {hint(name, names, what=what)}"
             elif value is None and isinstance(default, str) and "${" not in default:
-                self.problems[where] = f"null is no answer; give {where}=<value>"
+                self.problems[where] = f"null is not allowed; set {where}=<value>"
             elif where in _ELSEWHERE:
                 continue
             elif isinstance(value, dict) and not is_component(value):
                 if default or where in SCHEMAS:
                     self.visit(value, default if isinstance(default, dict) else {}, key=where)
             elif isinstance(default, dict) and default and not is_component(default) and not is_component(value):
-                self.problems[where] = f"{value!r} stands where a group of keys should: {', '.join(default)}"
+                self.problems[where] = f"{value!r} is not a group of keys; the keys are: {', '.join(default)}"
             elif name not in described and not is_component(value):
                 wrong = out_of_range(name, value)
                 if wrong:

@@ -55,7 +55,7 @@ def script(shell: str) -> str:
         ConfigError: the shell is not supported.
     """
     if shell not in _SCRIPTS:
-        raise ConfigError(f"--shell-completion {shell}: there is none; give one of {listed(_SCRIPTS)}")
+        raise ConfigError(f"--shell-completion {shell}: this shell is not supported; use one of {listed(_SCRIPTS)}")
     return _SCRIPTS[shell]
 
 
@@ -100,7 +100,7 @@ def _files(start: str) -> list[str]:
 
 
 def _from_hydra(command: str, words: list[str]) -> list[str]:
-    """The answer of Hydra's completion for the words after the command; keys of Hydra itself only if asked for."""
+    """The answer of Hydra's completion for the words after the command; keys of Hydra itself only if requested."""
     import hydra
 
     saved_argv, saved_line = sys.argv, os.environ.get("COMP_LINE")

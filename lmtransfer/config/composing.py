@@ -20,6 +20,7 @@ from yaml import YAMLError
 from lmtransfer.config import overrides, paths
 from lmtransfer.config.budget import settle_budget
 from lmtransfer.config.build import Argument, arguments_of
+from lmtransfer.config.launchers import not_found, unknown_setting
 from lmtransfer.config.nearest import hint, listed, nearest
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.target import resolve
@@ -129,8 +130,8 @@ def diagnose(
             continue
         if override.is_sweep_override() and not is_sweep:
             problems.append(
-                f"{text}: several values need -m (one run each); a list is {override.key_or_group}=[a,b], "
-                f"text with commas is quoted twice: \"{override.key_or_group}='a, b'\""
+                f"{text}: several values need -m (one run for each value); a list is {override.key_or_group}=[a,b], "
+                f"and text with commas is quoted twice: \"{override.key_or_group}='a, b'\""
             )
         elif paths.is_group(override.key_or_group, folders):
             wrong = _wrong_choices(override, folders)
@@ -183,7 +184,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
         deeper = [f"{parent}.{name}" for name in _all_keys(node) if name.endswith(f".{last}")]
         if last in arguments and deeper:  # such as task.files.train for task.train
             instead = f"{deeper[0]}{text[len(key) :]}" if text.startswith(f"{key}=") else deeper[0]
-            return [f"{text}: the config of {parent} has {deeper[0]} for it; write {instead}"]
+            return [f"{text}: in the config of {parent} this key is {deeper[0]}; write {instead}"]
         if last in arguments:
             return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
         siblings += [name for name in arguments if name not in siblings]
@@ -238,6 +239,12 @@ def _reworded(error: Exception, folders: list[Path]) -> list[str]:
     if missing:
         exists = listed(paths.group_options(missing[1], folders))
         return [f"{missing[1]}: choose one with {missing[1]}=<name>; there are: {exists}"]
+    launcher = re.search(r"Could not find 'hydra/launcher/([^']+)'", message)
+    if launcher:
+        return [not_found(launcher[1])]
+    setting = re.search(r"Could not override '(hydra\.launcher\.[^']+)'", message)
+    if setting:
+        return [unknown_setting(setting[1])]
     lost = re.match(r"In '([^']+)': Could not find '([^']+)/([^'/]+)'", message)
     if lost and (options := paths.group_options(lost[2], folders)):
         file, group, name = lost.groups()

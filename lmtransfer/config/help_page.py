@@ -1,7 +1,7 @@
 """The parts of ``lmtransfer <command> --help``; the page itself is ``conf/hydra/help/lmtransfer.yaml``.
 
 The text of a page comes from the YAML files. The first comment of the command's file is the paragraph, and its lines
-from the first one that starts with ``lmtransfer`` are the examples. Comments beside keys explain the keys.
+from the first one that starts with ``lmtransfer`` are the examples. Comments next to keys explain the keys.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import paths, yaml_files
+from lmtransfer.config.primary import beside
 from lmtransfer.config.schema import SCHEMAS
 
 _WIDTH = 116
@@ -59,7 +60,7 @@ def _examples(text: str) -> list[str]:
 
 
 def _groups(choices: dict[str, Any], folders: list[Path]) -> list[str]:
-    lines = ["", "CHOICES (group=choice; the one in force is marked *)"]
+    lines = ["", "CHOICES (group=choice; * marks the current choice)"]
     for group in sorted(group for group in choices if not group.startswith("hydra/")):
         options = paths.group_options(group.partition("@")[0], folders)
         marked = ", ".join(f"{option}*" if option == choices[group] else option for option in options)
@@ -105,7 +106,7 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
     found: dict[str, str] = {}
     for entry in yaml_files.load(path).get("defaults") or []:
         if isinstance(entry, str) and entry != "_self_":
-            found |= _of_file(group, entry, package, folders)
+            found |= _of_file(group, beside(choice, entry), package, folders)
     prefix = "" if "# @package _global_" in text else f"{package}."
     return found | {f"{prefix}{key}": comment for key, comment in key_comments(text).items()}
 

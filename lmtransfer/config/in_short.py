@@ -36,7 +36,7 @@ def settle_parts(cfg: DictConfig) -> None:
         named: dict[str, Any] = {Path(str(part)).stem: part for part in given}
         if len(named) < len(given):
             raise ConfigError(
-                f"corpus.parts={list(given)}: two parts have the same name; give them others: "
+                f"corpus.parts={list(given)}: two parts have the same name; give each part its own name: "
                 "corpus.parts={one: ..., two: ...}"
             )
     elif isinstance(given, DictConfig):
@@ -63,7 +63,7 @@ def _settled(name: str, part: Any, folders: list[Path], problems: list[str]) -> 
         assert text is not None
         return OmegaConf.merge(yaml_files.load(text), {"name": name, "path": str(part)})
     known = hint(str(part), paths.group_options("corpus", folders), what="corpora")
-    problems.append(f"corpus.parts.{name}={part}: is neither a corpus nor a file or folder; {known}")
+    problems.append(f"corpus.parts.{name}={part}: this is not a corpus, a file or a folder; {known}")
     return None
 
 

@@ -96,7 +96,7 @@ def read(words: Sequence[str]) -> CommandLine:
         if equals:
             if option in _VALUES and value not in _VALUES[option]:
                 raise ConfigError(
-                    f"the option {option} has no '{value}'; {hint(value, _VALUES[option], what='it has')}"
+                    f"the option {option} does not accept '{value}'; {hint(value, _VALUES[option], what='values')}"
                 )
             line.options.append(value)
         if option in ("--config-dir", "-cd"):
@@ -148,8 +148,8 @@ def parse(override: str) -> Override:
     found = _readable(override)
     if found is None:
         raise ConfigError(
-            f"{override}: cannot be read as key=value; a list is [a,b], a mapping {{a:1,b:2}}, "
-            "text with brackets or commas is quoted twice: \"key='a, b'\""
+            f"{override}: cannot be read as key=value; a list is [a,b], a mapping is {{a:1,b:2}}, "
+            "and text with brackets or commas is quoted twice: \"key='a, b'\""
         )
     return found
 
@@ -178,7 +178,7 @@ def refuse_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None
             problems.append(f"{chosen[key]} and {word} are both given: keep one")
         chosen[key.lstrip("+")] = word
     problems += [
-        f"{chosen[one]} and {chosen[other]} are both given: keep one, they set the same"
+        f"{chosen[one]} and {chosen[other]} are both given: keep one, because both set the same thing"
         for one, other in _EITHER
         if one in chosen and other in chosen
     ]

@@ -29,8 +29,8 @@ _ORDER = (
 )
 
 _PAGE = """\
-lmtransfer {version}: does pretraining on this text, with this model and this objective, help on that task, and by how
-much? Pretrain a text encoder, transfer it, and compare it with the same model without pretraining.
+lmtransfer {version}: pretrain a text encoder, transfer it to a task, and compare it with the same model without
+pretraining. The comparison shows whether pretraining helped, by how much, and how certain this is.
 
 usage: lmtransfer <command> [key=value ...] [options]
 
@@ -41,20 +41,20 @@ A FIRST SESSION
   lmtransfer pretrain name=first
       the laptop recipe: ten minutes on two cores, on text that is already on this machine
   lmtransfer finetune experiment=few_labels init=runs/pretrain/first task.num_train=100 control=true seeds=5 name=ft
-      train on 100 labelled docstrings, and the same from random initialisation, five times each
+      train on 100 labelled docstrings, with pretraining and without it, five times each
   lmtransfer report runs/
       every result in one table
 
 SETTINGS
   Everything is key=value: train.steps=500 changes a setting, model=bert_mini chooses a config file.
   lmtransfer <command> --help    the settings of a command, their values and their choices
-  lmtransfer list                the models, objectives, corpora, tasks and recipes there are
+  lmtransfer list                all models, objectives, corpora, tasks and recipes
   Configs are YAML files in {conf}
   and in your own folder: -cd my_configs, where my_configs/model/mine.yaml becomes model=mine.
 
 SWEEPS
   lmtransfer pretrain -m objective.mask_prob=0.05,0.15,0.4 train.steps=500
-      one run for each value (or combination of values), and a table at the end; a rerun skips what is finished
+      one run for each value (or combination of values), and a table at the end; a rerun skips finished runs
 
 OTHER
   lmtransfer --version
@@ -91,7 +91,7 @@ def unknown(command: str) -> str:
         return f"the command comes first: lmtransfer <command> {command}; commands: {', '.join(names)}"
     found = nearest(command, names)
     meant = f"did you mean '{found}'? " if found else ""
-    return f"there is no command '{command}'; {meant}commands: {', '.join(names)} (lmtransfer --help says more)"
+    return f"there is no command '{command}'; {meant}commands: {', '.join(names)} (see lmtransfer --help)"
 
 
 def _first_line(path: Path) -> str:

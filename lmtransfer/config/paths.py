@@ -8,7 +8,7 @@ from typing import Any
 
 
 def conf_dir() -> Path:
-    """The folder of the built-in configs: inside the package of an installed wheel, beside it in a checkout.
+    """The folder of the built-in configs: inside the package of an installed wheel, next to it in a checkout.
 
     Returns:
         An absolute path.

@@ -154,10 +154,10 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
     """The problems of ``phases`` itself, by full key."""
     given, problems = to_plain(cfg.phases, "phases")
     if not isinstance(given, dict) or not given:
-        return {"phases": f"{given!r} names no phases: choose some with phases=<name>, or phases=null for none"}
+        return {"phases": f"{given!r} does not name any phases: choose phases=<name>, or phases=null for none"}
     for name in cfg.phases:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            problems[f"phases.{name}"] = "cannot name a phase: use letters, digits, '-' and '_', a letter first"
+            problems[f"phases.{name}"] = "is not a valid name: use letters, digits, '-' and '_', with a letter first"
     if problems:
         return problems
     for name, node in given.items():
@@ -166,7 +166,8 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
             problems |= _problems_of(node, key)
         elif node is not BROKEN:
             problems[key] = (
-                f"{node!r} is no phase: give it a share of the budget ({key}.share=0.5), and what it changes"
+                f"{node!r} is not a phase: give it a share of the budget ({key}.share=0.5), and the settings that "
+                "it changes"
             )
     of_run = _OF_OBJECTIVES + tuple(str(key) for key in cfg.objective)
     for name, node in given.items():
@@ -175,7 +176,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
             known = of_run + _of_parts(objective)
             for key in objective.keys() - set(known):
                 where = f"phases.{name}.objective.{key}"
-                problems[where] = f"there is no such key; {hint(key, known, what='an objective has')}"
+                problems[where] = f"there is no such key; {hint(key, known, what='keys of an objective')}"
     if problems:
         return problems
     return _problems_together(given, cfg)
@@ -193,18 +194,18 @@ def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
     problems = PhaseSettings.problems(node, key)
     known = (*PhaseSettings.docs(), *_DESCRIBED, "objective", "optimizer")
     for name in node.keys() - set(known):
-        problems[join(key, name)] = f"there is no such key; {hint(name, known, what='a phase has')}"
+        problems[join(key, name)] = f"there is no such key; {hint(name, known, what='keys of a phase')}"
     for name in ("objective", "optimizer", *_DESCRIBED):
         inner, where = node.get(name), join(key, name)
         if inner is None or inner is BROKEN:
             continue
         if not isinstance(inner, dict):
-            problems[where] = f"{inner!r} stands where a group of keys should"
+            problems[where] = f"{inner!r} is not a group of keys"
         elif name in _DESCRIBED:
             described = _DESCRIBED[name]
             problems |= described.problems(inner, where)
             for word in inner.keys() - described.docs().keys():
-                problems[join(where, word)] = f"there is no such key; {hint(word, described.docs(), what='it has')}"
+                problems[join(where, word)] = f"there is no such key; {hint(word, described.docs(), what='keys')}"
     return problems
 
 
@@ -216,29 +217,31 @@ def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]
     left_open = [name for name, node in given.items() if node.get("share") is None]
     if len(left_open) > 1:
         for name in left_open:
-            problems[f"phases.{name}.share"] = "missing: one phase may leave it out and takes the rest, and these do"
+            problems[f"phases.{name}.share"] = "missing: only one phase may leave it out and get the rest; set it here"
     elif left_open and total > 1 - _ROUNDING:
         problems[f"phases.{left_open[0]}.share"] = (
-            f"the other phases take {total:g} of the budget ({added}) and leave nothing; lower one of those"
+            f"the other phases take {total:g} of the budget ({added}), so nothing is left; lower one of their shares"
         )
     elif not left_open and abs(total - 1) > _ROUNDING:
-        problems["phases"] = f"the shares add up to {total:g} ({added}), and must to 1: mend phases.<name>.share"
+        problems["phases"] = (
+            f"the shares add up to {total:g} ({added}), but they must add up to 1: correct phases.<name>.share"
+        )
     if problems:
         return problems
     last = list(given)[-1]
     if given[last].get("embedding_after") is not None:
-        problems[f"phases.{last}.embedding_after"] = "no phase comes after the last one; leave it out, or add a phase"
+        problems[f"phases.{last}.embedding_after"] = "no phase follows the last one; leave it out, or add a phase"
     train = cfg.get("train") or {}
     if train.get("epochs") is not None:
         problems["train.epochs"] = (
-            "an epoch has another number of steps in each phase, so phases share a budget of another kind: set "
-            "train.steps, train.tokens or train.seconds"
+            "phases cannot share a budget in epochs, because an epoch has a different number of steps in each phase: "
+            "set train.steps, train.tokens or train.seconds instead"
         )
     steps = train.get("steps")
     if isinstance(steps, int):
         for name, share in _shares(given).items():
             if share * steps < 1 - _ROUNDING:
                 problems[f"phases.{name}.share"] = (
-                    f"{share:g} of train.steps={steps} is less than one step; raise the one or the other"
+                    f"{share:g} of train.steps={steps} is less than one step; raise the share or train.steps"
                 )
     return problems

@@ -98,8 +98,20 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
     groups, bases, content = _read(path)
     found: dict[str, Any] = {}
     for base in bases:
-        found |= group_config(group, base, folders) or {}
+        found |= group_config(group, beside(choice, base), folders) or {}
     return found | {_package(inner).partition(".")[0]: None for inner in groups} | content
+
+
+def beside(choice: str, entry: str) -> str:
+    """The file that an entry of a defaults list names, seen from the group of the file that has the list.
+
+    Args:
+        choice: the file with the list, relative to its group, such as ``sst2`` or ``base/nli``.
+        entry: a name relative to that file's folder, such as ``classification@_here_``.
+    """
+    folder, _, _ = choice.rpartition("/")
+    name = entry.partition("@")[0]
+    return f"{folder}/{name}" if folder else name
 
 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:

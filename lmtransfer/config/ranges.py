@@ -120,16 +120,16 @@ def out_of_range(name: str, value: Any) -> str | None:
     allowed = next((found for pattern, found in RANGES.items() if fnmatch.fnmatchcase(name, pattern)), None)
     if allowed is None or allowed.holds(value):
         return None
-    return f"{value} is out of range: {allowed}"
+    return f"{value} is out of range: it must be {allowed}"
 
 
 def _unusable_name(value: str) -> str | None:
     """Why a text cannot be the name of a folder; None if it can."""
     longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
     if longest > _LONGEST_NAME:
-        return f"{value[:20]}... is a name of {longest} bytes; {_LONGEST_NAME} are the most (between slashes)"
+        return f"{value[:20]}... is a name of {longest} bytes; at most {_LONGEST_NAME} are allowed (between slashes)"
     if any(ord(character) < 32 for character in value):
-        return f"{value[:60]!r} holds a character that no name may have"
+        return f"{value[:60]!r} contains a control character, which is not allowed in a name"
     if any(part.strip() in ("", ".", "..") for part in value.split("/")):
-        return f"{value[:60]!r} cannot name a run: use letters, digits, '-', '_', and '/' for folders"
+        return f"{value[:60]!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
     return None

@@ -91,21 +91,21 @@ class TrainSettings(Settings):
     tokens: int | None = _setting(None, "budget in real tokens", above=0)
     epochs: float | None = _setting(None, "budget in passes over the training data", above=0)
     seconds: float | None = _setting(None, "budget in wall-clock seconds; the schedule follows the clock", above=0)
-    min_steps: int | None = _setting(None, "steps at least, however few the epochs come to", above=0)
-    batch_tokens: int | None = _setting(None, "tokens of an optimiser step, over all ranks", above=0)
-    batch_examples: int | None = _setting(None, "labelled examples of an optimiser step, over all ranks", above=0)
-    micro_batch_tokens: int | None = _setting(None, "tokens of a forward pass; null: all of the step", above=0)
+    min_steps: int | None = _setting(None, "smallest number of steps, used if the epochs give fewer", above=0)
+    batch_tokens: int | None = _setting(None, "tokens in one optimiser step, over all ranks", above=0)
+    batch_examples: int | None = _setting(None, "labelled examples in one optimiser step, over all ranks", above=0)
+    micro_batch_tokens: int | None = _setting(None, "tokens in one forward pass; null: all of the step", above=0)
     save_every: int | None = _setting(None, "steps between checkpoints; null: only at the end", above=0)
     eval_every: int | None = _setting(None, "steps between validations; null: only at the end", above=0)
-    log_every: int = _setting(10, "steps between lines of metrics.jsonl", above=0)
+    log_every: int = _setting(10, "steps between two lines of metrics.jsonl", above=0)
     max_grad_norm: float | None = _setting(None, "clip the gradient's norm to this; null: no clipping", above=0)
     num_workers: int = _setting(0, "processes that build batches; the batches are the same for any number", at_least=0)
-    patience: int | None = _setting(None, "validations without improvement until an early stop; null: never", above=0)
+    patience: int | None = _setting(None, "stop after this many validations without improvement; null: never", above=0)
     ema_decay: float | None = _setting(
         None, "validate, save and transfer an exponential moving average of the weights, with this decay; null: none"
     )
     average_last: float | None = _setting(
-        None, "... or their mean over the updates of this last share of the budget (LAWA, SWA); null: none"
+        None, "validate, save and transfer the mean weights of this last share of the budget (LAWA, SWA); null: none"
     )
 
 
@@ -115,7 +115,7 @@ class HardwareSettings(Settings):
 
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _setting("auto", "auto, fp32, bf16, fp16")
-    threads: int | None = _setting(None, "CPU threads; null: torch's choice", above=0)
+    threads: int | None = _setting(None, "CPU threads; null: the usable physical cores", above=0)
     compile: bool | Literal["auto"] = _setting(
         "auto", "torch.compile each block: auto (on CUDA, in pretraining), true, false"
     )
@@ -128,14 +128,14 @@ class CommonSettings(Settings):
     name: str | None = _setting(None, "name of the run: <output_root>/<command>/<name>")
     seed: int = _setting(0, "decides order, masks, initialisation and dropout", at_least=0)
     seeds: int = _setting(1, "train this many times, with seeds seed, seed + 1, ...", above=0)
-    init: str | None = _setting(None, "run directory whose encoder to start from, or hf:<folder or name>; null: random")
+    init: str | None = _setting(None, "run directory to start from, or hf:<folder or name>; null: random weights")
     run: str | None = _setting(None, "run directory to read")
-    resume: bool = _setting(False, "go on with the run of this name")
-    control: bool = _setting(False, "also train the same from random initialisation")
+    resume: bool = _setting(False, "continue the run of this name")
+    control: bool = _setting(False, "also train the same model from random initialisation")
     data_root: str | None = _setting(None, "folder with data; LMTRANSFER_DATA if not given")
     output_root: str = _setting("runs", "folder for run directories")
-    cache_dir: str | None = _setting(None, "folder for what is made once and found again; null: ~/.cache/lmtransfer")
-    split: str | None = _setting(None, "which part of a task is scored")
+    cache_dir: str | None = _setting(None, "folder for prepared data that runs reuse; null: ~/.cache/lmtransfer")
+    split: str | None = _setting(None, "the split of the task to score")
     to: str | None = _setting(None, "folder to write to")
     title: str = _setting("lmtransfer report", "heading of the pages")
 
@@ -144,9 +144,9 @@ class CommonSettings(Settings):
 class PhaseSettings(Settings):
     """The settings of a phase in ``phases``; see ``config.phases`` for its components."""
 
-    share: float | None = _setting(None, "of the run's budget; all add up to 1; null: what the others leave", above=0)
+    share: float | None = _setting(None, "share of the run's budget; all shares add up to 1; null: the rest", above=0)
     restart: bool | None = _setting(
-        None, "the learning rate's schedule begins anew here; null: where losses or the kind of optimiser are others"
+        None, "the learning rate schedule starts again here; null: only if the losses or the kind of optimiser change"
     )
 
 
@@ -154,16 +154,16 @@ class PhaseSettings(Settings):
 class PhaseTrainSettings(Settings):
     """``train`` of a phase."""
 
-    batch_tokens: int | None = _setting(None, "tokens of an optimiser step, over all ranks", above=0)
-    micro_batch_tokens: int | None = _setting(None, "tokens of a forward pass; null: all of the step", above=0)
+    batch_tokens: int | None = _setting(None, "tokens in one optimiser step, over all ranks", above=0)
+    micro_batch_tokens: int | None = _setting(None, "tokens in one forward pass; null: all of the step", above=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorSettings(Settings):
     """``embedding_after`` of a phase: changes to the token embeddings at its end."""
 
-    centre: bool = _setting(True, "subtract the mean vector, so that each column's mean is 0")
-    deviation: float | None = _setting(None, "scale all numbers to this standard deviation; null: leave it", above=0)
+    centre: bool = _setting(True, "subtract the mean vector, so that the mean of each column is 0")
+    deviation: float | None = _setting(None, "scale all numbers to this standard deviation; null: no scaling", above=0)
 
 
 #: Config nodes that are described by a settings class; "" is the top level.

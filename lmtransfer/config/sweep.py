@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
-from dataclasses import dataclass
-from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -42,36 +39,3 @@ def point_suffix(overrides: str) -> str:
     unquoted = overrides.replace("'", "")
     clean = re.sub(r"[^\w.,=+@-]+", "-", unquoted)[:_LONGEST]
     return clean if clean == unquoted else f"{clean}-{zlib.crc32(overrides.encode()):08x}"
-
-
-@dataclass(slots=True)
-class Point:
-    """The outcome of one run of a sweep; saved as a file, since some launchers run points in other processes.
-
-    Attributes:
-        number: position in the sweep, from 0.
-        label: the swept keys and their values.
-        run_dir: the run directory, if one was made.
-        error: the error that stopped it, or None.
-    """
-
-    number: int
-    label: str
-    run_dir: Path | None = None
-    error: str | None = None
-
-    def write(self, folder: Path) -> None:
-        """Write the outcome to ``folder``, for ``read_points``."""
-        run_dir = None if self.run_dir is None else str(self.run_dir)
-        content = {"number": self.number, "label": self.label, "run_dir": run_dir, "error": self.error}
-        (folder / f"point-{self.number}.json").write_text(json.dumps(content), encoding="utf-8")
-
-
-def read_points(folder: Path) -> list[Point]:
-    """The finished points, in the order of the sweep."""
-    contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("point-*.json")]
-    points = [
-        Point(item["number"], item["label"], Path(item["run_dir"]) if item["run_dir"] else None, item["error"])
-        for item in contents
-    ]
-    return sorted(points, key=lambda point: point.number)

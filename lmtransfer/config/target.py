@@ -43,8 +43,8 @@ def resolve(target: object, *, key: str = "") -> type:
         raise ConfigError(f"{where}: {target!r} is not the path of a class (package.module.Class)")
     if not _is_under(target, allowed):
         raise ConfigError(
-            f"{where}: '{target}' is not allowed; a config may name classes of {', '.join(allowed)}, "
-            f"and of the packages you trust: {VARIABLE}=package1,package2"
+            f"{where}: '{target}' is not allowed; a config may name classes of {', '.join(allowed)}; "
+            f"to allow other packages that you trust, set {VARIABLE}=package1,package2"
         )
     module_name, _, name = current_target(target).rpartition(".")
     module = _import(module_name, target, where)

@@ -32,7 +32,7 @@ def settle_paths(cfg: DictConfig) -> None:
         cfg: the composed configuration; changed in place.
 
     Raises:
-        ConfigError: paths are empty, hold a NUL character or name the home of an unknown user; lists all of them.
+        ConfigError: paths are empty, contain a NUL character or name the home of an unknown user; lists all of them.
     """
     problems: list[str] = []
     for node, name, key in list(_found(cfg, "")):
@@ -72,7 +72,7 @@ def _settled(value: str, key: str, problems: list[str]) -> str:
     if not path or path.isspace():
         problems.append(f"{key}={value}: is empty; give a path, or leave {key} out")
     elif "\0" in path:
-        problems.append(f"{key}={value}: holds a NUL character, which no path may have; write it anew")
+        problems.append(f"{key}={value}: contains a NUL character, which a path must not have; remove it")
     elif path.startswith("~"):
         return prefix + _at_home(path, key, problems)
     return value
@@ -84,9 +84,10 @@ def _at_home(path: str, key: str, problems: list[str]) -> str:
     except RuntimeError:
         whose = path.partition("/")[0].removeprefix("~")
         if not whose and not os.environ.get("HOME"):
-            problems.append(f"{key}={path}: there is no home folder (HOME is not set): set HOME, or write the path out")
+            problems.append(f"{key}={path}: there is no home folder (HOME is not set): set HOME, or give the full path")
         else:
             problems.append(
-                f"{key}={path}: there is no user {whose!r} here: write the path out, or ./{path} for a folder"
+                f"{key}={path}: this machine has no user {whose!r}: write the full path, or ./{path} for a folder "
+                "with this name"
             )
         return path

@@ -34,12 +34,15 @@ def load(path: Path) -> DictConfig:
     except yaml.YAMLError as error:
         raise ConfigError(_broken(path, str(error).splitlines()[0])) from error
     except RecursionError:
-        raise ConfigError(_broken(path, "its nodes lie too deep in one another")) from None
+        raise ConfigError(_broken(path, "its nodes are nested too deeply")) from None
     except (OmegaConfBaseException, OSError, TypeError, ValueError) as error:  # YAML that a config cannot hold
         raise ConfigError(_broken(path, str(error).partition("\n")[0])) from error
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("# @package") and len(line.split()) != 3:
-            raise ConfigError(f"{path}:{number}: '{line[:60]}' is no package: write # @package _global_, or one key")
+            raise ConfigError(
+                f"{path}:{number}: '{line[:60]}' is not a valid package line: write # @package _global_, or "
+                "# @package and one key"
+            )
     if not isinstance(loaded, DictConfig):
         raise ConfigError(_broken(path, "it is a list"))
     return loaded
@@ -54,7 +57,7 @@ def read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); mend or remove it") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); correct or remove it") from error
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -82,7 +85,9 @@ def refuse_broken(folder: Path, given: Sequence[str], primary: str) -> None:
         group, choice, above = wanted.pop(0)
         path = _in_folder(folder, group.partition("@")[0], choice)
         if path in above:
-            problems.append(f"{path}: its defaults lead back to itself; leave them out of one file of the circle")
+            problems.append(
+                f"{path}: its defaults list leads back to itself; remove the entry from one file of the cycle"
+            )
         if path is None or path in seen:
             continue
         seen.add(path)
@@ -120,10 +125,11 @@ def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
     if entries is None:
         return
     if not isinstance(entries, ListConfig) or not all(isinstance(entry, str | DictConfig) for entry in entries):
-        raise ConfigError(f"{path}: defaults is no list of names of configs and of group: choice")
+        raise ConfigError(f"{path}: defaults must be a list of config names and of group: choice entries")
     for entry in entries:
         if isinstance(entry, str) and entry != "_self_":
-            yield ("", entry.lstrip("/")) if entry.startswith("/") else (group, entry)
+            name = entry.partition("@")[0]
+            yield ("", name.lstrip("/")) if name.startswith("/") else (group, name)
         elif isinstance(entry, DictConfig):
             for key, choice in entry.items():
                 name = str(key).removeprefix("override ").removeprefix("optional ")

@@ -27,7 +27,7 @@ class PackedBatch:
         num_real: number of real sequences; the sequences after them are filler, which no loss counts.
         num_causal: number of sequences, from the first, with causal attention; the others have bidirectional attention.
             None: all sequences have the encoder's own attention. For encoders that support both.
-        chars_TC: character ids of each word, int16, where the tokenizer spells words (see ``tokenizers.characters``).
+        chars_TC: character ids of each word, int16, if the tokenizer gives characters (see ``tokenizers.characters``).
     """
 
     tokens_T: Tensor
@@ -80,7 +80,7 @@ class PackedBatch:
         real = self.lengths[: self.num_real]
         lengths = [part for whole, first in zip(real, firsts, strict=True) for part in (first, whole - first)]
         if min(lengths) <= 0:
-            raise ValueError("a sequence cannot be cut before its first token or after its last")
+            raise ValueError("a sequence cannot be cut before its first token or after its last token")
         lengths += self.lengths[self.num_real :]
         cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
         positions_T = torch.cat([torch.arange(length) for length in lengths])
@@ -120,12 +120,12 @@ def pack(
     """
     lengths = [len(sequence) for sequence in tokens]
     if not lengths or min(lengths) == 0:
-        raise ValueError("pack() needs at least one sequence, and no empty ones")
+        raise ValueError("pack() needs at least one sequence, and none of them may be empty")
     num_real, total = len(lengths), sum(lengths)
     rows = list(tokens)
     if capacity is not None:
         if total > capacity:
-            raise ValueError(f"{total} tokens do not fit a capacity of {capacity}")
+            raise ValueError(f"{total} tokens do not fit into a capacity of {capacity}")
         missing = capacity - total
         while missing:
             filler = min(missing, max_length or missing)

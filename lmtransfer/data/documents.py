@@ -15,7 +15,7 @@ class Document:
     """One document.
 
     Attributes:
-        text: its text; one paragraph a line, lines separated by line feeds, never empty.
+        text: its text; one paragraph per line, lines separated by line feeds, never empty.
         key: where it comes from (``file:line``, ``file:row``, a module's name), for messages.
         held_out: whether the document belongs to validation, if the corpus decides; None: the hash of its text decides.
     """

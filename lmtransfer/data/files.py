@@ -81,8 +81,8 @@ class _Expanding(io.RawIOBase):
         self._num_bytes += len(piece)
         if self._num_bytes > max(_EXPANSION_FROM_BYTES, _MOST_EXPANSION * self._packed.num_read):
             raise DataError(
-                f"{self._path}: more than {_MOST_EXPANSION} bytes come out of each byte of it, which no text does: if "
-                "you know what it is, unpack it, and name the unpacked file"
+                f"{self._path}: expands to more than {_MOST_EXPANSION} times its size, which is not normal for text: "
+                "if you trust the file, unpack it and give the unpacked file"
             )
         return len(piece)
 
@@ -173,7 +173,9 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
             else:
                 yield raw
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataError(f"{path}: damaged or cut short ({error}); fetch or compress the file again") from None
+            raise DataError(
+                f"{path}: is damaged or incomplete ({error}); download or compress the file again"
+            ) from None
 
 
 def _bounded(unpacked: io.RawIOBase | BinaryIO, packed: _MeteredFile, path: Path) -> BinaryIO:

@@ -17,15 +17,15 @@ _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 #: First bytes of file formats that are not text.
 _NO_TEXT = {
-    b"PK\x03\x04": "a ZIP archive, as .docx, .odt, .xlsx and .epub are: save it as plain text",
+    b"PK\x03\x04": "a ZIP archive (.docx, .odt, .xlsx and .epub are ZIP archives too): save it as plain text",
     b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
     b"{\\rtf": "an RTF document: save it as plain text",
     b"%PDF-": "a PDF: extract its text",
-    b"\x1f\x8b": "gzip data: name it .gz",
-    b"\xfd7zXZ": "xz data: name it .xz",
-    b"\x28\xb5\x2f\xfd": "zstd data: name it .zst",
+    b"\x1f\x8b": "gzip data: give it the suffix .gz",
+    b"\xfd7zXZ": "xz data: give it the suffix .xz",
+    b"\x28\xb5\x2f\xfd": "zstd data: give it the suffix .zst",
     b"BZh9": "bzip2 data: unpack it",
-    b"PAR1": "a parquet file: name it .parquet",
+    b"PAR1": "a parquet file: give it the suffix .parquet",
     b"\x7fELF": "a program",
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
@@ -54,9 +54,9 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
         hint = " (this looks like UTF-16)" if raw[:2] in _UTF16_MARKS else ""
         raise DataError(
-            f"{where}: not UTF-8 at byte {error.start} of the line: {found}{hint}. Convert the file (iconv -f LATIN1 "
-            "-t UTF-8, or whatever it is), or set encoding_errors=replace (corpus.encoding_errors, task.encoding_errors"
-            ") to put U+FFFD there and count it"
+            f"{where}: not UTF-8 at byte {error.start} of the line: {found}{hint}. Convert the file to UTF-8 (iconv -f "
+            "LATIN1 -t UTF-8, or with another encoding than LATIN1), or set encoding_errors=replace "
+            "(corpus.encoding_errors, task.encoding_errors) to replace these bytes with U+FFFD and count them"
         ) from None
 
 
@@ -92,8 +92,8 @@ def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
     while line:
         if len(line) > LONGEST_LINE_BYTES:
             raise DataError(
-                f"{path}:{number}: a line of more than {LONGEST_LINE_BYTES:,} bytes, which are the most: break it into "
-                "shorter ones (fold -s -w 100000 does)"
+                f"{path}:{number}: the line has more than {LONGEST_LINE_BYTES:,} bytes, which is the maximum: split it "
+                "into shorter lines (for example with fold -s -w 100000)"
             )
         yield line
         line, number = stream.readline(LONGEST_LINE_BYTES + 1), number + 1

@@ -26,10 +26,10 @@ from lmtransfer.reporting.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WAYS = {
-    "frozen": "frozen, a head trained on it",
+    "frozen": "frozen encoder with a trained head",
     "full": "finetuned",
     "gradual": "finetuned layer by layer",
-    "joint": "finetuned on labels and on text at once",
+    "joint": "finetuned on labels and on text together",
 }
 
 
@@ -95,7 +95,7 @@ def _imported(lineage: Sequence[Run]) -> str | None:
 
 
 def _hub_name(source: str | None) -> str | None:
-    """Return the hub name that a run was imported from; None for a local folder, whose name is useless to others."""
+    """Return the hub name that a run was imported from; None for a local folder, which is private to one machine."""
     name = (source or "").removeprefix("hf:")
     return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None
 
@@ -119,7 +119,7 @@ def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
         if pretraining:
             said.append(f"{what}, pretrained with lmtransfer on {_corpus(pretraining[0])}.")
         elif source:
-            said.append(f"{what}, imported by lmtransfer and written again; its weights are as they were.")
+            said.append(f"{what}, imported and written again by lmtransfer; its weights are unchanged.")
         else:
             said.append(f"{what}, written by lmtransfer.")
     else:
@@ -130,7 +130,7 @@ def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
         elif len(lineage) == 1 and not run.saved.config.get("init"):
             said.append("Its encoder started from random initialisation.")
     if source and pretraining:
-        said.append("Its first weights were imported.")
+        said.append("Its initial weights were imported.")
     return said
 
 
@@ -274,15 +274,15 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
     """Two sentences that hold for every exported model of this kind."""
     pretraining = _pretraining(lineage)
     if run.kind in ("encoder", "pretraining"):
-        seen = f", best on text like its own ({_corpus(pretraining[0])})" if pretraining else ""
+        seen = f", best on text like its pretraining text ({_corpus(pretraining[0])})" if pretraining else ""
         return [
             f"It is meant to be finetuned on labelled data{seen}.",
-            "What it scores beyond what stands here was not measured, nor was bias, and what it predicts may be wrong.",
+            "Only the scores in this card were measured; bias was not measured. Its predictions may be wrong.",
         ]
     return [
-        f"It answers {node_label(run.saved.config['task'])} as its labelled data do, and other kinds of text may get "
-        "worse answers.",
-        "What it scores beyond what stands here was not measured, nor was bias.",
+        f"It was trained on the labelled data of {node_label(run.saved.config['task'])}; on other kinds of text its "
+        "answers may be worse.",
+        "Only the scores in this card were measured; bias was not measured.",
     ]
 
 

@@ -63,13 +63,13 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
     if problem:
         raise CheckpointError(
             f"run={run.named}: transformers has no class for this head: {problem}. Train it with "
-            "transfer.pooling=family transfer.layers=last, or write its tensors by format=tensors"
+            "transfer.pooling=family transfer.layers=last, or write its tensors with format=tensors"
         )
     try:
         words = run.write_tokenizer(folder)
         files = to_published(_as_published(run, words, without))
     except CheckpointError as error:
-        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written by format=tensors") from error
+        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
     _write(files, folder, run.published_config)
     for name, more in files.more.items():
         inner = folder / name
@@ -80,22 +80,22 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
 
 
 def _head_problem(run: OpenRun) -> str | None:
-    """Say why no class of transformers has the head of this task run; None if the family's published head matches."""
+    """Return why no class of transformers has the head of this run; None if the family's published head matches."""
     if not isinstance(run.learner, TaskLearner):
         return None
     method, encoder, head = run.method, run.encoder, run.learner.head
     if method.layers not in ("last", encoder.num_layers):
-        return f"it reads transfer.layers={method.layers_given}, and published heads read the last layer"
+        return f"it uses transfer.layers={method.layers_given}, but published heads use the last layer"
     if head.per == "token":
         if method.pooling == "bilstm":
-            return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
+            return "transfer.pooling=bilstm puts an LSTM between encoder and head, but published heads have none"
         if head.hidden is not None:
             return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
         if run.kind == "span" and head.num_labels:
-            return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
+            return f"it also predicts {', '.join(run.labels)}, but published heads for questions predict spans only"
         return None
     if isinstance(run.learner.composition, Compared):
-        return f"transfer.pairs={method.pairs} reads each text by itself, and published heads both as one sequence"
+        return f"transfer.pairs={method.pairs} encodes each text alone, but published heads need both together"
     published = TransferMethod(freeze="full", head_hidden_dim=None)
     hidden = head.hidden
     wanted = encoder.dim if encoder.family_head.hidden else None
@@ -106,7 +106,7 @@ def _head_problem(run: OpenRun) -> str | None:
         and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
     )
     if not same:
-        return f"transfer.pooling={method.pooling} composes a text in another way than the family's published head"
+        return f"transfer.pooling={method.pooling} pools a text in another way than the family's published head"
     if hidden is not None and hidden.out_features != wanted:
         return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
     return None
@@ -127,12 +127,12 @@ def read_as_published(run: OpenRun) -> tuple[str, ...]:
         return ()
     if isinstance(run.learner, TaskLearner):
         raise CheckpointError(
-            f"run={run.named}: it was trained with transfer.attention={trained}, and transformers reads such a model "
-            f"in {published} attention. Train it with transfer.attention={published}, or write its tensors by "
+            f"run={run.named}: it was trained with transfer.attention={trained}, but transformers runs such a model "
+            f"with {published} attention. Train it with transfer.attention={published}, or write its tensors with "
             "format=tensors"
         )
     encoder.attend(published)
-    return (f"the run was trained last in {trained} attention, and transformers reads such a model in {published} one",)
+    return (f"the run was last trained with {trained} attention, but transformers uses {published} attention for it",)
 
 
 def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
@@ -150,8 +150,8 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
     own = {loss: run.losses.get(loss, {}).get("norm_eps") for loss in losses}
     return {
         loss: f"the head of {loss} was trained with norm_eps={epsilon:g} and the encoder with {published:g}; "
-        "transformers has one for both, with which the head would say something else: left out. Pretrain with "
-        f"objective.losses.{loss}.norm_eps={published:g} to have it published"
+        "transformers has one value for both, which would change the logits of the head: the head is left out. To "
+        f"export it, pretrain with objective.losses.{loss}.norm_eps={published:g}"
         for loss, epsilon in own.items()
         if epsilon is not None and published is not None and epsilon != published
     }
@@ -160,8 +160,8 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
 def equally_read(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text]:
     """Return the texts that the written tokenizer encodes to the same ids as the run's tokenizer.
 
-    Other texts may differ for two intended reasons: the text spells a special token, or two ways to cut the text are
-    equally likely (see ``tokens_differ``).
+    Other texts may differ for two intended reasons: the text contains a special token, or two ways to split the text
+    are equally likely (see ``tokens_differ``).
 
     Args:
         run: the run.
@@ -176,7 +176,7 @@ def equally_read(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text
     for place in (folder, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILE}"))):
         different = tokens_differ(tokenizer, place, parts)
         if different is not None:
-            raise CheckpointError(f"the tokenizer that was written is not the run's: {different}; nothing was exported")
+            raise CheckpointError(f"the written tokenizer differs from the run's: {different}; nothing was exported")
     library = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
     own = dict(zip(parts, tokenizer.encode_ids(list(parts)), strict=True))
     same = {part for part, ids in own.items() if library.encode(part).ids == [tokenizer.cls_id, *ids, tokenizer.sep_id]}
@@ -253,7 +253,7 @@ def _check_bytes(files: PublishedFiles, folder: Path) -> None:
         name for name in found.keys() | files.tensors.keys() if not _same(found.get(name), files.tensors.get(name))
     )
     if wrong:
-        raise CheckpointError(f"model.safetensors: these tensors are not as they were written: {', '.join(wrong[:5])}")
+        raise CheckpointError(f"model.safetensors: these tensors differ from the written ones: {', '.join(wrong[:5])}")
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:

@@ -52,7 +52,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
     checked = [_compared("read back", ours, read, texts)]
     version = installed_version()
     if version is None:
-        checked.append(f"not compared with transformers: {missing('transformers')}, and export again")
+        checked.append(f"not compared with transformers: {missing('transformers')}, then export again")
     else:
         for place, files, heads in _loaded(opened, folder, written.files):
             theirs = TheirModel(
@@ -96,7 +96,7 @@ def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[Text
         return _transformers(opened, folder, texts)
     except NoCounterpart as error:
         exported = _tensors(opened, folder, texts)
-        note = f"{error}: its tensors are written as they are, and layout.json says what each of them is"
+        note = f"{error}: its tensors are written unchanged, and layout.json describes each of them"
         return Exported("", (note, *exported.notes), exported.checked)
 
 
@@ -132,7 +132,7 @@ def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) 
         raise CheckpointError(f"{what}: there was nothing to compare; nothing was exported")
     for head in found.other_heads:
         raise CheckpointError(
-            f"{what}: {head} differs by {found.differences[head]:.1e}, and rounding explains "
+            f"{what}: {head} differs by {found.differences[head]:.1e}, but rounding explains at most "
             f"{found.allowed(head):.0e}; nothing was exported"
         )
     largest = max(found.differences.values())

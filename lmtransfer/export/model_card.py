@@ -91,8 +91,8 @@ def write_card(card: Card) -> str:
 
 
 _SCORES_ARE = (
-    f"Mean {PLUS_MINUS} standard deviation over the seeds; the control is the same from random initialisation, "
-    "and the difference to it is shown with its 95 % interval. Accuracies and F1 are in percent."
+    f"Mean {PLUS_MINUS} standard deviation over the seeds; the control is the same training from random "
+    "initialisation; the difference to the control is shown with its 95 % interval. Accuracies and F1 are in percent."
 )
 
 

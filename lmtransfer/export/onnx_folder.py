@@ -34,7 +34,10 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
             _add_row_of_padding(run)
     except CheckpointError as error:
         run.saved.tokenizer.save(folder / "tokenizer")
-        notes.append(f"the tokenizer is ours, in tokenizer/, as transformers has none for this model: {error}")
+        notes.append(
+            "the tokenizer is written to tokenizer/ in the format of lmtransfer, because transformers has none for "
+            f"this model: {error}"
+        )
     written = _graph(run, folder, notes)
     what = f"{written.path.name}: inputs {', '.join(written.inputs)}; outputs {', '.join(written.outputs)}"
     if written.difference is None:
@@ -45,7 +48,7 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
 
 @torch.no_grad()
 def _add_row_of_padding(run: OpenRun) -> None:
-    """Add one row of zeros for padding to the token embedding and to each tensor with a row a token; it is not read."""
+    """Add one row of zeros for padding to the token embedding and all other tensors with one row per token."""
     encoder = run.encoder
     if encoder.token_embedding is None:
         return

@@ -72,12 +72,12 @@ def _problem(folder: Path, *, overwrite: bool) -> str | None:
         return None
     written = _written(folder)
     if written is None:
-        return "holds files that are no export, or one that does not list its files; give a new folder"
+        return "holds files that are not an export, or an export that does not list its files; give a new folder"
     others = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()]
     others = [path for path in others if path.relative_to(folder).as_posix() not in written]
     if others:
-        return f"holds {others[0].relative_to(folder)}, which no export has written; give a new folder"
-    return None if overwrite else "holds an export already; replace it by overwrite=true, or give a new folder"
+        return f"holds {others[0].relative_to(folder)}, which was not written by an export; give a new folder"
+    return None if overwrite else "holds an export already; replace it with overwrite=true, or give a new folder"
 
 
 def _written(folder: Path) -> set[str] | None:

@@ -164,7 +164,7 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
         keys="model and its heads",
     )
     _fold(learner)
-    notes = (f"the checkpoint's {', '.join(unknown)}: no objective of the run has them; left out",) if unknown else ()
+    notes = (f"left out, because no objective of the run has these tensors: {', '.join(unknown)}",) if unknown else ()
     return OpenRun(saved, named, folder, learner.eval(), make.kind, make.labels, notes)
 
 

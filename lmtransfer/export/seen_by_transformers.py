@@ -100,7 +100,7 @@ class TheirModel:
                 raise CheckpointError(f"transformers {transformers.__version__} cannot load it: {error}") from error
         model, loading = made
         if type(model).__name__ != architecture:
-            raise CheckpointError(f"transformers loads {type(model).__name__} where {architecture} was written")
+            raise CheckpointError(f"transformers loads {type(model).__name__}, but {architecture} was written")
         wrong = [str(name) for key in ("missing_keys", "mismatched_keys") for name in loading[key]]
         wrong = [name for name in wrong if has_pooler or not re.fullmatch(r"(\w+\.)?pooler\..*", name)]
         if wrong:

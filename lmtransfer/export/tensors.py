@@ -34,7 +34,7 @@ MODEL_FILE = "model.yaml"
 #: Descriptions of the tensors of torch's own modules, by class and name.
 _TORCH: Mapping[str, Mapping[str, str]] = {
     "Linear": {"weight": "matrix (out, in) of a linear layer", "bias": "bias of a linear layer"},
-    "Embedding": {"weight": "table (rows, width), a row an id"},
+    "Embedding": {"weight": "table (rows, width), one row per id"},
     "LayerNorm": {"weight": "scale of a layer norm", "bias": "shift of a layer norm"},
     "Conv1d": {"weight": "filters (out, in, width) of a convolution over characters", "bias": "bias of a convolution"},
     "LSTM": {
@@ -75,7 +75,7 @@ def read_tensors(run: OpenRun, folder: Path) -> OurModel:
     model = yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8"))["model"]
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer.fingerprint != run.saved.tokenizer.fingerprint:
-        raise CheckpointError(f"{folder / 'tokenizer'}: is not the run's tokenizer")
+        raise CheckpointError(f"{folder / 'tokenizer'}: differs from the run's tokenizer")
     learner = build_learner(run.saved, build(model, vocab_size=tokenizer.vocab_size))
     load_weights(learner, load_file(folder / "model.safetensors"), source=str(folder))
     return OurModel(learner.eval(), tokenizer)

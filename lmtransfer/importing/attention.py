@@ -19,7 +19,7 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
         encoder: an encoder of the same class, with the default attention of that class.
 
     Raises:
-        RunDirectoryError: an objective in the run's configuration is no objective.
+        RunDirectoryError: an objective in the run's configuration is not an objective.
     """
     if "task" in saved.config:
         named = (saved.config.get("transfer") or {}).get("attention", "auto")

@@ -91,7 +91,9 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
     """
     published = read_published(folder.path)
     for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
-        raise CheckpointError(f"{folder.path}: {key} is {value[:60]!r}, which would be looked up on this machine")
+        raise CheckpointError(
+            f"{folder.path}: {key} is {value[:60]!r}: interpolations are refused, because they read from this machine"
+        )
     tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size)
     base, notes = tokenizer, list(published.notes)
     if words is not None:
@@ -101,7 +103,7 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
         max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
     objective = imported_objective(published.losses, published.loss_arguments, max_length=max_length)
     if published.losses and objective is None:
-        notes.append(f"no objective here has the losses {', '.join(published.losses)} together: they are left out")
+        notes.append(f"no objective of lmtransfer combines {', '.join(published.losses)}: these heads are left out")
 
     def module_of(vocab_size: int) -> nn.Module:
         return _module(published.model, objective, tokenizer, vocab_size)
@@ -172,7 +174,7 @@ def imported_lines(imported: Imported) -> list[str]:
     """Return lines that say what was imported, how large it is, and one line for each note."""
     encoder, tokenizer = imported.encoder, imported.tokenizer
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
-    heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without heads of pretraining"
+    heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without pretraining heads"
     added = f", {len(tokenizer.words)} of them added" if isinstance(tokenizer, ExtendedTokenizer) else ""
     return [
         f"imported {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters, {encoder.num_layers} layers of width "
@@ -187,14 +189,14 @@ def next_lines(path: Path, imported: Imported) -> list[str]:
     run = short_path(path)
     lines = [
         f"run: {path}",
-        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=5 "
+        f"\nnext, finetune:       lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=5 "
         f"control=true",
     ]
     learner = imported.module
     if isinstance(learner, PretrainingLearner) and any(one.predicts == "masked" for one in learner.listed()):
-        lines.append(f'                     lmtransfer predict run={run} text="The ice cream was [MASK] ."')
+        lines.append(f'                      lmtransfer predict run={run} text="The ice cream was [MASK] ."')
     lines.append(
-        f"go on pretraining:   lmtransfer pretrain experiment=adapt init={run} corpus=text corpus.path=my/texts"
+        f"continue pretraining: lmtransfer pretrain experiment=adapt init={run} corpus=text corpus.path=my/texts"
     )
     return lines
 

@@ -43,7 +43,7 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
         trust: whether the user trusts the run even if somebody else made it.
 
     Raises:
-        RunDirectoryError: the directory is missing, or is no run with a model.
+        RunDirectoryError: the directory is missing, or is not a run with a model.
         CheckpointError: its tokenizer is damaged, or a published model cannot be imported.
     """
     return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust)
@@ -53,7 +53,7 @@ def is_pretrained(path: str | Path) -> bool:
     """Whether the run was trained on text without labels, and has the heads for it.
 
     Raises:
-        RunDirectoryError: the path is no run.
+        RunDirectoryError: the path is not a run.
         CheckpointError: a published model cannot be imported.
     """
     config = run_folder(path, key="run").read_config()
@@ -70,10 +70,10 @@ def trained_folders(path: str | Path) -> list[Path]:
     config = directory.read_config()
     if "transfer" not in config or "task" not in config:
         raise RunDirectoryError(
-            f"run={path}: was not trained on a task; give a run of probe or finetune, made by lmtransfer finetune "
+            f"run={path}: was not trained on a task; give a run of probe or finetune; make one by lmtransfer finetune "
             f"init={path}"
         )
     folders = folders_with_checkpoints(directory.path)
     if not folders:
-        raise RunDirectoryError(f"run={path}: holds no checkpoint yet; let it finish, or go on with it by resume=true")
+        raise RunDirectoryError(f"run={path}: has no checkpoint yet; let it finish, or continue it with resume=true")
     return folders

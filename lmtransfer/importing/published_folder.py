@@ -73,7 +73,7 @@ def find_published(given: str, *, key: str) -> PublishedFolder:
     if folder.is_dir():
         if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
             raise CheckpointError(
-                f"{key}={given}: is a run directory of lmtransfer, and no published model: use it as it is, such as "
+                f"{key}={given}: is a run directory of lmtransfer, not a published model: use it directly, such as "
                 f"init={text}"
             )
         if not any((folder / name).is_file() for name in _CONFIG):
@@ -131,14 +131,14 @@ def _from_hub(name: str, revision: str | None, shown: str) -> Path:
     try:
         wanted = wanted_files(HfApi().list_repo_files(name, revision=revision))
         if not wanted:
-            raise CheckpointError(f"{shown}: that model of the hub has no config.json and no weights that can be read")
+            raise CheckpointError(f"{shown}: this model on the hub has no config.json and no readable weights")
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
     except faults as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(
-            f"{shown}: there is no such folder, and it could not be had from the hub ({reason[0]}). Give a folder that "
-            "holds config.json, the weights and the tokenizer's files, or the name of a model on the hub (owner/name) "
-            "with a way to the net; one that was fetched before is found without"
+            f"{shown}: there is no such folder, and the model could not be downloaded from the hub ({reason[0]}). Give "
+            "a folder that holds config.json, the weights and the tokenizer's files, or the name of a model on the "
+            "hub (owner/name). The download needs a network connection; a model that was downloaded before does not"
         ) from error
 
 

@@ -127,7 +127,7 @@ def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer,
     console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
     for view in (views[place] for place in places):
         labels = described_labels(view, rows.label_names)
-        hidden = f", {view.is_hidden.sum()} of them hidden" if batch.num_targets else ""
+        hidden = f", {view.is_hidden.sum()} of them masked" if batch.num_targets else ""
         heading = f"{view.key}: {len(view.original)} tokens{hidden}"
         console.print(Styled(f"\n  {heading}{'; ' if labels else ''}{labels}", style="dim"), soft_wrap=True)
         console.print(Padding(shown(view, tokenizer), (0, 0, 0, 4)))
@@ -150,7 +150,7 @@ def _measured(
     batch: PretrainingBatch,
     hardware: Hardware,
 ) -> Cost:
-    """Measure on rows of all lengths of the epoch: as many as fit a forward pass, or as many as take seconds."""
+    """Measure on rows of all lengths of the epoch: as many as fit a forward pass, or fewer on a slow device."""
     number = measurable_rows(batch, learner, hardware.device)
     by_length = np.argsort(plan.lengths, kind="stable")
     rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
@@ -167,31 +167,31 @@ def _measured(
 def _remarks(
     prepared: PreparedCorpus, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
 ) -> Iterator[str]:
-    """Notes for the user beyond the numbers: one sentence each, with what to do."""
+    """Notes for the user in addition to the numbers: one sentence each, with what to do."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"{kind}: {note['count']:,} (first at {note['first']})"
     if statistics.duplicate_documents > _MANY_DUPLICATES * statistics.documents:
         share = statistics.duplicate_documents / statistics.documents
-        yield f"{share:.1%} of the documents are copies of others, which a model learns by heart: remove them"
+        yield f"{share:.1%} of the documents are copies of others, which a model memorises: remove them"
     if statistics.unknown_rate > _MANY_UNKNOWN:
         yield (
             f"{statistics.unknown_rate:.1%} of the tokens are unknown: raise tokenizer.character_coverage, or set "
             "tokenizer.byte_fallback=true"
         )
     if prepared.validation.num_tokens == 0:
-        yield "nothing is held out, so there will be no validation: raise corpus.validation_fraction"
+        yield "no documents are held out, so there will be no validation: raise corpus.validation_fraction"
     if lengths.mean() < _SHORT * rows.max_length:
         yield (
-            f"rows have {lengths.mean():.0f} tokens on average where objective.max_length={rows.max_length} allows "
-            f"more: objective/rows=stream or full_sentences fills them"
+            f"rows have {lengths.mean():.0f} tokens on average, but objective.max_length={rows.max_length} allows "
+            f"more: use objective/rows=stream or full_sentences to fill them"
         )
     for name, values in counts.labels.items():
         if len(values) == 1:
             (value,) = values
             yield (
-                f"every row has {name} {value} ({rows.label_names[name][value]}), so there is nothing to learn from "
-                "it: documents need several sentences each"
+                f"every row has {name} {value} ({rows.label_names[name][value]}), so the model learns nothing from "
+                "this label: each document must have several sentences"
             )
     if steps < _FEW_STEPS:
-        yield f"an epoch is only {steps} steps: a small corpus is soon learnt by heart, give more text"
+        yield f"an epoch has only {steps} steps: a model soon memorises a small corpus; add more text"

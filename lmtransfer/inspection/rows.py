@@ -16,19 +16,19 @@ _STYLES = {"masked": "bold red", "replaced": "bold yellow", "kept": "bold cyan",
 #: The meaning of the marks.
 LEGEND = Text.assemble(
     ("{film}", _STYLES["masked"]),
-    " hidden as [MASK]  ",
+    " masked, shown as [MASK]  ",
     ("{film>dog}", _STYLES["replaced"]),
-    " hidden, another token in its place  ",
+    " masked, replaced by another token  ",
     ("{film=}", _STYLES["kept"]),
-    " to be predicted, left as it is  film|s one word of two tokens",
+    " masked, unchanged  film|s one word of two tokens",
 )
 #: The same for rows without masked positions.
 PLAIN_LEGEND = Text("film|s one word of two tokens")
 #: The meaning of the characters of a strip.
 STRIP_LEGEND = Text.assemble(
-    "one character a token: . seen  ",
+    "one character per token: . visible  ",
     ("#", _STYLES["masked"]),
-    " to be predicted  ",
+    " masked  ",
     ("|", _STYLES["special"]),
     " special",
 )
@@ -92,5 +92,5 @@ def _token(view: RowView, place: int, tokenizer: Tokenizer) -> Text:
 
 
 def _piece(token: int, tokenizer: Tokenizer) -> str:
-    """A piece without the sign of a word's beginning; the sign alone becomes an underscore."""
+    """A piece without the mark for a word's beginning; the mark alone becomes an underscore."""
     return tokenizer.piece(token).removeprefix(_META) or "_"

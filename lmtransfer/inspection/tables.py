@@ -39,10 +39,10 @@ def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> T
     held_out = f"{prepared.validation.num_documents:,} more are held out for validation"
     table.add_row("documents", f"{train.num_documents:,}", held_out)
     share = statistics.duplicate_documents / max(1, statistics.documents)
-    table.add_row("duplicates", f"{statistics.duplicate_documents:,}", f"documents like an earlier one ({share:.2%})")
-    table.add_row("tokens", f"{train.num_tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} a word")
+    table.add_row("duplicates", f"{statistics.duplicate_documents:,}", f"copies of earlier documents ({share:.2%})")
+    table.add_row("tokens", f"{train.num_tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} per word")
     table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens are [UNK]")
-    rare = f"pieces, of which {_rare_pieces(train, tokenizer):,} hardly ever occur"
+    rare = f"pieces, of which {_rare_pieces(train, tokenizer):,} are rare or never occur"
     table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", rare)
     for what, starts in (("sentences", train.sentence_starts), ("documents", starts_of_documents(train))):
         table.add_row(f"{what}' length", *_lengths(starts))
@@ -77,14 +77,14 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
         title=f"parts, sampled with alpha {prepared.train.alpha:g}",
         title_justify="left",
         title_style="bold",
-        caption="pieces: of the vocabulary, those that make up 99.9 % of a part's tokens; own: those that are "
-        "more frequent in it than in any other part",
+        caption="pieces: share of the vocabulary that makes up 99.9 % of a part's tokens; own: share of the "
+        "vocabulary that is more frequent in this part than in any other",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     table.add_column("part", no_wrap=True)
-    for heading in ("tokens", "of all", "sampled", "a word", "unknown", "pieces", "own"):
+    for heading in ("tokens", "of all", "sampled", "per word", "unknown", "pieces", "own"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, part in prepared.parts.items():
         found, counted = shares[name], part.statistics
@@ -111,12 +111,12 @@ def rates_table(
     marks = ", ".join(f"{value:.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1]))
     table.add_row("length", f"{lengths.mean():.1f}", f"shortest, quartiles, longest: {marks}")
     budget = f"{train.batch_tokens:,} tokens" if train.batch_tokens else f"{train.batch_examples:,} rows"
-    table.add_row("steps", f"{steps:,}", f"an epoch, of at most {budget}")
+    table.add_row("steps", f"{steps:,}", f"per epoch, each of at most {budget}")
     if counts.hidden:
         over = f"of all tokens ({counts.rows:,} rows counted; special tokens among them: {counts.special_hidden})"
         table.add_row("hidden", f"{counts.hidden / counts.tokens:.2%}", over)
-        for what, number in (("[MASK]", counts.masked), ("another token", counts.replaced), ("as it is", counts.kept)):
-            table.add_row("", f"{number / counts.hidden:.1%}", f"of the hidden ones: {what}")
+        for what, number in (("[MASK]", counts.masked), ("another token", counts.replaced), ("unchanged", counts.kept)):
+            table.add_row("", f"{number / counts.hidden:.1%}", f"of the masked tokens: {what}")
     for name, values in counts.labels.items():
         for value, meaning in enumerate(rows.label_names[name]):
             table.add_row(f"{name} {value}", f"{values[value] / counts.rows:.1%}", f"of the rows: {meaning}")
@@ -133,7 +133,7 @@ def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
     table.add_row("last layer", f"{read:,}", "positions at which it is computed")
     for name, count in counts.items():
         if not name.endswith(("_accuracy", "_replaced", "_found")):
-            table.add_row(name, f"{count:,}", "predictions, over which the loss is a mean")
+            table.add_row(name, f"{count:,}", "predictions; the loss is their mean")
     return table
 
 
@@ -143,7 +143,7 @@ def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Tab
     for part, count in counts.items():
         table.add_row(part, f"{count:,}", "")
     if frozen:
-        table.add_row("not trained", f"{frozen:,}", "the pooler, which no objective reads")
+        table.add_row("not trained", f"{frozen:,}", "the pooler, which no objective uses")
     return table
 
 
@@ -157,13 +157,13 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
         pass_tokens: tokens of a forward pass.
         train: settings with the budget.
     """
-    table = titled("estimate from a few steps, not compiled")
+    table = titled("estimate from a few steps without compilation")
     fixed = cost.peak_bytes(0)
     parts = ("weights", cost.weight_bytes), ("gradients", cost.gradient_bytes), ("optimiser", cost.state_bytes)
     table.add_row("memory", _size(fixed), ", ".join(f"{name} {_size(size)}" for name, size in parts))
-    table.add_row("", _size(cost.peak_bytes(pass_tokens)), f"with what a forward pass of {pass_tokens:,} tokens keeps")
+    table.add_row("", _size(cost.peak_bytes(pass_tokens)), f"with the activations of {pass_tokens:,} tokens in a pass")
     seconds = cost.step_seconds(tokens / steps)
-    table.add_row("speed", f"{tokens / steps / seconds:,.0f}", f"tokens/s; {1e3 * seconds:,.0f} ms a step")
+    table.add_row("speed", f"{tokens / steps / seconds:,.0f}", f"tokens/s; {1e3 * seconds:,.0f} ms per step")
     table.add_row("an epoch", duration(seconds * steps), f"{steps:,} steps")
     taken = _steps_of(train, seconds=seconds, tokens=tokens / steps, steps=steps)
     if taken is not None:

@@ -42,7 +42,7 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
     encoder = new_encoder(source.model_node, source.tokenizer, seed=0)
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=cfg.cache_dir)
     if task.zero_shot:
-        raise ConfigError(f"task={task.name}: is scored without training, so that there are no labels to inspect")
+        raise ConfigError(f"task={task.name}: is scored without training, so there are no labels to inspect")
     seen: dict[str, str] = {}
     for split in task.splits:
         try:
@@ -72,14 +72,14 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
         table.add_row("sequences", f"{len(encoded):,}", "an example longer than the limit is cut into windows")
     marks = ", ".join(f"{value:,.0f}" for value in np.quantile(encoded.lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
     table.add_row("length", f"{encoded.lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}")
-    table.add_row("cut", f"{encoded.num_truncated:,}", "examples that lose tokens to max_length")
+    table.add_row("cut", f"{encoded.num_truncated:,}", "examples truncated to max_length")
     unknown = float((encoded.tokens_T == tokenizer.unk_id).mean())
     table.add_row("unknown", f"{unknown:.3%}", "of the tokens are [UNK]")
     for name, count in task.head.counts(encoded.targets, task.labels):
         table.add_row(name, f"{count:,}", f"{count / max(1, len(encoded.targets)):.1%}")
     if task.head.may_be_unreachable:
         reachable = num - hidden - len(encoded.unreachable)
-        table.add_row("reachable", f"{reachable:,}", "gold answers that these tokens can give exactly")
+        table.add_row("reachable", f"{reachable:,}", "gold answers that these tokens can express exactly")
     return table
 
 
@@ -95,7 +95,7 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
         names = ", ".join(encoded.unreachable[:_NAMED])
         more = len(encoded.unreachable) - _NAMED
         yield (
-            f"{len(encoded.unreachable):,} gold answers cannot be given exactly on these tokens: {names}"
+            f"{len(encoded.unreachable):,} gold answers cannot be expressed exactly with these tokens: {names}"
             f"{f' and {more:,} more' if more > 0 else ''}"
         )
     own: set[bytes] = set()
@@ -113,9 +113,9 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
             shared[other] = shared.get(other, 0) + 1
     seen.update({key.hex(): split for key in own if key.hex() not in seen})
     if copies:
-        yield f"{copies:,} sequences are copies of others of this split"
+        yield f"{copies:,} sequences are copies of other sequences in this split"
     for other, count in shared.items():
-        yield f"{count:,} sequences are in split {other} too: what is learnt by heart there looks like skill here"
+        yield f"{count:,} sequences are also in split {other}: a model that memorised them there scores too high here"
 
 
 def _print_examples(

@@ -1,4 +1,4 @@
-"""Add words of the user as single tokens: to the tokenizer, and as rows of the embeddings.
+"""Add the user's words as single tokens: to the tokenizer, and as rows of the embeddings.
 
 Shape legend: V rows of the vocabulary, E width of an embedding.
 """
@@ -18,7 +18,7 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 
 
 def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Add the words of a file, one a line, to a tokenizer as single tokens; also return notes for the user.
+    """Add the words of a file, one per line, to a tokenizer as single tokens; also return notes for the user.
 
     Raises:
         DataError: the file cannot be read, or a line is not a valid word.
@@ -40,7 +40,7 @@ def resized_weights(
         module_of: builds the module, with those tensor names, for a given vocabulary size.
 
     Raises:
-        CheckpointError: a tensor depends on the vocabulary in another way than by one row a token.
+        CheckpointError: a tensor depends on the vocabulary size, but not by one row per token.
     """
     if tokenizer.fingerprint == base.fingerprint:
         return dict(tensors)
@@ -49,13 +49,13 @@ def resized_weights(
 
 
 def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:
-    """Extend an embedding, or a tensor of an output layer with one row a token, by rows for the added words.
+    """Extend an embedding, or a tensor of an output layer with one row per token, by rows for the added words.
 
     Rows of the base's pieces stay unchanged, bit for bit. The row of a new word is the mean of its pieces' rows. An
     output bias is treated in the same way, so that the logit of a new word is the mean of its pieces' logits. A bias of
-    0 beside trained biases would make each new word as likely as the topic of the text, or almost impossible. Rows
-    without a token (if the vocabulary size is rounded up) get the mean of all pieces' rows, so that each of them gets
-    no more softmax probability than an ordinary token.
+    0 next to trained biases would make a new word far too probable, or almost impossible. Rows without a token (if the
+    vocabulary size is rounded up) get the mean of all pieces' rows, so that each of them gets no more softmax
+    probability than an ordinary token.
 
     Args:
         tensor_VE: shape (base.vocab_size, E), or (base.vocab_size,).
@@ -70,8 +70,8 @@ def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer
     """
     if tensor_VE.shape[:1] != (base.vocab_size,) or extended.base.fingerprint != base.fingerprint:
         raise CheckpointError(
-            f"a tensor of shape {tuple(tensor_VE.shape)} cannot get rows for {len(extended.words)} words more: the "
-            f"tokenizer that they were added to has {base.vocab_size} rows"
+            f"a tensor of shape {tuple(tensor_VE.shape)} cannot be extended by rows for {len(extended.words)} added "
+            f"words: it must have {base.vocab_size} rows, one for each token of the tokenizer without these words"
         )
     filler_E = tensor_VE[: base.num_pieces].mean(0, dtype=torch.float64)
     grown_VE = tensor_VE.new_empty((extended.vocab_size, *tensor_VE.shape[1:]))
@@ -89,12 +89,12 @@ def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer
 def resized(
     tensors: Mapping[str, Tensor], names: Collection[str], *, base: Tokenizer, extended: ExtendedTokenizer
 ) -> dict[str, Tensor]:
-    """Extend the tensors in ``names``, which have one row a token, by rows for added words; see ``resized_rows``."""
+    """Extend the tensors in ``names``, which have one row per token, by rows for added words; see ``resized_rows``."""
     return {name: resized_rows(tensor, base, extended) if name in names else tensor for name, tensor in tensors.items()}
 
 
 def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
-    """Find the tensors with one row a token: those whose number of rows changes with the vocabulary size.
+    """Find the tensors with one row per token: those whose number of rows changes with the vocabulary size.
 
     Args:
         module_of: builds the model for a given vocabulary size; it is built on the meta device, without memory.
@@ -111,7 +111,7 @@ def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
     other = [name for name in sorted(following) if small[name][:1] != sizes[:1] or small[name][1:] != large[name][1:]]
     if other:
         raise CheckpointError(
-            f"words cannot be added to this model: {', '.join(other)} depends on the vocabulary in another way than "
-            "by a row for each token; leave out tokenizer.add"
+            f"words cannot be added to this model: the shape of {', '.join(other)} depends on the vocabulary size, but "
+            "not by one row per token; leave out tokenizer.add"
         )
     return frozenset(following)

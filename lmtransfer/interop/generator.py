@@ -19,7 +19,7 @@ _OF_A_GENERATOR = ("dim", "num_heads", "hidden_dim", "dropout")
 
 @dataclass(frozen=True, slots=True)
 class SeparateGenerator:
-    """A generator as a run of its own.
+    """A generator as a separate run.
 
     Attributes:
         shape: the arguments in which its encoder differs from the main encoder.
@@ -57,22 +57,24 @@ def joined_generator(
         reason why the generator does not fit the encoder.
     """
     if not any(name.startswith("mlm.") for name in other_head):
-        return "it has no head of mlm"
+        return "it has no mlm head"
     differ = [key for key in model if key not in _OF_A_GENERATOR and other_model.get(key) != model[key]]
     if differ:
-        return f"another {', '.join(differ)}"
+        return f"it differs from the encoder in {', '.join(differ)}"
     if model["activation"] != "gelu":
-        return f"activation={model['activation']} in the encoder and gelu in its head"
+        return f"the encoder has activation={model['activation']}, but the head of the generator has gelu"
     size = other_model["dim"] / model["dim"]
     shape = generator_shape(dim=model["dim"], hidden_dim=model["hidden_dim"], size=min(size, 1.0))
     wrong = [
-        f"{key}={other_model[key]}, not {value}" for key, value in shape._asdict().items() if other_model[key] != value
+        f"{key}={other_model[key]} instead of {value}"
+        for key, value in shape._asdict().items()
+        if other_model[key] != value
     ]
     if wrong:
         return "; ".join(wrong)
     shared = [name for name in encoder if name.startswith(generator.shared)]
     if not all(name in other_encoder and torch.equal(encoder[name], other_encoder[name]) for name in shared):
-        return "embeddings of its own, and lmtransfer's are shared"
+        return "it has its own embeddings, but in lmtransfer the generator shares those of the encoder"
     layers = {
         f"{generator.loss}.{generator.layers}{name}": other_encoder[name]
         for name in other_encoder

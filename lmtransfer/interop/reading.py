@@ -67,13 +67,13 @@ def read_published(folder: Path) -> Published:
 
 def _read(folder: Path, *, generators: bool) -> Published:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: is no folder with config.json and weights")
+        raise CheckpointError(f"{folder}: is not a folder with config.json and weights")
     if (folder / "options.json").is_file() and not (folder / "config.json").exists():
         return _read_elmo(folder)
     source = folder / "config.json"
     config = read_json(source)
     family = family_of_config(config, source=str(source))
-    notes = [f"config.json: {key} names code of its own, which is ignored" for key in _CODE if key in config]
+    notes = [f"config.json: {key} names custom code, which is ignored" for key in _CODE if key in config]
     seen = family.quirks.read_config(config)
     arguments, vocab_size = _arguments(family, seen, source, notes)
     body, heads = _apart(family, _renamed(read_weight_files(folder)))
@@ -87,7 +87,7 @@ def _read(folder: Path, *, generators: bool) -> Published:
     check_tensors(body, expected, source=str(folder))
     types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in body.values()} - {"float32"})
     if types:
-        notes.append(f"the weights are {', '.join(types)}: lmtransfer keeps and trains them as float32")
+        notes.append(f"the weights are {', '.join(types)}: lmtransfer stores and trains them as float32")
     read = read_heads(family, seen, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes)
     published = Published(
         model={"_target_": family.target, **arguments},
@@ -113,7 +113,7 @@ def _with_generator(published: Published, generator: GeneratorFormat, folder: Pa
     place = folder / generator.folder
     told = f"the head of {generator.loss} is not complete without its generator"
     if not (place / "config.json").is_file():
-        note = f"{told}: put it into the subfolder {generator.folder} to go on with {generator.loss}"
+        note = f"{told}: put the generator into the subfolder {generator.folder} to continue with {generator.loss}"
         return replace(published, notes=(*published.notes, note))
     other = _read(place, generators=False)
     joined = joined_generator(
@@ -121,7 +121,8 @@ def _with_generator(published: Published, generator: GeneratorFormat, folder: Pa
     )
     if isinstance(joined, str):
         return replace(
-            published, notes=(*published.notes, f"{told}, and the one in {generator.folder} does not fit: {joined}")
+            published,
+            notes=(*published.notes, f"{told}, and the generator in {generator.folder} does not fit: {joined}"),
         )
     tensors, size = joined
     mlm = other.loss_arguments["mlm"]
@@ -150,7 +151,7 @@ def _read_elmo(folder: Path) -> Published:
         losses=(),
         loss_arguments={},
         config=options,
-        notes=("the published files hold no softmax over words: the encoder comes alone",),
+        notes=("the published files have no softmax over words: only the encoder is imported",),
     )
 
 
@@ -162,14 +163,14 @@ def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
     """
     config = read_json(Path(folder) / "config.json")
     family = family_of_config(config, source=str(Path(folder) / "config.json"))
-    task = family.tasks.get(kind, "there is none")
+    task = family.tasks.get(kind, "transformers has no such class")
     if isinstance(task, str):
         raise CheckpointError(f"{folder}: {family.body} has no head for {kind}: {task}")
     tensors = read_weight_files(Path(folder))
     wanted = [name for rewrite in task.key_map for name in rewrite.theirs]
     missing = [name for name in wanted if name not in tensors]
     if missing:
-        raise CheckpointError(f"{folder}: holds no head of {task.name}: {', '.join(missing)} missing")
+        raise CheckpointError(f"{folder}: has no complete head of {task.name}; missing: {', '.join(missing)}")
     return to_ours({name: tensors[name] for name in wanted}, task.key_map)
 
 
@@ -177,9 +178,9 @@ def _arguments(family: Family, config: Mapping[str, Any], source: Path, notes: l
     arguments, problems, remarks = family.config.read(config)
     vocab_size = config.get("vocab_size")
     if not isinstance(vocab_size, int) or isinstance(vocab_size, bool) or not 0 < vocab_size < 2**31:
-        problems.append(f"vocab_size={vocab_size!r} is no number of tokens")
+        problems.append(f"vocab_size={vocab_size!r} is not a valid number of tokens")
     if problems:
-        raise CheckpointError(listed(f"{source}: cannot become an encoder of lmtransfer:", problems))
+        raise CheckpointError(listed(f"{source}: lmtransfer cannot build this encoder:", problems))
     notes.extend(f"config.json: {remark}" for remark in remarks)
     return arguments, cast(int, vocab_size)
 

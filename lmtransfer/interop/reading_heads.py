@@ -83,7 +83,10 @@ def read_heads(
             read.nodes[head.loss] = {"_target_": target_of(head.objective), **given}
     if left:
         more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
-        notes.append(f"left out, as no objective here has such a head: {', '.join(sorted(left)[:_MOST_NAMED])}{more}")
+        notes.append(
+            "left out, because no objective of lmtransfer has such a head: "
+            f"{', '.join(sorted(left)[:_MOST_NAMED])}{more}"
+        )
     return read
 
 
@@ -94,17 +97,17 @@ def _why_not(
     body: Mapping[str, Tensor],
     encoder: Encoder,
 ) -> str | None:
-    """Say why a head in the checkpoint cannot be used; None if it can."""
+    """Return the reason why a head in the checkpoint cannot be used; None if it can."""
     missing = [name for rewrite in head.key_map for name in rewrite.theirs if name not in own]
     if missing:
-        return f"{', '.join(missing)} missing"
+        return f"missing tensors: {', '.join(missing)}"
     if head.objective.uses_pooler and encoder.pooler is None:
-        return "it reads a pooler, and the checkpoint has none"
+        return "it needs a pooler, and the checkpoint has none"
     for name, tensor in repeats.items():
         original = {**body, **own}[head.repeats[name]]
         same = original.shape == tensor.shape and original.dtype == tensor.dtype
         if not same or not torch.equal(original, tensor):
-            return f"{name} is not {head.repeats[name]}: lmtransfer ties the two"
+            return f"{name} differs from {head.repeats[name]}, but lmtransfer uses one tensor for both"
     return None
 
 

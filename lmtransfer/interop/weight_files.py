@@ -1,7 +1,7 @@
 """Read the weights of a published folder: tensors by name, from safetensors or from PyTorch's older files.
 
 Nothing in these files is executed. Safetensors holds only data; a pickle is read by the PyTorch loader that accepts
-only tensors and refuses everything else. The index of a sharded checkpoint may name only files of its own folder.
+only tensors and refuses everything else. The index of a sharded checkpoint may name only files in its folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lmtransfer.untrusted.documents import read_json as read_document
 from lmtransfer.untrusted.schema import Fields
 from lmtransfer.untrusted.tensor_files import check_tensor_file
 
-#: File names in search order; each may also be sharded, with an index file beside it.
+#: File names in search order; each may also be sharded, with an index file next to it.
 FILES = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -42,7 +42,7 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
     others = sorted(
         path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".ckpt", ".onnx", ".gguf")
     )
-    found = f"; {', '.join(others)} is of another program: save the model with transformers first" if others else ""
+    found = f"; {', '.join(others)} is from another program: save the model with transformers first" if others else ""
     raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){found}")
 
 
@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Raises:
-        CheckpointError: the file is missing, no JSON, or holds another value.
+        CheckpointError: the file is missing, is not JSON, or holds another value.
     """
     if not path.exists():
         raise CheckpointError(f"{path}: is missing")
@@ -62,7 +62,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: is torn, or no safetensors file: {error}; fetch it again") from error
+        raise CheckpointError(
+            f"{path}: is damaged or incomplete, or is not a safetensors file: {error}; download it again"
+        ) from error
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
@@ -73,13 +75,13 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         code = re.search(r"GLOBAL\s+([\w.]+)", str(error))
         if code is not None:
             raise CheckpointError(
-                f"{path}: wants to run {code.group(1)}, and weights need no code: it is refused. If you trust its "
-                "source, save the model as safetensors there"
+                f"{path}: contains code that would run on loading ({code.group(1)}), and weights need no code: the "
+                "file is refused. If you trust its source, save the model as safetensors there"
             ) from error
         (reason, *_) = str(error).splitlines() or [""]
         raise CheckpointError(
-            f"{path}: is torn, or holds more than tensors ({type(error).__name__}: {reason}); fetch it again, or save "
-            "the model as safetensors at its source"
+            f"{path}: is damaged or incomplete, or holds more than tensors ({type(error).__name__}: {reason}); "
+            "download it again, or save the model as safetensors at its source"
         ) from error
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise CheckpointError(f"{path}: holds a {type(content).__name__} where tensors by name are expected")
@@ -96,7 +98,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     shards = sorted(set(places.values()))
     outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
     if outside:
-        raise CheckpointError(f"{index}: names files out of its folder, which are refused: {', '.join(outside[:5])}")
+        raise CheckpointError(f"{index}: names files outside its folder, which are refused: {', '.join(outside[:5])}")
     missing = [shard for shard in shards if not (index.parent / shard).is_file()]
     if missing:
         raise CheckpointError(f"{index}: names files that are missing: {', '.join(missing[:5])}")
@@ -107,7 +109,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
         lost = [name for name in promised if name not in content]
         if lost:
             raise CheckpointError(
-                f"{index.parent / shard}: lacks tensors that the index puts there: {', '.join(lost[:5])}"
+                f"{index.parent / shard}: lacks tensors that the index lists for it: {', '.join(lost[:5])}"
             )
         tensors |= content
     return tensors

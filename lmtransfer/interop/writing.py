@@ -132,10 +132,10 @@ def _body(
     own[family.token] = _with_row_of_padding(own[family.token], run)
     published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
     if family.pooler and arguments["pooler"] and not made.pooler:
-        notes.append(f"{made.architecture} has no pooler: the encoder's is left out")
+        notes.append(f"{made.architecture} has no pooler: the encoder's pooler is left out")
         published = {name: tensor for name, tensor in published.items() if name not in family.pooler_names}
     elif made.pooler and made.architecture == family.body and not arguments.get("pooler"):
-        notes.append(f"the encoder has no pooler: {family.body} makes a random one, so read its last_hidden_state")
+        notes.append(f"the encoder has no pooler: {family.body} creates a random one, so use its last_hidden_state")
     return published
 
 
@@ -153,7 +153,7 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     chosen = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, {}))
     left = [loss for loss in losses if loss not in chosen.losses]
     if left:
-        notes.append(f"{chosen.name} has no head of {', '.join(left)}: left out")
+        notes.append(f"{chosen.name} has no head of {', '.join(left)}, which is left out")
     tensors: dict[str, Tensor] = {}
     more: dict[str, PublishedFiles] = {}
     for head in fitting:
@@ -190,11 +190,11 @@ def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish
     epsilon = other.pop("norm_eps", None)
     if other:
         differ = ", ".join(f"{name}={value} (published: {wanted[name]})" for name, value in other.items())
-        notes.append(f"the head of {head.loss} has no counterpart with {differ}")
+        notes.append(f"the head of {head.loss} has no counterpart in transformers with {differ}")
     elif epsilon is not None:
         notes.append(
-            f"the head of {head.loss} was trained with norm_eps={epsilon}; published, it shares the encoder's, "
-            f"{wanted['norm_eps']}"
+            f"the head of {head.loss} was trained with norm_eps={epsilon}; the published head uses the encoder's "
+            f"value, {wanted['norm_eps']}"
         )
     return not other
 
@@ -206,7 +206,7 @@ def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish) -> _M
     outputs = len(run.head["output.bias"])
     if run.kind == "span" and outputs != 2:
         raise CheckpointError(
-            f"{task.name} tells the start and the end of an answer, and this head {outputs - 2} more things "
+            f"{task.name} predicts the start and the end of an answer, but this head has {outputs - 2} more outputs "
             "(other kinds of answers): it has no counterpart in transformers"
         )
     key_map = list(task.key_map)
@@ -214,14 +214,18 @@ def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish) -> _M
     if task.pooler and not arguments["pooler"] and "hidden.weight" in run.head:
         key_map += task.as_pooler
     elif task.pooler and not arguments["pooler"]:
-        raise CheckpointError(f"{task.name} reads a pooler, and this encoder has none: it has no counterpart")
+        raise CheckpointError(
+            f"{task.name} needs a pooler, and this encoder has none: the head has no counterpart in transformers"
+        )
     elif ("hidden.weight" in run.head) != ("hidden.weight" in ours):
         own, published = ("a", "none") if "hidden.weight" in run.head else ("no", "one")
-        raise CheckpointError(f"this head has {own} hidden layer, and {task.name} has {published}: no counterpart")
+        raise CheckpointError(
+            f"this head has {own} hidden layer, but {task.name} has {published}: it has no counterpart in transformers"
+        )
     if "hidden.weight" in run.head and run.head["hidden.weight"].shape[0] != arguments["dim"]:
         raise CheckpointError(
-            f"this head's hidden layer is {run.head['hidden.weight'].shape[0]} wide, and that of {task.name} "
-            f"as wide as the encoder, {arguments['dim']}: it has no counterpart in transformers"
+            f"the hidden layer of this head has width {run.head['hidden.weight'].shape[0]}, but that of {task.name} "
+            f"has the width of the encoder, {arguments['dim']}: the head has no counterpart in transformers"
         )
     config = dict.fromkeys(task.dropouts, run.head_dropout) | dict(task.config) | _labels(run)
     return _Made(task.name, task.pooler, to_theirs(run.head, key_map), config)

@@ -1,6 +1,6 @@
 """Kept predictions as a compressed ``.npz``: plain arrays that ``numpy.load`` reads, and no executable content.
 
-Texts are UTF-8 bytes, and the description of the arrays is JSON. A label takes about 18 bytes an example, an answer
+Texts are UTF-8 bytes, and the description of the arrays is JSON. A label takes about 20 bytes per example, an answer
 with its text about 40. The same predictions give the same bytes.
 """
 
@@ -61,8 +61,8 @@ def read_predictions(path: Path) -> Kept:
     except (OSError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise RunDirectoryError(
-            f"cannot read the predictions {path}: {printable(reason)[:200]}; remove the file to go on without them, or "
-            "score the run again with lmtransfer evaluate"
+            f"{path}: cannot read the predictions ({printable(reason)[:200]}); remove the file to continue without "
+            "them, or score the run again with lmtransfer evaluate"
         ) from error
 
 
@@ -120,6 +120,8 @@ def _packed(kept: Kept) -> bytes:
         "gold": _small(examples.gold),
         "answers": _texts(examples.answers),
         "gold_answers": _texts(examples.gold_answers),
+        **({"confidences": examples.confidences.astype(np.float16)} if len(examples.confidences) else {}),
+        **({"starts": _small(examples.starts)} if len(examples.starts) else {}),
     }
     for number, ratio in enumerate(examples.ratios.values()):
         arrays |= {f"parts_{number}": _small(ratio.parts), f"counts_{number}": _small(ratio.counts)}
@@ -162,7 +164,7 @@ def _unpacked(path: Path) -> Kept:
         raise ValueError(f"it has no {missing[0]}")
     about = json.loads(arrays["about"].astype(np.uint8).tobytes())
     if not isinstance(about, dict) or about.get("format") != _FORMAT:
-        raise ValueError("it is of a later version of lmtransfer")
+        raise ValueError("it was written by a later version of lmtransfer")
     metrics = _names(about, "metrics")
     ratios = {
         name: Ratio(arrays[f"parts_{number}"].astype(np.float64), arrays[f"counts_{number}"].astype(np.float64))
@@ -171,7 +173,7 @@ def _unpacked(path: Path) -> Kept:
     whole = {name: arrays[name].astype(np.int64) for name in ("clusters", "lengths", "offsets", "classes")}
     kind = about.get("kind")
     if kind not in get_args(Kind):
-        raise ValueError(f"kind is {kind!r}")
+        raise ValueError(f"kind is {kind!r}, which is not allowed")
     examples = ScoredExamples(
         kind=cast(Kind, kind),
         labels=_names(about, "labels"),
@@ -184,6 +186,8 @@ def _unpacked(path: Path) -> Kept:
         gold_answers=_strings(arrays["gold_answers"], MOST_TEXT_BYTES),
         class_names=_names(about, "class_names"),
         positive=int(about["positive"]),
+        confidences=arrays.get("confidences", np.zeros(0)).astype(np.float64),  # earlier versions wrote neither
+        starts=arrays.get("starts", np.zeros(0)).astype(np.int64),
         **whole,
     )
     _check(examples)
@@ -201,14 +205,14 @@ def _unpacked(path: Path) -> Kept:
 def _text(about: Mapping[str, Any], key: str) -> str:
     found = about.get(key)
     if not isinstance(found, str):
-        raise ValueError(f"{key} is no text")
+        raise ValueError(f"{key} is not text")
     return printable(found)
 
 
 def _whole(about: Mapping[str, Any], key: str) -> int | None:
     found = about.get(key)
     if not isinstance(found, int | None):
-        raise ValueError(f"{key} is no whole number")
+        raise ValueError(f"{key} is not a whole number")
     return found
 
 
@@ -216,24 +220,24 @@ def _array(packed: bytes) -> np.ndarray:
     """Read an array; its header may not claim more data than there is."""
     file = io.BytesIO(packed)
     if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("it is no array of format 1.0")
+        raise ValueError("an array does not have npy format 1.0")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     rest = len(packed) - file.tell()
     if dtype.hasobject or not dtype.itemsize or len(shape) != 1 or shape[0] * dtype.itemsize != rest:
-        raise ValueError("an array is not what its header says")
+        raise ValueError("an array does not match its header")
     return np.frombuffer(packed, dtype=dtype, offset=file.tell()) if rest else np.zeros(0, dtype=dtype)
 
 
 def _names(about: Mapping[str, Any], key: str) -> tuple[str, ...]:
     found = about.get(key)
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ValueError(f"{key} is no list of names")
+        raise ValueError(f"{key} is not a list of names")
     return tuple(printable(name) for name in found)
 
 
 def _strings(array: np.ndarray, most_bytes: int) -> tuple[str, ...]:
     if len(array) and (array.dtype.kind != "S" or array.dtype.itemsize > most_bytes):
-        raise ValueError("a text is no text, or longer than any that is kept")
+        raise ValueError("an array of texts has another type, or a text is too long")
     return tuple(printable(text.decode("utf-8", "replace")) for text in array.tolist())
 
 
@@ -256,23 +260,28 @@ def _check(examples: ScoredExamples) -> None:
     }
     for name, (array, wanted) in lengths.items():
         if len(array) != wanted:
-            raise ValueError(f"{name} has {len(array)} entries for {wanted}")
+            raise ValueError(f"{name} has {len(array)} entries, but {wanted} are needed")
     for name, texts in (("answers", examples.answers), ("gold_answers", examples.gold_answers)):
         if texts and len(texts) != size:
-            raise ValueError(f"{name} has {len(texts)} entries for {size}")
+            raise ValueError(f"{name} has {len(texts)} entries, but {size} are needed")
+    for name, array, wanted in (("confidences", examples.confidences, answers), ("starts", examples.starts, size)):
+        if len(array) not in (0, wanted):
+            raise ValueError(f"{name} has {len(array)} entries, but {wanted} are needed")
+    if not ((examples.confidences >= 0) & (examples.confidences <= 1)).all():
+        raise ValueError("confidences contains a number that is no probability")
     offsets = examples.offsets
     if offsets[0] != 0 or offsets[-1] != answers or (np.diff(offsets) < 0).any():
-        raise ValueError("offsets do not divide the answers")
+        raise ValueError("offsets do not match the number of answers")
     if len(np.unique(examples.keys)) != size:
-        raise ValueError("keys has an example twice")
+        raise ValueError("keys contains an example twice")
     if (
         not -1
         <= examples.classes.min(initial=-1)
         <= examples.classes.max(initial=-1)
         < max(1, len(examples.class_names))
     ):
-        raise ValueError("classes has one without a name")
+        raise ValueError("classes contains a class without a name")
     if examples.kind in ("classification", "tagging"):
         for name, array in (("predicted", examples.predicted), ("gold", examples.gold)):
             if array.min(initial=0) < 0 or array.max(initial=0) >= len(examples.labels):
-                raise ValueError(f"{name} has a label without a name")
+                raise ValueError(f"{name} contains a label without a name")

@@ -49,7 +49,7 @@ class Ratio:
 
     @classmethod
     def mean(cls, scores: Iterable[float]) -> Ratio:
-        """Make a mean from one score an example."""
+        """Make a mean from one score per example."""
         parts = np.array(list(scores), dtype=np.float64)
         return cls(parts, np.ones(len(parts)))
 
@@ -81,6 +81,9 @@ class ScoredExamples:
         classes: class of each example, int64, shape (N,); -1 for none.
         class_names: names of those classes.
         positive: index of the label whose F1 counts.
+        confidences: probability of each answer, 0 to 1, floating point, shape (R,); empty if they are unknown.
+        starts: first character of each answer in its passage, int64, shape (N,); -1 for an answer that is no span of
+            it; empty if they are unknown.
     """
 
     kind: Kind
@@ -98,6 +101,8 @@ class ScoredExamples:
     gold_answers: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     positive: int = 1
+    confidences: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
         """N."""
@@ -123,6 +128,8 @@ class ScoredExamples:
             classes=self.classes[rows],
             answers=tuple(self.answers[row] for row in rows) if self.answers else (),
             gold_answers=tuple(self.gold_answers[row] for row in rows) if self.gold_answers else (),
+            confidences=self.confidences[places] if len(self.confidences) else self.confidences,
+            starts=self.starts[rows] if len(self.starts) else self.starts,
         )
 
 
@@ -163,6 +170,8 @@ def scored_examples(
     answers: Iterable[str] = (),
     gold_answers: Iterable[str] = (),
     positive: int = 1,
+    confidences: Sequence[float | None] | np.ndarray | None = None,
+    starts: np.ndarray | None = None,
 ) -> ScoredExamples:
     """Combine answers with the identity of their examples; see ``ScoredExamples``.
 
@@ -179,15 +188,18 @@ def scored_examples(
         answers: texts of the answers.
         gold_answers: texts of the gold answers.
         positive: index of the label whose F1 counts.
+        confidences: probability of each answer, shape (R,); None, also for a single answer, if they are unknown.
+        starts: first character of each answer in its passage, shape (N,).
     """
     none = np.zeros(0, dtype=np.int64)
+    known = confidences is not None and all(value is not None for value in confidences)
     if words is None:
         words = np.full(len(examples), 0 if predicted is None else 1)
     return ScoredExamples(
         kind=kind,
         labels=tuple(labels),
         ids=tuple(_cut(example.id, MOST_ID_BYTES) for example in examples),
-        keys=_keys(examples),
+        keys=example_keys(examples),
         clusters=_clusters(examples),
         lengths=np.array([sum(map(len, example.content)) for example in examples], dtype=np.int64),
         predicted=none if predicted is None else predicted,
@@ -199,11 +211,13 @@ def scored_examples(
         gold_answers=tuple(_cut(text, MOST_TEXT_BYTES) for text in gold_answers),
         class_names=tuple(class_names),
         positive=positive,
+        confidences=np.array(confidences if known else [], dtype=np.float16),
+        starts=none if starts is None else starts.astype(np.int64),
     )
 
 
-def _keys(examples: Sequence[Identified]) -> np.ndarray:
-    """Hash the content of each example; repeated content gets a different hash at each repetition."""
+def example_keys(examples: Sequence[Identified]) -> np.ndarray:
+    """Hash the content of each example, uint64, shape (N,); repeated content gets another hash at each repetition."""
     seen: dict[bytes, int] = {}
     keys = np.zeros(len(examples), dtype=np.uint64)
     for row, example in enumerate(examples):
@@ -214,7 +228,7 @@ def _keys(examples: Sequence[Identified]) -> np.ndarray:
 
 
 def _clusters(examples: Sequence[Identified]) -> np.ndarray:
-    """Number the groups in order of appearance; an example with group "" gets a number of its own."""
+    """Number the groups in order of appearance; an example with group "" gets its own number."""
     numbers: dict[str, int] = {}
     found = np.zeros(len(examples), dtype=np.int64)
     for row, example in enumerate(examples):

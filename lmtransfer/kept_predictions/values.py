@@ -24,7 +24,7 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     Args:
         examples: the predictions.
         metric: name of the metric.
-        rows: numbers of the examples, as a bootstrap draws them (they may repeat); None: all examples.
+        rows: numbers of the examples, as a bootstrap samples them (they may repeat); None: all examples.
     """
     if metric in examples.ratios:
         return examples.ratios[metric].value(rows)

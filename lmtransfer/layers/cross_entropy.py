@@ -183,7 +183,7 @@ def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:
 
 
 def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device) -> Tensor:
-    """``num_samples`` ids drawn with replacement from ``log_uniform_probabilities``, torch's generator, int64 (S,)."""
+    """``num_samples`` ids sampled with replacement from ``log_uniform_probabilities``, int64 (S,)."""
     uniform_S = torch.rand(num_samples, device=device, dtype=torch.float64)
     ids_S = torch.exp(uniform_S * math.log(vocab_size + 1)).long() - 1
     return ids_S.clamp_(0, vocab_size - 1)  # rounding at the upper end
@@ -195,14 +195,14 @@ def sampled_cross_entropy_sum(
     """Sum of cross entropies (nats) over a softmax of the target and the sampled ids only, each distinct id once.
 
     Jean et al. 2015, section 3. From each logit we subtract log Q, where Q = 1 - (1 - p)^S is the probability that its
-    id is among the samples. Repeated draws of an id, and ids equal to the target, are excluded from the prediction. The
+    id is among the samples. Repetitions of an id, and ids equal to the target, are excluded from the prediction. The
     optimum is then that of the full softmax for any S, except for the dependence between the ids of one sample (a word
     of probability 0.6 is learnt as 0.60 at S = 64 and at S = 512). As S grows, every Q approaches 1 and this loss
     approaches the full softmax. If repeated ids were counted, with Q = S p, there would be no optimum for words of a
     probability above one half.
 
-    ELMo was trained with ``tf.nn.sampled_softmax_loss``, which does the same but draws until S ids are distinct. Here S
-    is the number of draws, so Q is exact and shapes are static.
+    ELMo was trained with ``tf.nn.sampled_softmax_loss``, which does the same but samples until S ids are distinct. Here
+    S is the number of samples, so Q is exact and shapes are static.
 
     Args:
         hidden_MD: output states at the prediction positions.
@@ -228,7 +228,7 @@ def sampled_cross_entropy_sum(
 
 
 def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
-    """``log(1 - (1 - p)^S)``: the log of the probability that an id is drawn at least once in S draws; float32."""
+    """``log(1 - (1 - p)^S)``: the log of the probability that an id is among S samples; float32."""
     probabilities = log_uniform_probabilities(ids, vocab_size)
     return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()
 

@@ -11,7 +11,7 @@ def dropout(values: Tensor, probability: float) -> Tensor:
 
     A CPU draws random numbers one after the other. One random number per value would take a tenth of the training step
     of a small encoder. Here one 64-bit number of torch's generator decides for eight values: a byte below a limit drops
-    its value. The limit is one of two adjacent integers, drawn for each row (of the last dimension) so that the
+    its value. The limit is one of two adjacent integers, sampled for each row (of the last dimension) so that the
     probability is exact; the values of a row are otherwise independent. The forward pass is five to six times as fast
     as ``torch.nn.functional.dropout`` on two cores. Other devices, compiled code and probabilities too near to 1 for a
     byte use ``torch.nn.functional.dropout``.

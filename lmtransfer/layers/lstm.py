@@ -95,7 +95,7 @@ class ProjectedLstm(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw new weights."""
+        """Initialise the weights at random."""
         into_gates, recurrent, *biases, project = self._weights
         bound = (6.0 / (self.lstm.input_size + self.output_dim + 4 * self.cell_dim)) ** 0.5
         for matrix in (into_gates, recurrent):

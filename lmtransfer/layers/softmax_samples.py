@@ -17,11 +17,11 @@ _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 def sample_softmax(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, uniform_M: Tensor, *, temperature: float = 1.0
 ) -> Tensor:
-    """Draw one id per position from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
+    """Sample one id per position from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
 
     The method is inversion: the sample is the first id at which the cumulative probability exceeds the uniform number
     of the position. A sample therefore depends only on its own position, not on the rest of the batch.
-    google-research/electra draws from the same distribution with Gumbel noise, which needs V random numbers per
+    google-research/electra samples from the same distribution with Gumbel noise, which needs V random numbers per
     position.
 
     Args:

@@ -66,7 +66,7 @@ def leave_one_out_max(scores: Sequence[float]) -> float:
         ValueError: there is no score.
     """
     if not scores:
-        raise ValueError("an answer was compared with no reference")
+        raise ValueError("an answer has no reference to compare with")
     if len(scores) == 1:
         return scores[0]
     return plain_mean([max([*scores[:left], *scores[left + 1 :]]) for left in range(len(scores))])
@@ -104,17 +104,17 @@ def check_same_questions(given: Mapping[str, object], questions: Collection[str]
         DataError: there is no question at all, a question has no entry, or an entry has no question; names the first.
     """
     if not questions:
-        raise DataError(f"there is no question whose {what} could be scored")
+        raise DataError(f"there are no questions, so no {what} can be scored")
     missing = [question for question in questions if question not in given]
     if missing:
         raise DataError(
-            f"{len(missing)} of {len(questions)} questions have no {what}, the first is {missing[0]!r}; "
-            "each needs one (an answer may be empty)"
+            f"{len(missing)} of {len(questions)} questions have no {what}; the first is {missing[0]!r}. Each question "
+            "needs one (an answer may be empty)"
         )
     if len(given) > len(questions):
         known = set(questions)
         unknown = [question for question in given if question not in known]
         raise DataError(
-            f"{len(unknown)} of {len(given)} ids with {what} are not among the questions to score, the first is "
-            f"{unknown[0]!r}; remove them, or score against the file that has them"
+            f"{len(unknown)} of {len(given)} ids with {what} are not among the questions to score; the first is "
+            f"{unknown[0]!r}. Remove them, or score with the file that contains these questions"
         )

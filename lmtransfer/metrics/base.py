@@ -40,4 +40,4 @@ def check_seen(name: str, count: float) -> None:
         ValueError: ``count`` is 0.
     """
     if count == 0:
-        raise ValueError(f"metric {name} has seen no example")
+        raise ValueError(f"metric {name} received no examples")

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of chunks (named entities, phrases), written as one tag a word.
+"""Precision, recall and F1 of chunks (named entities, phrases), written as one tag per word.
 
 Sources: Tjong Kim Sang and Buchholz, "Introduction to the CoNLL-2000 Shared Task: Chunking" (2000) and its conlleval;
 Nakayama, seqeval (2018), default mode. A chunk is correct if its first word, its last word and its kind are correct.
@@ -33,14 +33,14 @@ def split_tag(tag: str) -> tuple[str, str]:
     """Split a tag into its prefix (one of B I E S L U, or O) and its kind: "B-PER" is ("B", "PER").
 
     Raises:
-        DataError: the text is no such tag.
+        DataError: the text is not such a tag.
     """
     prefix, dash, kind = tag.partition("-")
     if tag == OUTSIDE or (len(prefix) == 1 and prefix in _PREFIXES and bool(dash) == bool(kind)):
         return prefix, kind
     raise DataError(
-        f"tag {tag!r} does not mark a chunk: allowed are O, and B, I, E, S (or L, U) with or without a kind, as in "
-        "B-PER; for tags of words, such as parts of speech, score accuracy"
+        f"tag {tag!r} does not mark a chunk: the allowed tags are O, and B, I, E, S (or L, U) with or without a kind, "
+        "as in B-PER; for tags of words, such as parts of speech, use the metric accuracy"
     )
 
 
@@ -56,7 +56,7 @@ class Chunks:
         labels: the task's tags in the order of their indices.
 
     Raises:
-        DataError: a label is no chunk tag.
+        DataError: a label is not a chunk tag.
     """
 
     def __init__(self, *, labels: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ class Chunks:
         """
         for tag in tags:
             if not 0 <= tag < len(self._parts):
-                raise DataError(f"tag index {tag} has no label: there are 0 to {len(self._parts) - 1}")
+                raise DataError(f"tag index {tag} has no label: the labels are 0 to {len(self._parts) - 1}")
         chunks: list[Chunk] = []
         start, last_prefix, last_kind = 0, OUTSIDE, ""
         for place, (prefix, kind) in enumerate([*(self._parts[tag] for tag in tags), (OUTSIDE, "")]):
@@ -98,7 +98,7 @@ class Chunks:
             DataError: the lengths differ, or an index has no label.
         """
         if len(predictions) != len(targets):
-            raise DataError(f"a sentence of {len(targets)} gold tags has {len(predictions)} predicted ones")
+            raise DataError(f"a sentence has {len(targets)} gold tags, but {len(predictions)} predicted tags")
         predicted, gold = set(self.of(predictions)), set(self.of(targets))
         return len(predicted & gold), len(predicted), len(gold)
 

@@ -52,7 +52,10 @@ def coqa_questions(answers: Mapping[str, str], references: Mapping[str, Sequence
     exact, f1 = {}, {}
     for question, texts in references.items():
         if not texts:
-            raise DataError(f"question {question!r} has no gold answer; in CoQA even the unknown has one ('unknown')")
+            raise DataError(
+                f"question {question!r} has no gold answer; in CoQA an unanswerable question has the gold answer "
+                "'unknown'"
+            )
         exact[question] = leave_one_out_max([exact_match(answers[question], text) for text in texts])
         f1[question] = leave_one_out_max([token_f1(answers[question], text) for text in texts])
     return {"exact": exact, "f1": f1}

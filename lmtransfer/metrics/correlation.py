@@ -55,7 +55,7 @@ class Pearson:
 class Spearman:
     """Spearman rank correlation; equal values get their mean rank.
 
-    Ranks need all values, so this metric keeps 16 bytes an example.
+    Ranks need all values, so this metric keeps 16 bytes per example.
     """
 
     name = "spearman"

@@ -80,7 +80,7 @@ def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float =
     """
     agreed = [question for question, texts in references.items() if human_f1(texts) >= min_f1]
     if not agreed:
-        raise DataError(f"people agree on none of the {len(references)} questions: no F1 among them reaches {min_f1}")
+        raise DataError(f"none of the {len(references)} questions has a human F1 of at least {min_f1}")
     return agreed
 
 

@@ -33,7 +33,9 @@ def squad_questions(answers: Mapping[str, str], references: Mapping[str, Sequenc
     check_same_questions(answers, references)
     for question, texts in references.items():
         if not texts:
-            raise DataError(f"question {question!r} has no gold answer: SQuAD 1.1 has none such, 2.0 (squad2) does")
+            raise DataError(
+                f"question {question!r} has no gold answer; SQuAD 1.1 does not allow this, SQuAD 2.0 (squad2) does"
+            )
     return {
         "exact": {q: max(exact_match(answers[q], text) for text in texts) for q, texts in references.items()},
         "f1": {

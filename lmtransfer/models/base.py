@@ -154,7 +154,7 @@ class Encoder(nn.Module):
         """
         if attention != self.attention and attention not in self.attentions:
             can = " or ".join(self.attentions or (self.attention,))
-            raise ConfigError(f"{type(self).__name__} has {can} attention, and can have no {attention} attention")
+            raise ConfigError(f"{type(self).__name__} supports {can} attention, not {attention} attention")
         self.attention = attention
 
     @property

@@ -50,7 +50,7 @@ class LstmSettings:
             )
         if self.cell_dim <= self.dim // 2:
             raise ConfigError(
-                f"model.cell_dim={self.cell_dim} is no more than a direction's width (model.dim / 2 = "
+                f"model.cell_dim={self.cell_dim} must be greater than the width of a direction (model.dim / 2 = "
                 f"{self.dim // 2}), to which the cells are projected: use more cells, such as {self.dim * 2}"
             )
 

@@ -67,7 +67,7 @@ def check_copied(shape: GeneratorShape, encoder: GeneratorShape) -> None:
     if differ:
         raise ConfigError(
             f"generator_start=encoder copies the encoder's layers into the generator, which would have "
-            f"{', '.join(differ)}: use generator_size=1.0 and heads of {_HEAD_DIM}, or generator_start=random"
+            f"{', '.join(differ)}: use generator_size=1.0 and heads of width {_HEAD_DIM}, or generator_start=random"
         )
 
 

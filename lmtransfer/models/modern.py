@@ -237,7 +237,7 @@ class ModernEncoder(TransformerEncoder):
                 f"need: choose a divisor of {dim // 2}"
             )
         if window < 2 or window % 2:
-            raise ConfigError(f"model.window={window} is not an even number of at least 2, half of it for each side")
+            raise ConfigError(f"model.window={window} is not allowed: use an even number of at least 2")
         if global_every < 1:
             raise ConfigError(f"model.global_every={global_every} is not allowed: use 1 (all layers global) or more")
         self.embeddings = NormalisedEmbeddings(

@@ -220,5 +220,5 @@ class RelativeEncoder(Encoder):
         if recurrent_state is None:
             return None
         if not isinstance(recurrent_state, tuple | list) or len(recurrent_state) != self.num_layers:
-            raise ValueError(f"the recurrent state is no memory of {self.num_layers} layers")
+            raise ValueError(f"the recurrent state is not a memory of {self.num_layers} layers")
         return tuple(recurrent_state)

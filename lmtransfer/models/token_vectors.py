@@ -29,8 +29,8 @@ class TokenVectors(Encoder):
         table = whole.token_embedding
         if table is None:
             raise ConfigError(
-                f"{type(whole).__name__} reads words as characters, so it has no table of token embeddings for word "
-                "vectors to be learnt in: use a model that reads tokens, or leave out that phase"
+                f"{type(whole).__name__} reads words as characters, so it has no token embeddings that can be "
+                "trained as word vectors: use a model that reads tokens, or leave out this phase"
             )
         super().__init__(
             dim=table.embedding_dim, num_layers=0, max_length=whole.max_length, vocab_size=whole.vocab_size

@@ -71,7 +71,7 @@ class TransformerXlEncoder(RelativeEncoder):
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if same_length and not memory_length:
-            raise ConfigError("model.same_length=true shows each token as many as model.memory_length=0: raise it")
+            raise ConfigError("model.same_length=true needs a memory, but model.memory_length=0: raise it")
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.stack = RelativeStack(
             TransformerSettings(

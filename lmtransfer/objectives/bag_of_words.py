@@ -42,9 +42,9 @@ class BagOfWords(Objective):
     cross entropies ``-sum_v q(v) log p(v)`` in nats summed over rows; "bow_accuracy", the number of rows that contain
     their most probable token. A row of special tokens only adds nothing.
 
-    The encoder reads the corrupted row. Beside masked tokens this objective therefore only costs B rows of logits, and
-    the last layer at all positions instead of the masked positions. With an objective that reads other tokens
-    (replaced tokens) it costs one more pass of the encoder.
+    The encoder reads the corrupted row. Together with masked tokens this objective therefore costs only B rows of
+    logits, and the last layer at all positions instead of the masked positions. With an objective that reads other
+    tokens (replaced tokens) it costs one more pass of the encoder.
 
     Args:
         weight: weight of the loss in the total.

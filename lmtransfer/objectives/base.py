@@ -236,8 +236,8 @@ class Objective(nn.Module):
         known = known_objectives()
         fitting = ", ".join(objective.name for objective in known if set(attentions) & set(objective.directions))
         return (
-            f"objective={cls.name} needs {' or '.join(cls.directions)} attention, and model.attention is "
-            f"{' or '.join(attentions)}: use another objective with this model (its kind has {fitting}), or another "
+            f"objective={cls.name} needs {' or '.join(cls.directions)} attention, but model.attention is "
+            f"{' or '.join(attentions)}: use another objective with this model (it supports {fitting}), or another "
             f"model with this objective (lmtransfer list models)"
         )
 

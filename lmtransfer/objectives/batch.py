@@ -26,8 +26,8 @@ class PretrainingBatch:
         positions_M: indices into T of the tokens to predict, int64, ascending.
         targets_M: the ids at these positions in ``original``, int64.
         weights_M: 1 for a prediction, 0 for a spare place of a static shape, float32.
-        uniform_M: a random number in [0, 1) for each prediction, drawn per row and epoch, for objectives that sample; 0
-            in spare places, float32.
+        uniform_M: a random number in [0, 1) for each prediction, sampled per row and epoch, for objectives that sample;
+            0 in spare places, float32.
         num_targets: how many of the M places are predictions.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
         per_target: numbers of the corruption for each target, by name, int64, shape (M,) each; 0 in spare places.

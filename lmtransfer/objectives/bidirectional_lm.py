@@ -57,9 +57,9 @@ class BidirectionalLanguageModel(Objective):
 
     Args:
         weight: weight of the loss in the total.
-        num_sampled: number of classes drawn for a sampled softmax in training (8,192 in ELMo). It is faster from about
-            50,000 words on, and assumes that ids are sorted by frequency. The classes are drawn for each micro-batch,
-            like the masks of dropout. None: the full softmax, which evaluation always uses.
+        num_sampled: number of classes sampled for a sampled softmax in training (8,192 in ELMo). It is faster with
+            50,000 words or more, and assumes that ids are sorted by frequency. The classes are sampled for each
+            micro-batch, like the masks of dropout. None: the full softmax, which evaluation always uses.
 
     Raises:
         ConfigError: ``num_sampled`` is less than 1.
@@ -75,7 +75,7 @@ class BidirectionalLanguageModel(Objective):
     def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
         if num_sampled is not None and num_sampled < 1:
-            raise ConfigError(f"objective.losses.bilm.num_sampled={num_sampled}: use 1 or more, or null for all")
+            raise ConfigError(f"objective.losses.bilm.num_sampled={num_sampled} is not allowed: use 1 or more, or null")
         self.num_sampled = num_sampled
 
     def bind(self, encoder: Encoder) -> None:

@@ -26,25 +26,26 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     before = [objective.name for objective in objectives if objective.reads_before]
     if before and rows.frame == "none":
         problems.append(
-            f"objective.losses.{before[0]}.predict=next: the state before a hidden token predicts it, and rows without "
-            "a frame have none before the first; use objective.rows.frame=start or both, or predict=same"
+            f"objective.losses.{before[0]}.predict=next is not possible with objective.rows.frame=none: the state "
+            "before a masked token predicts it, and the first token of such a row has no token before it; use "
+            "objective.rows.frame=start or both, or predict=same"
         )
     if rows.max_length > encoder.max_length:
         problems.append(
-            f"objective.max_length={rows.max_length} is longer than the model reads "
-            f"(model.max_length={encoder.max_length}): lower the one or raise the other"
+            f"objective.max_length={rows.max_length} is longer than the longest row of the model "
+            f"(model.max_length={encoder.max_length}): lower objective.max_length or raise model.max_length"
         )
     if rows.num_segments > max(encoder.num_segments, 1):
         problems.append(
-            f"objective.rows makes pairs of {rows.num_segments} segments, and the model tells "
-            f"{encoder.num_segments} apart (model.num_segments): use model.num_segments=2, or "
+            f"objective.rows makes rows of {rows.num_segments} segments, but the model distinguishes only "
+            f"{encoder.num_segments} (model.num_segments): use model.num_segments=2, or "
             f"objective/rows=stream or full_sentences"
         )
     for objective in objectives:
         if objective.label is not None and objective.label not in rows.label_names:
             problems.append(
-                f"objective.losses.{objective.name} needs rows with the label '{objective.label}', and "
-                f"{type(rows).__name__} has none: use objective/rows={objective.label_rows}"
+                f"objective.losses.{objective.name} needs rows with the label '{objective.label}', but "
+                f"{type(rows).__name__} does not have this label: use objective/rows={objective.label_rows}"
             )
     problems += _corruption_problems(objectives, corruption)
     if problems:
@@ -58,18 +59,18 @@ def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corru
     alone = [o.name for o in objectives if not o.row_by_row]
     if shared is not None and share:
         yield (
-            f"objective.causal_share={share:g} leaves rows to a language model, and objective.losses ({needs}) has "
-            "none beside; use objective=mlm_lm, or objective.causal_share=0"
+            f"objective.causal_share={share:g} gives some rows to a language model, but objective.losses ({needs}) "
+            "has no such language model; use objective=mlm_lm, or objective.causal_share=0"
         )
     elif shared is None and (not share or alone):
         yield (
-            f"objective.losses: they share no attention ({needs}), and a row is read in one way: use objective=mlm_lm, "
-            "which has rows for either, or list fewer"
+            f"objective.losses: no attention fits all of them ({needs}), and each row has one attention: use "
+            "objective=mlm_lm, which has rows for each attention, or list fewer losses"
         )
 
 
 def _misfits(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
-    """Objects of the wrong base class, such as a user's class that is no subclass of the class of this package."""
+    """Objects of the wrong base class, such as a user's class that is not a subclass of the class of this package."""
     given = [
         ("model", encoder, Encoder),
         ("objective.rows", rows, Rows),
@@ -78,7 +79,7 @@ def _misfits(encoder: object, objectives: Sequence[object], rows: object, corrup
     for key, thing, base in (*given, *(("objective.losses", objective, Objective) for objective in objectives)):
         if not isinstance(thing, base):
             yield (
-                f"{key}: {type(thing).__name__} is none; a class of your own must be a subclass of "
+                f"{key}: {type(thing).__name__} has the wrong base class; your own class must be a subclass of "
                 f"{base.__module__}.{base.__qualname__}"
             )
 
@@ -94,8 +95,8 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     others = [o.name for o in objectives if not o.continues]
     if rows.contiguous and others:
         raise ConfigError(
-            f"objective.rows.contiguous=true (objective/rows=lanes): rows that go on from one another are for language "
-            f"models (objective=lm_lanes, bilm or plm), and objective.losses has {', '.join(others)}: use "
+            f"objective.rows.contiguous=true (objective/rows=lanes): contiguous rows are for language models "
+            f"(objective=lm_lanes, bilm or plm), but objective.losses has {', '.join(others)}: use "
             "objective/rows=stream"
         )
 
@@ -107,11 +108,11 @@ def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption
     for objective in objectives:
         if not set(objective.needs) <= set(corruption.gives):
             yield (
-                f"objective.losses.{objective.name} needs {' and '.join(objective.needs)} of each token from the "
-                f"corruption: use objective/corruption={objective.needs_from}"
+                f"objective.losses.{objective.name} needs {' and '.join(objective.needs)} of each token, but the "
+                f"corruption does not provide them: use objective/corruption={objective.needs_from}"
             )
             return
     if predicts and not corruption.hides:
-        yield f"objective.losses ({names}) predicts hidden tokens: use objective/corruption=tokens"
+        yield f"objective.losses ({names}) needs masked tokens, but no token is masked: use objective/corruption=tokens"
     if corruption.hides and not predicts:
-        yield f"objective.corruption hides tokens that no objective predicts ({names}): use objective/corruption=none"
+        yield f"objective.corruption masks tokens that no objective predicts ({names}): use objective/corruption=none"

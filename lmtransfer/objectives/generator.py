@@ -112,11 +112,11 @@ class GeneratorObjective(Objective):
         super().__init__(weight=weight)
         key = f"objective.losses.{self.name}"
         if temperature <= 0:
-            raise ConfigError(f"{key}.temperature={temperature} is not allowed: use a number above 0 (1 is published)")
+            raise ConfigError(f"{key}.temperature={temperature} is not allowed: use a number above 0 (published: 1)")
         if not 0 < generator_size <= 1:
             raise ConfigError(
                 f"{key}.generator_size={generator_size} is not a share of the encoder's width: use a number above 0 "
-                f"and at most 1 (published: 0.25 for small and large, 0.333 for base)"
+                f"and at most 1 (published values: 0.25 for small and large, 0.333 for base)"
             )
         chosen = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
         for (name, value), ways in zip(chosen.items(), (EmbeddingSharing, GeneratorStart), strict=True):
@@ -147,7 +147,7 @@ class GeneratorObjective(Objective):
         )
         if generator is None:
             raise ConfigError(
-                f"objective={self.name} needs a model that can make its own small generator, and "
+                f"objective={self.name} needs a model that can create its own small generator, but "
                 f"{type(encoder).__name__} cannot: use model=electra_laptop or modern_laptop, or objective=mlm with "
                 f"this model"
             )

@@ -64,7 +64,7 @@ class PretrainingLearner(Learner):
         generators = [objective.name for objective in objectives if objective.inner()]
         if len(generators) > 1:
             raise ConfigError(
-                f"objective.losses={generators} is not allowed: each has a generator of its own; list one of them"
+                f"objective.losses={generators} is not allowed: each has its own generator; list only one of them"
             )
         merge(encoder)  # an earlier learner may have trained a table as a sum
         own = encoder.attentions[0] if encoder.attentions else encoder.attention

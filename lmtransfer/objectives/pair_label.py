@@ -35,7 +35,7 @@ class PairLabel(Objective):
         super().bind(encoder)
         if encoder.pooler is None:
             raise ConfigError(
-                f"objective={self.name} reads the encoder's pooler, and {type(encoder).__name__} has none: "
+                f"objective={self.name} uses the pooler of the encoder, but {type(encoder).__name__} has no pooler: "
                 f"use a model such as {self.model_with_pooler}, or objective=mlm"
             )
         self.classifier = nn.Linear(encoder.dim, 2)

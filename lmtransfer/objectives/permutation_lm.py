@@ -46,7 +46,7 @@ class PermutationLanguageModel(Objective):
         super().bind(encoder)
         if not encoder.has_two_streams:
             raise ConfigError(
-                f"objective=plm needs a model with two streams, and {type(encoder).__name__} has one: use "
+                f"objective=plm needs a model with two streams, but {type(encoder).__name__} has one stream: use "
                 f"model=xlnet_laptop, or objective=mlm with this model"
             )
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
@@ -62,7 +62,7 @@ class PermutationLanguageModel(Objective):
             ConfigError: the corruption does not provide an order.
         """
         if "order" not in batch.per_token:
-            raise ConfigError("objective=plm predicts in an order: use objective/corruption=permutation")
+            raise ConfigError("objective=plm needs an order of the predictions: use objective/corruption=permutation")
         order_T, output_positions = batch.per_token["order"], _reads(batch)
         output = encode.with_recurrent_state(
             lambda recurrent_state: self.encoder.two_stream(

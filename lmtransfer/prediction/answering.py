@@ -48,7 +48,7 @@ class TaskAnswers:
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if len(runs) > 1 and not task.head.has_mean:
-            raise ConfigError(f"ensemble=true: {task.head.kind} has no mean over seeds; leave it out")
+            raise ConfigError(f"ensemble=true: answers of {task.head.kind} cannot be averaged over seeds; leave it out")
         self._task, self._hardware, self._notes = task, hardware, notes
         self._tokenizer = runs[0].tokenizer
         self._learners = [open_trained(run, task, hardware) for run in runs]
@@ -58,7 +58,7 @@ class TaskAnswers:
         encoder = self._learners[0].encoder
         encoded = encode_examples(self._task, examples, self._tokenizer, encoder)
         if encoded.num_truncated:
-            self._notes.add("inputs too long for the encoder, cut", examples[0].id, encoded.num_truncated)
+            self._notes.add("inputs truncated to max_length of the encoder", examples[0].id, encoded.num_truncated)
         source, device, autocast = TaskSource(encoded), self._hardware.device, self._hardware.precision.autocast
         outputs = [run_head(learner, source, device=device, autocast=autocast).values for learner in self._learners]
         together = outputs[0] if len(outputs) == 1 else self._task.head.mean(outputs)
@@ -81,7 +81,7 @@ class MaskedTexts(TextReader):
     def check(self, text: str) -> None:
         """Raise if a text has no [MASK]; see ``TextReader.check``."""
         if MASK not in text:
-            raise ValueError(f"there is no {MASK}; write one where a piece is to be guessed")
+            raise ValueError(f"there is no {MASK}; write one where a token is to be predicted")
 
 
 class FilledMasks:

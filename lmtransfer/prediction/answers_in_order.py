@@ -13,7 +13,7 @@ OnError = Literal["stop", "skip"]
 #: An output line: one JSON object for each example.
 Line = dict[str, Any]
 
-_REMEDY = "Mend it, or set on_error=skip to write an error in its place and go on"
+_REMEDY = "Fix it, or set on_error=skip to write an error in its place and continue"
 
 
 class AnswersInOrder:

@@ -58,7 +58,7 @@ class InputSource:
         """
         place = Path(output).expanduser()
         if self.path is not None and place.exists() and self.path.samefile(place):
-            raise ConfigError(f"output={output}: is the input, which would be lost; name another file")
+            raise ConfigError(f"output={output}: is the input file, which would be overwritten; name another file")
 
 
 def find_input(given: str) -> InputSource:
@@ -99,11 +99,11 @@ def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
     else:
         suffix = Path(plain_name(source.path)).suffix.lower()
         found = (reader.json_format if suffix == ".json" else _OF_SUFFIX.get(suffix)) or ""
-        why = f"input={source.name}: its name does not say how it is written"
+        why = f"input={source.name}: its file name sets no format"
     if found not in reader.formats:
         raise ConfigError(f"{why}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
     if source.arrives and found in reader.file_only:
-        raise ConfigError(f"format={found}: is read from a file; what arrives through a pipe may be lines, or jsonl")
+        raise ConfigError(f"format={found}: can be read only from a file; a pipe can have lines or jsonl")
     return found
 
 
@@ -127,7 +127,7 @@ def asked(
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
     """
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
-        print("one line each; end with Ctrl-D", file=sys.stderr)
+        print("type one input per line; end with Ctrl-D", file=sys.stderr)
     if source.path is None or source.arrives:
         path, lines = None, _arriving(source.path, source.name, encoding_errors, notes, answers.flush)
     else:
@@ -152,7 +152,7 @@ def _arriving(
 ) -> Iterator[tuple[int, str]]:
     opened: AbstractContextManager[Arriving]
     if path is None and sys.stdin is None:
-        raise DataError("input=-: standard input is closed; give a file, or send something there")
+        raise DataError("input=-: standard input is closed; give a file, or send input to it")
     opened = nullcontext(cast(Arriving, sys.stdin.buffer)) if path is None else path.open("rb")
     with opened as stream:
         yield from arriving_lines(stream, name, encoding_errors, notes, before_waiting)

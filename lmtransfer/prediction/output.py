@@ -65,9 +65,9 @@ def free_place(given: str, *, overwrite: bool) -> Path:
     if path.is_dir():
         raise RunDirectoryError(f"output={given}: is a folder; name a file in it, or - for standard output")
     if path.exists() and not overwrite:
-        raise RunDirectoryError(f"output={given}: is there already; name another file, or set overwrite=true")
+        raise RunDirectoryError(f"output={given}: already exists; name another file, or set overwrite=true")
     if not path.parent.is_dir():
-        raise RunDirectoryError(f"output={given}: there is no folder {path.parent}; make it first")
+        raise RunDirectoryError(f"output={given}: there is no folder {path.parent}; create it first")
     return path
 
 
@@ -94,6 +94,6 @@ def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
         return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
     except ValueError:
         raise DataError(
-            f"{line.get('id')}: the run answers with numbers that are not finite; its weights are spoilt (did its "
-            "training diverge?)"
+            f"{line.get('id')}: the answer of the run has numbers that are not finite; its weights cannot be used (did "
+            "its training diverge?)"
         ) from None

@@ -79,4 +79,4 @@ class Submission:
 def _check_spans(task: Task) -> None:
     if task.head.kind != "span" or task.labels:
         what = f"{task.head.kind} task" if task.head.kind != "span" else "task with other answers than spans"
-        raise ConfigError(f"submission=squad: {task.name} is a {what}; its submissions are not SQuAD's")
+        raise ConfigError(f"submission=squad: {task.name} is a {what}; its submissions do not have the format of SQuAD")

@@ -45,12 +45,12 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
         elif group == "model":
             settable = ", ".join(f"model.{known}" for known in model if known.endswith("dropout"))
             problems.append(
-                f"{text}: with init= the model is that of the run ({model_label(model)}); leave it out"
+                f"{text}: with init= the model comes from the run ({model_label(model)}); leave it out"
                 + (f" (only {settable} can be set)" if settable else "")
             )
         elif group == "tokenizer" and name != "add":
             problems.append(
-                f"{text}: with init= the tokenizer is the run's; leave it out (tokenizer.add=<file> adds words to it)"
+                f"{text}: with init= the tokenizer comes from the run; leave it out (tokenizer.add=<file> adds words)"
             )
     if problems:
         raise ConfigError(problems)
@@ -81,8 +81,8 @@ def recipe_remark() -> str | None:
     if not chosen or chosen & {"experiment", "optimizer"}:
         return None
     return (
-        "the default recipe is made for random weights, and its rates make an encoder forget: experiment=adapt goes on "
-        "more gently"
+        "the default recipe is made for random weights, and its learning rates make a pretrained encoder forget: "
+        "experiment=adapt has lower learning rates"
     )
 
 
@@ -107,7 +107,7 @@ class TakenHeads:
     new: tuple[str, ...]
 
     def __str__(self) -> str:
-        found = (("came along", self.taken), ("came along in part", self.in_part), ("begin anew", self.new))
+        found = (("loaded", self.taken), ("loaded in part", self.in_part), ("start at random", self.new))
         return "heads: " + "; ".join(f"{', '.join(names)} {what}" for what, names in found if names)
 
 

@@ -136,6 +136,13 @@ class Course:
         """The phase that is being trained."""
         return self.phases[self.place]
 
+    @property
+    def flops(self) -> float | None:
+        """FLOP of the whole training, once it is finished; None with several phases and for static word vectors."""
+        if len(self.phases) > 1 or isinstance(self.parts[0].encoder, TokenVectors):
+            return None
+        return pretraining_flops(self.data[0], self.learner) * self.state.tokens
+
     def _node(self, key: str) -> Any:
         return OmegaConf.select(self.cfg, key)
 
@@ -145,7 +152,7 @@ class Course:
         begun = [] if newest is None else list(newest.state.get("phases", []))
         if newest is not None and [one["name"] for one in begun] != [phase.name for phase in self.phases][: len(begun)]:
             raise CheckpointError(
-                f"{newest.folder} is of the phases {', '.join(one['name'] for one in begun)}, and the run has "
+                f"{newest.folder} has the phases {', '.join(one['name'] for one in begun)}, but the run has "
                 f"{', '.join(phase.name for phase in self.phases)}: restore the folder from a copy"
             )
         return begun

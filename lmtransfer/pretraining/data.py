@@ -24,7 +24,7 @@ Measure = Callable[[TokenStore, int | None], dict[str, float]]
 
 #: Most tokens of a forward pass in validation.
 _EVALUATION_MICRO_BATCH = 8192
-#: Number of lanes that contiguous text is cut into for validation, independent of the batch size.
+#: Number of contiguous streams that text is cut into for validation, independent of the batch size.
 _EVALUATION_LANES = 16
 
 

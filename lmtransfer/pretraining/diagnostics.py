@@ -95,7 +95,7 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
 
     Args:
         tokens: number of tokens that the run will see.
-        rate: tokens a second.
+        rate: tokens per second.
         num_weights: number of weights in the matrices of the encoder's blocks.
     """
     nearest = min(TABLE, key=lambda row: abs(math.log(row.num_weights / max(1, num_weights))))
@@ -104,9 +104,9 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
     if tokens < nearest.plateau_tokens:
         seconds = nearest.plateau_tokens / rate
         return [
-            f"warning: {millions(tokens)} tokens are too few: {nearest.encoder} needed "
-            f"{millions(nearest.plateau_tokens)} to know more than token frequencies, and hardly helps before. On this "
-            f"machine that takes about {seconds:,.0f} seconds; give more than twice as many "
+            f"warning: {millions(tokens)} tokens are too few: in our measurements {nearest.encoder} needed "
+            f"{millions(nearest.plateau_tokens)} to learn more than token frequencies, and hardly helped before that. "
+            f"On this machine this takes about {seconds:,.0f} seconds; set more than twice as many "
             f"(train.seconds={_rounded(2.5 * seconds)})"
         ]
     least = [row for row in nearest.budgets if row.tokens <= tokens]
@@ -114,8 +114,8 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
         return ()
     best = least[-1]
     return [
-        f"{millions(best.tokens)} tokens were worth {best.points:+.0f} +- {best.standard_error:.0f} points to "
-        f"{nearest.encoder} (100 labelled docstrings, against random weights; measured by us, your text may differ)"
+        f"in our measurements {millions(best.tokens)} tokens gave {best.points:+.0f} +- {best.standard_error:.0f} "
+        f"points to {nearest.encoder} (100 labelled docstrings, compared with random weights); your text may differ"
     ]
 
 

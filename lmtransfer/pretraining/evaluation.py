@@ -115,8 +115,8 @@ def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurin
         config.corpus = cfg.corpus
     elif config.get("corpus") is None:
         raise ConfigError(
-            f"run={cfg.run}: was imported, and what it was trained on is not known here: give text to measure it on, "
-            "such as corpus=text corpus.path=my/texts (a part of it is held out, and read), or a task=..."
+            f"run={cfg.run}: was imported, so its training text is unknown: set a text to measure it on, such as "
+            "corpus=text corpus.path=my/texts (its held-out part is used), or a task=..."
         )
     elif not saved.trusted:
         versions_then = saved.directory.read_versions()

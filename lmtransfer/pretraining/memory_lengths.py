@@ -24,7 +24,7 @@ from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Learner, Loss
 
-#: Most lanes that the text is cut into.
+#: Highest number of contiguous streams that the text is cut into.
 _LANES = 8
 
 
@@ -60,7 +60,7 @@ def checked_lengths(cfg: DictConfig) -> list[int] | None:
     if cfg.memory_lengths is None:
         idle = [key for key in ("segment_length", "clamp_length", "same_length") if cfg[key]]
         if idle:
-            raise ConfigError(f"{idle[0]} is of use with memory_lengths only, such as memory_lengths=[0,64,640]")
+            raise ConfigError(f"{idle[0]} needs memory_lengths, such as memory_lengths=[0,64,640]")
         return None
     given = OmegaConf.to_container(OmegaConf.create({"values": cfg.memory_lengths}))["values"]  # type: ignore[index,call-overload]
     values = given if isinstance(given, list) else [given]
@@ -78,8 +78,8 @@ def _is_count(value: Any, *, least: int) -> bool:
 def losses_by_memory(measuring: Measuring, lengths: list[int], cfg: DictConfig) -> list[float]:
     """The loss with each memory length.
 
-    All losses are measured on the same tokens. The text is cut into a few lanes of consecutive windows of
-    ``segment_length`` tokens. The first windows of a lane only fill the longest memory and are not counted.
+    All losses are measured on the same tokens. The text is cut into a few contiguous streams of windows of
+    ``segment_length`` tokens. The first windows of a stream only fill the longest memory and are not counted.
 
     Raises:
         ConfigError: the model has no memory, or ``segment_length`` is longer than the model allows.
@@ -96,15 +96,19 @@ def losses_by_memory(measuring: Measuring, lengths: list[int], cfg: DictConfig) 
         raise ConfigError(f"segment_length={segment_length} is longer than model.max_length={encoder.max_length}")
     held_out = measuring.text.prepared.validation
     if not isinstance(held_out, TokenStore) or not held_out.num_tokens:
-        raise DataError("memory_lengths: the run's corpus is a mixture or holds nothing out, and this needs one text")
+        raise DataError(
+            "memory_lengths: the run's corpus is a mixture or has no held-out part; use a run with one corpus and a "
+            "held-out part"
+        )
     source = _lanes_source(measuring, held_out, measuring.text.tokenizer, segment_length)
     num_windows = int((source.plan(0).lengths == segment_length).sum())
     warm_up = -(-lengths[-1] // segment_length)
     num_lanes = max(min(_LANES, num_windows // (4 * max(warm_up, 1))), 1)
     if num_windows <= warm_up:
         raise DataError(
-            f"memory_lengths: the held-out text has {num_windows} windows of {segment_length} tokens, and a memory of "
-            f"{lengths[-1]} takes {warm_up} to fill: lower memory_lengths, or use a run with more held-out text"
+            f"memory_lengths: the held-out text has {num_windows} windows of {segment_length} tokens, but a memory of "
+            f"{lengths[-1]} tokens needs {warm_up} windows to fill: lower memory_lengths, or use a run with more "
+            "held-out text"
         )
     losses = []
     for length in lengths:

@@ -40,7 +40,7 @@ def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup,
     budgets = ((kind, getattr(setup.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
     average = averaging(setup.train)
-    averaged = "" if average is None else f"\nweights are averaged ({average}); that is what is validated and saved"
+    averaged = "" if average is None else f"\nweights are averaged ({average}); the average is validated and saved"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
         f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {setup.hardware}"
@@ -56,12 +56,12 @@ def counting(num_tokens: int, seconds: float, *, budget: float | None) -> str:
         seconds: seconds that counting took.
         budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
     """
-    said = f"token embeddings start from counts of {num_tokens / 1e6:.1f}M tokens, after {seconds:.1f} s"
+    said = f"token embeddings start from counts of {num_tokens / 1e6:.1f}M tokens; counting took {seconds:.1f} s"
     if budget is None or seconds < budget / 2:
         return said
     return (
-        f"{said}\nwarning: that is {100 * seconds / budget:.0f} % of train.seconds={budget:g}: raise it, lower "
-        "embeddings.max_tokens, or start at random with embeddings=null"
+        f"{said}\nwarning: this is {100 * seconds / budget:.0f} % of train.seconds={budget:g}: raise train.seconds, "
+        "lower embeddings.max_tokens, or start at random with embeddings=null"
     )
 
 
@@ -81,11 +81,11 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
             table.add_row(f"validation {name}", f"{value:.4f}")
     if "unigram_entropy" in result.more:
         table.add_row(
-            "unigram entropy", f"{result.more['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
+            "unigram entropy", f"{result.more['unigram_entropy']:.4f}  (an MLM loss well below this uses context)"
         )
     if result.more["checkpoint_step"] != result.more["steps"]:
         table.add_row(
-            "measured at", f"step {result.more['checkpoint_step']:,}, the best checkpoint, which transfer begins from"
+            "measured at", f"step {result.more['checkpoint_step']:,}, the best checkpoint, from which transfer starts"
         )
     if averaged := result.more.get("weights"):
         table.add_row("weights", averaged)
@@ -93,7 +93,7 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in begun))
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
-        speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, all included"
+        speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"
         table.add_row("speed", speed)
     console.print(table)
     if of_parts:

@@ -88,7 +88,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     averaging(TrainSettings.from_config(cfg.train))
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
-        raise ConfigError([f"{key}=null: there must be one; leave it as it is, or choose another" for key in nulls])
+        raise ConfigError([f"{key}=null is not allowed: leave the default, or choose another" for key in nulls])
     without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
     if without:
         choose = "lists no loss; choose an objective (lmtransfer list objectives)"
@@ -114,8 +114,8 @@ def _check_characters(cfg: DictConfig) -> None:
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
     if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "gives_characters", False):
         raise ConfigError(
-            f"tokenizer: {tokenizer.__name__} makes pieces of words, and {model.__name__} reads words as characters: "
-            "use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
+            f"tokenizer: {tokenizer.__name__} splits words into pieces, but {model.__name__} reads whole words as "
+            "characters: use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
         )
 
 
@@ -188,8 +188,8 @@ def losses_of(cfg: DictConfig, phase: Phase) -> object:
 def _check_mask(parts: Parts, tokenizer: Tokenizer) -> None:
     if parts.corruption.uses_mask and "mask" in tokenizer.lacks:
         raise ConfigError(
-            "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
-            "that hides none (objective=lm)"
+            "objective.corruption replaces tokens by [MASK], but the tokenizer has no such token: use an objective "
+            "that masks no tokens (objective=lm)"
         )
 
 
@@ -222,7 +222,7 @@ def _check_parts(cfg: DictConfig) -> None:
             check_order(objectives=parts.objectives, rows=parts.rows)
             if not any(objective.weight for objective in parts.objectives):
                 raise ConfigError(
-                    f"{phase.objective}.losses: every loss has weight=0, so nothing is learnt; raise one of them"
+                    f"{phase.objective}.losses: every loss has weight=0, so the model learns nothing; raise one of them"
                 )
     build(cfg.schedule)
 
@@ -237,7 +237,7 @@ def _settle_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
         return
     problem = ""
     if cfg.get("init"):
-        problem = "with init= the token embedding is that of the run; leave it out"
+        problem = "with init= the token embeddings come from the run; leave it out"
     elif encoder.token_embedding is None:
         problem = (
             f"{type(encoder).__name__} reads words as characters and has no table of token embeddings: use a model "

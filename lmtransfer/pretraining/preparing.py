@@ -32,7 +32,7 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparePro
         task = progress.add_task(f"tokenising {name}", total=None, done="")
 
         def on_progress(state: PrepareProgress) -> None:
-            kept = f", {state.blocks_kept} blocks kept" if state.blocks_kept else ""
+            kept = f", {state.blocks_kept} blocks reused" if state.blocks_kept else ""
             progress.update(
                 task,
                 total=None if state.fraction is None else 1.0,
@@ -55,10 +55,10 @@ def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) 
     table.add_row("validation", f"{statistics.validation_documents:,}", f"documents, {share:.2%} of the tokens")
     table.add_row("sentences", f"{statistics.sentences:,}", f"longest: {statistics.longest_sentence_tokens:,} tokens")
     table.add_row("words", f"{statistics.words:,}", f"{statistics.text_bytes / 1e6:,.1f} MB of text")
-    table.add_row("tokens", f"{statistics.tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} a word")
+    table.add_row("tokens", f"{statistics.tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} per word")
     table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens")
     table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", _trained_on(tokenizer))
-    when = "found tokenised already" if prepared.from_cache else "tokenised now"
+    when = "read from the cache" if prepared.from_cache else "tokenised now"
     table.add_row("seconds", f"{statistics.seconds:,.1f}", when)
     return table
 
@@ -67,7 +67,7 @@ def remarks_on(prepared: PreparedCorpus) -> Iterator[str]:
     """Warnings on the corpus that the numbers alone do not show."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
-        yield f"odd: {kind}: {note['count']:,} (first at {note['first']})"
+        yield f"unusual: {kind}: {note['count']:,} (first at {note['first']})"
     if statistics.unknown_rate > _HIGH_UNKNOWN_RATE:
         yield (
             f"many unknown tokens ({statistics.unknown_rate:.1%}): raise tokenizer.character_coverage, or set "
@@ -82,5 +82,5 @@ def _trained_on(tokenizer: Tokenizer) -> str:
     counts = tokenizer.training
     if "pieces_used" not in counts:
         return ""
-    text = f"pieces, from {counts['pieces_used']:,} of {counts['pieces_seen']:,} lines"
+    text = f"pieces, trained on {counts['pieces_used']:,} of {counts['pieces_seen']:,} lines"
     return f"{text} ({counts['lines_split']:,} cut)" if counts["lines_split"] else text

@@ -72,7 +72,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:
-        console.print(f"going on from {cfg.init}; {course.heads}", markup=False, soft_wrap=True)
+        console.print(f"continuing from {cfg.init}; {course.heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
     masked = any(masked_loss(phase.objectives) and phase.corruption.hides_alike for phase in each)
@@ -80,14 +80,23 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     course.begin(directory, text, entropy=entropy)
     if found is not None:
         course.resume()
-    result = _result(course.train(), parts, text, entropy, average=averaging(setup.train))
+    state = course.train()
+    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=course.flops)
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory
 
 
-def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None, *, average: Newest | None) -> RunResult:
+def _result(
+    state: TrainState,
+    parts: Parts,
+    text: Text,
+    entropy: float | None,
+    *,
+    average: Newest | None,
+    flops: float | None,
+) -> RunResult:
     metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
     shares = part_shares(text.prepared.train, text.tokenizer)
     return RunResult(
@@ -104,6 +113,7 @@ def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None, 
             "steps": state.step,
             "epochs": state.epoch,
             "attention": parts.encoder.attention,
+            **({} if flops is None else {"flops": flops}),
             **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
             **({"phases": state.phases} if state.phases else {}),
             **({} if average is None else {"weights": str(average)}),
@@ -151,11 +161,11 @@ def _check_text(found: RunDirectory, text: Text) -> None:
     started_with = (found.read_versions().get("data") or {}).get("corpus")
     if started_with is not None and started_with != text.corpus.fingerprint():
         raise ConfigError(
-            f"corpus: its text is not that which {found.path} was begun with: its files have changed since; put them "
-            "back, or start a run under another name="
+            f"corpus: its text differs from the text at the start of {found.path}: the files have changed since then; "
+            "restore them, or start a run with another name="
         )
     if found.tokenizer.is_dir() and load_tokenizer(found.tokenizer).fingerprint != text.tokenizer.fingerprint:
         raise ConfigError(
-            f"the tokenizer of {found.path} is another one than the corpus, init and tokenizer.add give now: the files "
-            "have changed since the run was started; put them back, or start a run under another name="
+            f"the tokenizer of {found.path} differs from the one that corpus, init and tokenizer.add give now: the "
+            "files have changed since the run was started; restore them, or start a run with another name="
         )

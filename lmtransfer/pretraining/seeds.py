@@ -123,7 +123,7 @@ def _print(result: RunResult, path: Path, output_root: Path, console: Console) -
         console.print(table)
     run = short_path(path)
     console.print(
-        f"next, each of them transferred: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
-        f"                               lmtransfer report {short_path(output_root.absolute())}",
+        f"next, transfer each seed: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
+        f"                          lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,
     )

@@ -26,7 +26,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
 
     Each matrix counts once for each time that a token is multiplied with it. Layers that share weights count
     separately, and the generator of an objective counts too. Heads and the output matrix count only at the positions
-    where they are computed: at the share of predicted tokens, or once a row. Embedding tables count nothing. Not
+    where they are computed: at the share of predicted tokens, or once per row. Embedding tables count nothing. Not
     counted: the second stream of permutation language models, relative positions, and the convolutions over characters
     except at one position.
 

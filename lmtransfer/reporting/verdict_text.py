@@ -1,4 +1,4 @@
-"""A verdict in words: the corrected interval, its scope, and what the design could have shown."""
+"""A verdict in words: the corrected interval, its scope, and the smallest difference that could be found."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def seeds_text(difference: Difference) -> str:
 
 
 def reach(difference: Difference, metric: str) -> str:
-    """What the design could show, and the seeds that the observed difference needs; empty if nothing was judged."""
+    """The difference that can be found, and the seeds that the observed one needs; empty if nothing was judged."""
     if difference.verdict not in JUDGED or difference.detectable is None:
         return ""
     points = " points" if in_percent(metric) else ""
-    text = f"differences from {shown(difference.detectable, metric)}{points} on are found in 80 of 100 cases"
+    text = f"a difference of {shown(difference.detectable, metric)}{points} or more would be found in 80 of 100 cases"
     if difference.verdict != "no difference shown":
         return text
     needed = difference.seeds_needed
     delta = shown_difference(difference.delta, metric)
     if needed is None:
-        return f"{text}; no number of seeds would settle {delta}"
-    return f"{text}; some {needed} seeds would settle {delta}"
+        return f"{text}; no number of seeds could confirm {delta}"
+    return f"{text}; about {needed} seeds could confirm {delta}"
 
 
 def detectable_text(difference: Difference | None, metric: str) -> str:
@@ -61,15 +61,15 @@ def needed_text(difference: Difference | None) -> str:
     """The number of seeds that would show the observed difference, for a table; empty if there is a verdict already."""
     if difference is None or difference.verdict != "no difference shown":
         return ""
-    return "none would" if difference.seeds_needed is None else str(difference.seeds_needed)
+    return "out of reach" if difference.seeds_needed is None else str(difference.seeds_needed)
 
 
 def verdict_text(difference: Difference | None) -> str:
-    """The verdict for a table, with its scope if there is one: ``better, of this checkpoint``."""
+    """The verdict for a table, with its scope if there is one: ``better, for this checkpoint``."""
     if difference is None:
         return ""
     given = difference.verdict in ("better", "worse")
-    return f"{difference.verdict}, of {difference.scope}" if given else difference.verdict
+    return f"{difference.verdict}, for {difference.scope}" if given else difference.verdict
 
 
 def brief(difference: Difference, metric: str) -> str:
@@ -79,20 +79,20 @@ def brief(difference: Difference, metric: str) -> str:
 
 
 def told(difference: Difference, metric: str) -> list[str]:
-    """A difference from the control for the console: the verdict with its basis, then what the design could show."""
+    """A difference from the control for the console: the verdict with its basis, then what could be found."""
     points = " points" if in_percent(metric) else ""
     lead = f"difference to the control {shown_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:
-        return [f"{lead}: one seed has no spread; seeds=5 can tell"]
+        return [f"{lead}: no verdict, because one seed has no spread; use seeds=5"]
     if difference.verdict not in JUDGED:
-        return [f"{lead}: no verdict, since {_WHY_NO_VERDICT[difference.verdict]}"]
+        return [f"{lead}: no verdict, because {_WHY_NO_VERDICT[difference.verdict]}"]
     said = [f"{lead}: {verdict_text(difference)} ({grounds(difference, metric)})", reach(difference, metric)]
     return [line for line in said if line]
 
 
 _WHY_NO_VERDICT: dict[Verdict, str] = {
-    "collapsed": "every seed answers one and the same label",
-    "control collapsed": "every seed of the control answers one and the same label",
-    "seeds all alike": "the seeds of a side, or the differences of all pairs, are alike",
-    "settings differ": "more than the weights differs",
+    "collapsed": "every seed predicts the same label for every example",
+    "control collapsed": "every seed of the control predicts the same label for every example",
+    "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
+    "settings differ": "the two sides differ in more than their weights",
 }

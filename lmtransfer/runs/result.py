@@ -28,7 +28,7 @@ class RunResult:
         seconds: duration of the whole command.
         tokens: number of tokens read, without filler.
         num_parameters: parameters of everything that was trained or scored.
-        more: further entries of the command, stored in the file beside these.
+        more: further entries of the command, stored in the file next to these.
     """
 
     command: str | None

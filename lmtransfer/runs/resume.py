@@ -49,8 +49,8 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
         left_open = key in LEFT_OPEN and was == LEFT_OPEN[key]
         if was != now and not left_open:
             problems.append(
-                f"{key} was {_shown(was)} when the run was started and is {_shown(now)} now: it may not change on "
-                "resume; set it back, or start a run under another name="
+                f"{key} was {_shown(was)} when the run was started and is {_shown(now)} now: it must not change on "
+                "resume; set it back, or start a run with another name="
             )
     return problems
 

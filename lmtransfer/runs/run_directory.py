@@ -1,4 +1,4 @@
-"""The run directory: everything about one run, in files that can be moved, copied and mailed, and that run no code.
+"""The run directory: everything about one run, in files that can be moved, copied and mailed, and cannot run code.
 
 ::
 
@@ -96,7 +96,7 @@ class RunDirectory:
         parts = Path(name).parts
         if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
             raise RunDirectoryError(
-                f"name={name!r} cannot name a run: use letters, digits, '-', '_', and '/' for folders"
+                f"name={name!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
             )
         run = cls(Path(root) / command / name)
         problem = distributed.from_main(run._make(resume=resume) if distributed.is_main() else None)
@@ -113,7 +113,7 @@ class RunDirectory:
             An error message, or None on success.
         """
         taken = (
-            f"the run {self.path} exists already: choose another name=, go on with it by resume=true, or delete the "
+            f"the run {self.path} exists already: choose another name=, continue it with resume=true, or delete the "
             "folder"
         )
         try:
@@ -133,8 +133,8 @@ class RunDirectory:
         except lock.Busy as busy:
             other = "another process" if busy.pid is None else f"another process ({busy.pid})"
             return (
-                f"{other} is writing the run {self.path}, and a run has one writer: wait for it to end, or stop it by "
-                "Ctrl-C or SIGTERM, after which it has saved"
+                f"{other} is writing the run {self.path}, and only one process may write a run: wait until it ends, or "
+                "stop it with Ctrl-C or SIGTERM (it then saves the run)"
             )
         except OSError as error:
             reason = error.strerror or str(error)
@@ -200,7 +200,7 @@ class RunDirectory:
             if (self.path / "checkpoints" / name).is_dir():
                 return self.path / "checkpoints" / name
         raise RunDirectoryError(
-            f"the run {self.path} has no checkpoint yet: let it finish, or go on with it by resume=true"
+            f"the run {self.path} has no checkpoint yet: let it finish, or continue it with resume=true"
         )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -217,8 +217,8 @@ class RunDirectory:
         config = read_yaml(self.config_path, _CONFIG, error=RunDirectoryError)
         for key, value in interpolations(config):
             raise RunDirectoryError(
-                f"{self.config_path}: {key} holds {value[:60]!r}, which would be looked up on this machine, and a run "
-                "holds plain values only: write the value itself, and beware of who sent you this run"
+                f"{self.config_path}: {key} has the value {value[:60]!r}, which would be replaced by a value of this "
+                "machine, but a run must have plain values: write the value itself, and check who sent you this run"
             )
         current: dict[str, Any] = current_config(config)
         return current
@@ -259,5 +259,5 @@ class RunDirectory:
             RunDirectoryError: there is no result yet, or it is damaged.
         """
         if not self.result_path.exists():
-            raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true")
+            raise RunDirectoryError(f"the run {self.path} has no result yet: continue it with resume=true")
         return kind.read(self.result_path)

@@ -77,7 +77,7 @@ class SavedRun:
             node = node.get(part) if isinstance(node, Mapping) else None
         source = self.directory.config_path
         if not is_component(node):
-            raise RunDirectoryError(f"{source}: {key} is {shown(node)}, and must be a component (a node with _target_)")
+            raise RunDirectoryError(f"{source}: {key} is {shown(node)}, but must be a component (a node with _target_)")
         problems = component_problems(dict(node), key=key, nodes={key: set(supplied)}, complete=True)
         if problems:
             lines = [f"{where}: {problem}" for where, problem in problems.items()]
@@ -117,7 +117,7 @@ class SavedRun:
                 skeleton = make()
         except (ConfigError, *_UNBUILDABLE) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise RunDirectoryError(f"{source}: {keys}: cannot be built as it is set ({reason})") from error
+            raise RunDirectoryError(f"{source}: {keys}: cannot be built with these settings ({reason})") from error
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
@@ -130,7 +130,7 @@ class SavedRun:
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
-            raise RunDirectoryError(f"the run {self.path} has several seeds: name one of them, such as {seeds[0]}")
+            raise RunDirectoryError(f"the run {self.path} has several seeds: choose one of them, such as {seeds[0]}")
         folder = self.directory.best_checkpoint() if name is None else folder / name
         if not folder.is_dir():
             raise RunDirectoryError(f"the run {self.path} has no checkpoint {name!r}")
@@ -145,8 +145,8 @@ class SavedRun:
         begun = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
         if begun and len(begun) < len(phases):
             raise RunDirectoryError(
-                f"the run {self.path} was interrupted in its phase {shown(begun[-1]['name'])}, and has not learnt by "
-                "its own objective yet: go on with it by resume=true"
+                f"the run {self.path} was interrupted in its phase {shown(begun[-1]['name'])}, before the phase with "
+                "its main objective: continue it with resume=true"
             )
 
 
@@ -166,7 +166,7 @@ def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: b
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
-            f"{key}={given}: holds no model with its tokenizer; give a run of pretrain, import, probe or finetune, "
+            f"{key}={given}: has no model with a tokenizer; give a run of pretrain, import, probe or finetune, "
             "such as runs/pretrain/<name>"
         )
     return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory))
@@ -191,15 +191,15 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
     wanted = run.config.get("seeds")
     if isinstance(wanted, int) and len(folders) < wanted:
         raise RunDirectoryError(
-            f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: go on with it by resume=true, or "
-            f"name one of them, such as {folders[0]}"
+            f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: continue it with resume=true, or "
+            f"choose one of them, such as {folders[0]}"
         )
     found = [read_saved(RunDirectory.open(folder), given=folder, key="init") for folder in folders]
     for one in found:
         one.checkpoint()
         if one.tokenizer.fingerprint != run.tokenizer.fingerprint:
             raise RunDirectoryError(
-                f"the seeds of {run.path} have different tokenizers ({one.path.name} has another one): name one of "
+                f"the seeds of {run.path} have different tokenizers ({one.path.name} has another one): choose one of "
                 f"them, such as {one.path}"
             )
     return found

@@ -106,7 +106,7 @@ def averaging(train: TrainSettings) -> Exponential | LastPart | None:
     if train.ema_decay is not None and train.average_last is not None:
         raise ConfigError(
             f"train.ema_decay={train.ema_decay:g} and train.average_last={train.average_last:g} are two averages of "
-            "the weights, and a run has one: set one of them to null"
+            "the weights, but a run can have only one: set one of them to null"
         )
     if train.ema_decay is not None:
         return Exponential(train.ema_decay)
@@ -141,9 +141,9 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
     except ConfigError as error:
         if started_in is None:
             raise
-        raise ConfigError(f"{run} was begun in {started_in}, and goes on in it: {error}") from error
+        raise ConfigError(f"{run} was started in {started_in} and must continue in it: {error}") from error
     if started_in is not None:
-        hardware = replace(hardware, reason="as the run was begun")
+        hardware = replace(hardware, reason="as at the start of the run")
     with open_dict(cfg):
         cfg.hardware.precision = hardware.precision.name
     return hardware

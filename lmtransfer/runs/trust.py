@@ -39,7 +39,7 @@ _KEY = "made_here.key"
 _FILES = ("path", "files", "folder", "train", "dev", "test")
 _HUB = ("dataset", "hub_dataset", "hub")
 #: Replaces the name of a file that may not be read.
-_NOT_READ = "(not read, since the run was not made here)"
+_NOT_READ = "(not read, because the run was not made here)"
 
 
 def seal(directory: RunDirectory) -> None:
@@ -74,7 +74,7 @@ def _key(*, make: bool) -> bytes:
                 file.write(secrets.token_hex(32).encode())
     key = read_bytes(path, error=RunDirectoryError, most=1024)
     if len(key) < 64:
-        raise RunDirectoryError(f"{path}: is no key: delete it")
+        raise RunDirectoryError(f"{path}: is not a valid key: delete it")
     return key
 
 
@@ -169,7 +169,7 @@ def _is_below(name: str) -> bool:
 def _refused(what: str, named: Mapping[str, Any], config: Path, key: str) -> RunDirectoryError:
     (name, value), *_ = named.items()
     return RunDirectoryError(
-        f"{config}: {what}.{name} names {str(value)[:80]!r}, and the run was not made here, or not as it is now: what "
-        f"others name is not read. Name the data yourself, such as {what}=<name> {what}.{name}=<file>, or trust the "
-        f"run that {key}= names, with all that its configuration names: trust=true"
+        f"{config}: {what}.{name} names {str(value)[:80]!r}, but the run was not made here, or was changed since: data "
+        f"that others name are not read. Set the data yourself, such as {what}=<name> {what}.{name}=<file>. If you "
+        f"trust the run of {key}= and everything that its configuration names, set trust=true"
     )

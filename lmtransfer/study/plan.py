@@ -16,6 +16,7 @@ from lmtransfer.config.nearest import hint
 from lmtransfer.config.overrides import of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
+from lmtransfer.study.figure_specs import FigureSpec, figure_specs
 from lmtransfer.untrusted.documents import texts
 
 PRETRAIN = "pretrain"
@@ -35,6 +36,7 @@ class Job:
         command: the command that makes the run.
         overrides: the overrides of the command.
         run: absolute path of the run directory.
+        shared: whether the run is a finished one of another study.
     """
 
     recipe: str
@@ -42,6 +44,7 @@ class Job:
     command: str
     overrides: tuple[str, ...]
     run: Path
+    shared: bool = False
 
     @property
     def key(self) -> str:
@@ -59,6 +62,9 @@ class Plan:
         recipes: names of the rows.
         transfers: the command of each transfer, by name.
         jobs: in the order in which they run: the pretraining of a recipe, its transfers, then the next recipe.
+        figures: the figures that answer its question.
+        demonstration: whether its runs are too short for verdicts.
+        command: the command line of the study, for the captions of its figures.
     """
 
     name: str
@@ -66,6 +72,9 @@ class Plan:
     recipes: tuple[str, ...]
     transfers: Mapping[str, str]
     jobs: tuple[Job, ...]
+    figures: tuple[FigureSpec, ...] = ()
+    demonstration: bool = False
+    command: str = ""
 
 
 def make_plan(cfg: DictConfig) -> Plan:
@@ -80,12 +89,13 @@ def make_plan(cfg: DictConfig) -> Plan:
     content = resolved(cfg)
     for key in ("recipes", "transfers"):
         if not isinstance(content[key], Mapping):
-            problems.append(f"{key}={content[key]}: give a mapping, such as +{key}.<name>=...; null leaves one out")
+            problems.append(f"{key}={content[key]}: must be a mapping, such as +{key}.<name>=...; null removes one")
     if problems:
         raise ConfigError(problems)
     name, transfers = _name(content, problems), _transfers(content, problems)
     recipes = _recipes(content, transfers, problems)
     shared = _shared(content, problems)
+    figures = figure_specs(content, list(content["recipes"]), list(transfers), problems)
     if problems:
         raise ConfigError(problems)
     folder = Path(content["output_root"]).expanduser().absolute() / "study" / name
@@ -102,7 +112,16 @@ def make_plan(cfg: DictConfig) -> Plan:
             own = [*_beside(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
             jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
-    return Plan(name, folder, tuple(recipes), commands, tuple(jobs))
+    return Plan(
+        name,
+        folder,
+        tuple(recipes),
+        commands,
+        tuple(jobs),
+        figures=figures,
+        demonstration=bool(content.get("demonstration")),
+        command=shlex.join(["lmtransfer", "study", *of_command_line()]),
+    )
 
 
 def _looked_up(cfg: DictConfig) -> list[str]:
@@ -110,7 +129,7 @@ def _looked_up(cfg: DictConfig) -> list[str]:
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
     return [
-        f"{key}: {text[:60]!r} would be looked up on this machine, and a study holds plain words only: write the value"
+        f"{key}: {text[:60]!r} would be looked up on this machine, but a study holds only plain text: write the value"
         for name in ("name", "only", "recipes", "pretrain", "transfers")
         for key, text in texts(content.get(name), name)
         if _LOOK_UP.search(text)
@@ -120,7 +139,7 @@ def _looked_up(cfg: DictConfig) -> list[str]:
 def _name(content: Mapping[str, Any], problems: list[str]) -> str:
     name = str(content["name"])
     if content["name"] is None or not _NAME.fullmatch(name):
-        problems.append(f"name={name}: a study is named by letters, digits, '_', '-' and '.'")
+        problems.append(f"name={name}: the name of a study may have only letters, digits, '_', '-' and '.'")
     return name
 
 
@@ -134,11 +153,11 @@ def _recipes(
         if given is None:
             continue
         if not _NAME.fullmatch(recipe):
-            problems.append(f"{where}: a recipe is named by letters, digits, '_', '-' and '.'")
+            problems.append(f"{where}: the name of a recipe may have only letters, digits, '_', '-' and '.'")
         by_stage = given if isinstance(given, Mapping) else {PRETRAIN: given}
         stages = [PRETRAIN, *transfers]
         problems += [
-            f"{where}.{stage}: there is no such transfer; {hint(stage, stages, what='they')}"
+            f"{where}.{stage}: there is no such stage; {hint(stage, stages, what='stages')}"
             for stage in by_stage
             if stage not in stages
         ]
@@ -154,7 +173,7 @@ def _recipes(
         ]
         found = {name: overrides for name, overrides in found.items() if name in wanted}
     if not found and not problems:
-        problems.append("recipes: nothing to pretrain; choose a study (lmtransfer list studies), or give recipes=")
+        problems.append("recipes: no recipe is given; choose a study (lmtransfer list studies), or give recipes=")
     return found
 
 
@@ -181,7 +200,7 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         if given is None:
             continue
         if not isinstance(given, Mapping):
-            problems.append(f"{where}={given}: needs the keys {', '.join(_SETTINGS)}")
+            problems.append(f"{where}={given}: must be a mapping with keys out of {', '.join(_SETTINGS)}")
             continue
         problems += [
             f"{where}.{key}: there is no such key; {hint(key, _SETTINGS, what='keys')}"
@@ -192,7 +211,7 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         if command not in _COMMANDS:
             problems.append(f"{where}.command={command}: must be one of {', '.join(_COMMANDS)}")
         if name == PRETRAIN or not _NAME.fullmatch(str(name)):
-            problems.append(f"{where}: a transfer has a name of its own, of letters, digits, '_', '-' and '.'")
+            problems.append(f"{where}: a transfer needs another name, of letters, digits, '_', '-' and '.' only")
         keys = {"task": "task", "num_train": "task.num_train", "split": "split", "seeds": "seeds", "control": "control"}
         overrides = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
         found[str(name)] = (
@@ -231,5 +250,5 @@ def _split(text: str, where: str, problems: list[str]) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        problems.append(f"{where}: {text[:60]!r} cannot be read as words ({error})")
+        problems.append(f"{where}: {text[:60]!r} cannot be split into words ({error})")
         return []

@@ -23,7 +23,7 @@ _LOOK_EVERY_SECONDS = 0.5
 def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading: str) -> int:
     """Run ``lmtransfer <overrides>`` with its output in a file; the last line of the file is shown meanwhile.
 
-    On Ctrl-C (also repeated), SIGTERM or SIGHUP the run gets a signal to save and to end; also if this process dies.
+    On Ctrl-C (also repeated), SIGTERM or SIGHUP, and if this process dies, the run gets a signal to save and to end.
 
     Args:
         overrides: the command and its overrides.
@@ -64,7 +64,7 @@ def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading:
 
 
 def _importable() -> dict[str, str]:
-    """The environment in which a child process finds this lmtransfer, if it is found beside the user's files."""
+    """The environment in which a child process finds this lmtransfer, if it lies next to the user's files."""
     beside = str(Path(__file__).absolute().parents[2])
     if beside in sys.path:
         return {}

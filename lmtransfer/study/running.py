@@ -1,27 +1,18 @@
-"""Running a study: check all runs, run them one after the other, never mix them with runs of other settings."""
+"""Running a study: check all runs, run them one after the other, never mix them with runs that have other settings."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.composing import composed
-from lmtransfer.errors import ConfigError, Interrupted, RunDirectoryError
+from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.pretraining.parts import check_pretraining
 from lmtransfer.reporting.units import duration
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import PRETRAIN, Job, Plan
 from lmtransfer.study.process import last_words, run_apart
 from lmtransfer.system.console import Console
-from lmtransfer.system.durable import clear_abandoned, made, write_text
 from lmtransfer.system.printable import short_path
 from lmtransfer.transfer.experiment.settling import check_transfer
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Entries, Items, Text
-
-#: The content of ``study.json``: the overrides of each run.
-_LEDGER = Entries(Items(Text()))
 
 
 def check_jobs(plan: Plan, config_dir: str | None) -> None:
@@ -47,33 +38,6 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
         raise ConfigError([f"{where}: {problem}" for problem, where in problems.items()])
 
 
-def note_overrides(plan: Plan) -> None:
-    """Save the overrides of each run, and refuse to continue runs that were made with other overrides.
-
-    Raises:
-        ConfigError: a run began with other overrides.
-        RunDirectoryError: the saved overrides cannot be read.
-    """
-    path = plan.folder / "study.json"
-    noted: dict[str, Any] = read_json(path, _LEDGER, error=RunDirectoryError) if path.exists() else {}
-    problems = []
-    for job in plan.jobs:
-        before = noted.get(job.key)
-        if before is not None and before != list(job.overrides) and job.run.is_dir():
-            now, then = (" ".join(sorted(set(a) - set(b))) or "without that" for a, b in
-                         ((job.overrides, before), (before, job.overrides)))  # fmt: skip
-            problems.append(
-                f"{job.key}: {short_path(job.run)} was made with {then}, and now it is {now}: use another name=, or "
-                "delete that folder"
-            )
-        noted[job.key] = list(job.overrides)
-    if problems:
-        raise ConfigError(problems)
-    with made(plan.folder):
-        clear_abandoned(plan.folder)
-        write_text(path, json.dumps(noted, indent=1) + "\n")
-
-
 def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job, str]]:
     """Run all jobs; return the failed ones with the reason."""
     failed: list[tuple[Job, str]] = []
@@ -82,15 +46,16 @@ def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[
     for number, job in enumerate(plan.jobs, start=1):
         heading = f"[{number}/{len(plan.jobs)}] {job.key}"
         if RunDirectory(job.run).is_finished:
-            console.print(f"{heading}: finished", markup=False)
+            where = f" in {short_path(job.run)}" if job.shared else ""
+            console.print(f"{heading}: finished{where}", markup=False, soft_wrap=True)
             continue
         if any(other.recipe == job.recipe and other.stage == PRETRAIN for other, _ in failed):
-            failed.append((job, "there is nothing to begin from"))
+            failed.append((job, "its pretraining failed"))
             continue
         log = logs / f"{job.stage}-{job.recipe}.log"
         code = run_apart([job.command, *job.overrides, *options], log, console, heading=heading)
         if code == Interrupted.exit_code:
-            raise Interrupted("the study was interrupted; the same command goes on with it")
+            raise Interrupted("the study was interrupted; run the same command again to continue it")
         if code or not RunDirectory(job.run).is_finished:
             failed.append((job, f"{last_words(log)} ({short_path(log)})"))
             console.print(f"{heading}: failed: {failed[-1][1]}", markup=False, soft_wrap=True)

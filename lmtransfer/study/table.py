@@ -72,13 +72,20 @@ def read_rows(plan: Plan) -> list[StudyRow]:
     """The rows of all recipes whose runs have started, read from the run directories."""
     if not any(job.run.is_dir() for job in plan.jobs):
         return []
-    entries = {entry.run.path: entry for entry in make_entries(collect(plan.folder))}
+    entries = {entry.run.path: entry for entry in make_entries(collect(plan.folder))} if _has_runs(plan) else {}
+    for run in {job.run for job in plan.jobs if job.shared}:
+        entries |= {entry.run.path: entry for entry in make_entries(collect(run))}
     rows = []
     for recipe in plan.recipes:
         found = {job.stage: entries[job.run] for job in plan.jobs if job.recipe == recipe and job.run in entries}
         if found:
             rows.append(StudyRow(recipe, found.pop(PRETRAIN, None), found))
     return rows
+
+
+def _has_runs(plan: Plan) -> bool:
+    """Whether one of the study's own runs has begun."""
+    return any(job.run.is_dir() for job in plan.jobs if not job.shared)
 
 
 def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
@@ -235,9 +242,9 @@ def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
 def _caption() -> str:
     """The caption below the table, which explains the numbers."""
     return (
-        f"Mean {PLUS_MINUS} deviation over seeds; control: the same architecture without pretraining; difference "
-        "with the 95 % interval that decides, corrected for the whole table (Holm). Losses of different objectives do "
-        "not compare, nor do perplexities of different vocabularies."
+        f"Mean {PLUS_MINUS} standard deviation over seeds. Control: the same architecture without pretraining. "
+        "Difference: with the 95 % interval that decides the verdict, corrected for the whole table (Holm). Losses of "
+        "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
     )
 
 

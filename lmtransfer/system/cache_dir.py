@@ -19,6 +19,6 @@ def default_cache_dir() -> Path:
         return Path(place).expanduser()
     except RuntimeError:
         raise DataError(
-            f"{place}: there is no home folder to keep caches in (HOME is not set): set HOME, cache_dir= or "
+            f"{place}: there is no home folder for the cache (HOME is not set): set HOME, cache_dir= or "
             "LMTRANSFER_CACHE"
         ) from None

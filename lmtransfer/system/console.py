@@ -1,4 +1,4 @@
-"""The console of all commands: it shows text from files of others without interpreting it."""
+"""The console of all commands: it shows text from other people's files without interpreting it."""
 
 from __future__ import annotations
 

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+_sharing = [1]
 
 
 def usable_cores() -> int:
     """Number of physical cores that this process should use, at least 1."""
     quota = cpu_quota()
     cores = physical_cores()
-    return cores if quota is None else max(1, min(cores, int(quota)))
+    return max(1, (cores if quota is None else min(cores, int(quota))) // _sharing[-1])
+
+
+@contextmanager
+def shared_by(processes: int) -> Iterator[None]:
+    """Inside the block this is one of so many processes that work beside each other, and it uses its share."""
+    _sharing.append(processes)
+    try:
+        yield
+    finally:
+        _sharing.pop()
 
 
 def physical_cores() -> int:

@@ -114,6 +114,17 @@ def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 @contextmanager
+def heeded() -> Iterator[None]:
+    """Inside the block signals raise ``Stopped``, in a process that did not ``begin`` as a command."""
+    before = {number: signal.signal(number, _stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def held_back() -> Iterator[None]:
     """Delay signals until the end of the block; processes started in it never get Ctrl-C or SIGHUP."""
     if not hasattr(signal, "pthread_sigmask"):

@@ -1,6 +1,6 @@
-"""Errors of the machine (disk space, permission, memory, a file that is gone) as one message each.
+"""Errors of the machine (disk space, permission, memory, a missing file), each as one message.
 
-The code lets errors of the system pass, and one place turns them into messages, at the end of a command. Code that
+Other code lets errors of the system pass. This module turns them into messages at the end of a command. Code that
 writes a file names it with ``naming``, since the error of a failed write does not contain the path.
 """
 
@@ -16,27 +16,27 @@ from typing import Any
 
 from lmtransfer.errors import MachineError
 
-_ROOM = "make room there, or name another place"
-_RIGHTS = "mend its permissions, or name another place"
+_ROOM = "free some space there, or choose another place"
+_RIGHTS = "correct its permissions, or choose another place"
 _LIMIT = "raise the limit (ulimit), or lower num_workers"
 #: The problem and its solution.
 _REASONS: Mapping[int, tuple[str, str]] = {
-    errno.ENOSPC: ("no room is left on the disk", _ROOM),
-    errno.EDQUOT: ("the disk quota leaves no room", _ROOM),
-    errno.EFBIG: ("the file is larger than the system takes", _ROOM),
+    errno.ENOSPC: ("no space is left on the disk", _ROOM),
+    errno.EDQUOT: ("the disk quota leaves no space", _ROOM),
+    errno.EFBIG: ("the file is larger than the system allows", _ROOM),
     errno.EACCES: ("permission denied", _RIGHTS),
     errno.EPERM: ("permission denied", _RIGHTS),
-    errno.EROFS: ("the file system is read-only", "name another place"),
-    errno.ENAMETOOLONG: ("the name is longer than the file system takes", "give a shorter one"),
-    errno.ELOOP: ("links that lead in a circle", "mend the links, or name another place"),
-    errno.ENOENT: ("there is no such file or folder (any more)", "correct the path, or bring it back"),
-    errno.ENOTDIR: ("a file stands where a folder should", "correct the path"),
-    errno.EISDIR: ("a folder stands where a file should", "correct the path"),
-    errno.EEXIST: ("is there already", "name another place"),
-    errno.EIO: ("the disk cannot be read or written", "see whether it is damaged, or name another place"),
+    errno.EROFS: ("the file system is read-only", "choose another place"),
+    errno.ENAMETOOLONG: ("the name is longer than the file system allows", "give a shorter name"),
+    errno.ELOOP: ("the links form a loop", "correct the links, or choose another place"),
+    errno.ENOENT: ("this file or folder does not exist (any more)", "correct the path, or restore it"),
+    errno.ENOTDIR: ("there is a file where a folder is needed", "correct the path"),
+    errno.EISDIR: ("there is a folder where a file is needed", "correct the path"),
+    errno.EEXIST: ("it exists already", "choose another place"),
+    errno.EIO: ("the disk cannot be read or written", "check whether it is damaged, or choose another place"),
     errno.EMFILE: ("too many files are open", _LIMIT),
     errno.ENFILE: ("too many files are open", _LIMIT),
-    errno.EAGAIN: ("the system starts no more processes", _LIMIT),
+    errno.EAGAIN: ("the system can start no more processes", _LIMIT),
 }
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 _OF_NUMPY = re.compile(r"^\d+ requested and \d+ written$")
@@ -80,7 +80,7 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
     if _is_of_memory(error):
         said = _memory(error, settings or {})
     elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
-        said = f"the system starts no more threads: {_LIMIT}"
+        said = f"the system can start no more threads: {_LIMIT}"
     else:
         told = _told_of(error)
         if told is not None and (told.filename is not None or told.errno in _REASONS):
@@ -106,12 +106,12 @@ def _told_of(error: BaseException) -> OSError | None:
 
 def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
     said = error.strerror or str(error)
-    reason, way = _REASONS.get(error.errno or 0, (said, "mend it, or name another place"))
+    reason, way = _REASONS.get(error.errno or 0, (said, "correct this, or choose another place"))
     if said != os.strerror(error.errno or 0):  # the text of a library says more
         reason = said
     path = "" if error.filename is None else _text(error.filename)
     if not os.path.isabs(path) and _absolute("here") == "here":
-        return "the folder in which the command was started is gone: change to one that is there (cd), and try again"
+        return "the folder in which the command was started is gone: change to an existing folder (cd), and try again"
     if not path:
         return f"{reason}: {way}"
     key, value = _setting_of(path, settings)
@@ -172,11 +172,11 @@ def _is_of_memory(error: BaseException) -> bool:
 def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
     """What was too large, and which setting to lower."""
     asked = _BYTES.search(str(error))
-    more = f" ({int(asked[1]) / 1e9:,.1f} GB more were asked for)" if asked else ""
+    more = f" ({int(asked[1]) / 1e9:,.1f} GB more were requested)" if asked else ""
     sizes = [f"{key}={value}" for key in _SIZES if (value := _value(settings, key)) is not None]
     of_model = f"; the model has {', '.join(sizes)}" if sizes else ""
     train = settings.get("train")
-    lower = "set train.micro_batch_tokens lower" if isinstance(train, Mapping) else "ask for less at once"
+    lower = "lower train.micro_batch_tokens" if isinstance(train, Mapping) else "process less data at once"
     return f"there is not enough memory{more}{of_model}: choose a smaller model, or {lower}"
 
 

@@ -1,4 +1,4 @@
-"""Text from others, made safe to show: nothing in it moves the cursor, changes colours or reverses a line."""
+"""Making text from other people safe to show: it cannot move the cursor, change colours or reverse a line."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def check() -> None:
     lacking = [name for name in _TO_MEET if not os.environ.get(name)]
     if are_many() and lacking:
         raise ConfigError(
-            f"WORLD_SIZE={world_size()} is in the environment without {', '.join(lacking)}: start the command by "
-            "torchrun, or unset WORLD_SIZE"
+            f"WORLD_SIZE={world_size()} is set in the environment, but not {', '.join(lacking)}: start the command "
+            "with torchrun, or unset WORLD_SIZE"
         )
 
 
@@ -70,5 +70,5 @@ def _number(name: str, default: int) -> int:
     if not given:
         return default
     if not given.isdecimal() or int(given) < default:
-        raise ConfigError(f"{name}={given} in the environment: torchrun sets a whole number from {default}; unset it")
+        raise ConfigError(f"{name}={given} in the environment: must be a whole number from {default}; unset it")
     return int(given)

@@ -1,9 +1,9 @@
 """How long a waiting thread spins before it sleeps. Imports nothing heavy, since it must run before torch is imported.
 
 At the end of every parallel part of a step the threads wait for one another. GNU's OpenMP runtime, which PyTorch ships
-on Linux, spins for up to some tens of milliseconds by default. This is fastest if the process is alone, and slowest if
-another process is busy, since a spinning thread keeps its core from the thread it waits for.
-``scripts/measure_waiting.py`` draws the curve; README.md shows it.
+on Linux, spins for up to some tens of milliseconds by default. This is fastest if the process is alone. It is slowest
+if another process is busy, because a spinning thread occupies the core that the other thread needs.
+``scripts/measure_waiting.py`` measures this; ``scripts/RESULTS.md`` has the numbers.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class SpanAnswer:
 
     Attributes:
         text: the answer as it is scored; empty for no answer.
-        start: its first character in the passage; None if it is no span.
+        start: its first character in the passage; None if it is not a span.
         end: one past its last character.
         score: log-probability-like score of the best span, start logit + end logit.
         null_score: the same score for "no answer here"; ``null_score`` minus ``score`` is the published "null odds".

@@ -30,7 +30,7 @@ class Asked:
         path: the file; None if the input can be read only once, as from a pipe.
         file_format: format of the input, one of the ``Reader.formats``.
         columns: names given by the user: ``text_column``, ``text_pair_column``, ``id_column``.
-        stops: whether the first line that is no valid example stops the command.
+        stops: whether the first line that is not a valid example stops the command.
         refuse: called for each invalid example with one message, which has ``file:line``.
         notes: counts unusual input.
     """
@@ -45,7 +45,7 @@ class Asked:
     notes: Notes
 
     def each_line(self, example_of: Callable[[str, str, str], Any], *, pass_blank: bool = False) -> Iterator[Given]:
-        """Yield one example a line.
+        """Yield one example per line.
 
         Args:
             example_of: makes the example from the line, its ``file:line`` and its name; raises ValueError or DataError
@@ -56,7 +56,7 @@ class Asked:
         for line_number, line in self.numbered:
             where = f"{self.name}:{line_number}"
             if pass_blank and not line.strip():
-                self.notes.add("blank lines, passed over", where)
+                self.notes.add("blank lines, skipped", where)
                 continue
             number += 1
             try:
@@ -76,7 +76,7 @@ class Reader(ABC):
         kind: short name of the task's kind, for messages.
 
     Attributes:
-        formats: supported file formats; every reader supports ``lines``, with one example a line.
+        formats: supported file formats; every reader supports ``lines``, with one example per line.
         file_only: formats that can be read from a file but not from a pipe.
         json_format: format of a file whose name ends in ``.json``; None if the name does not decide.
         has_columns: whether users may name columns.
@@ -98,7 +98,7 @@ class Reader(ABC):
             ConfigError: the user names columns, but the input has no columns.
         """
         if asked.columns and not (self.has_columns and asked.file_format != "lines"):
-            raise ConfigError(f"{next(iter(asked.columns))}: there are no columns in format={asked.file_format}")
+            raise ConfigError(f"{next(iter(asked.columns))}: format={asked.file_format} has no columns")
         if asked.file_format == "lines":
             return asked.each_line(lambda line, where, name: self.of_line(line, where, name, asked.notes))
         return self.of_file(asked)
@@ -113,7 +113,7 @@ class Reader(ABC):
             notes: counts unusual input.
 
         Raises:
-            ValueError: the line is no valid example.
+            ValueError: the line is not a valid example.
         """
         if not line.strip():
             raise ValueError("the line is empty")
@@ -142,7 +142,7 @@ def two_texts(line: str, what: str) -> tuple[str, str]:
     parts = [part.strip() for part in line.split(SEPARATOR)] if marked else line.split("\t")
     if len(parts) != 2 or not all(part.strip() for part in parts):
         found = sum(bool(part.strip()) for part in parts)
-        raise ValueError(f"{what} are expected with {SEPARATOR} or a tab between them; there are {found} texts")
+        raise ValueError(f"expected {what} with {SEPARATOR} or a tab between them; found {found} texts")
     return parts[0], parts[1]
 
 
@@ -155,7 +155,7 @@ def json_object(line: str, where: str, otherwise: str) -> tuple[JsonNode, str]:
         otherwise: name if there is no ``id``.
 
     Raises:
-        DataError: the line is no JSON, or no object.
+        DataError: the line is not JSON, or not an object.
     """
     try:
         row = JsonNode(json.loads(line), None, where)

@@ -135,7 +135,7 @@ class Task(ABC):
 
         Args:
             examples: examples with gold answers.
-            answers: one answer an example, in the same order.
+            answers: one answer per example, in the same order.
         """
 
     def reader(self) -> Reader:
@@ -144,10 +144,10 @@ class Task(ABC):
         Raises:
             ConfigError: the task takes no input from users.
         """
-        raise ConfigError(f"task {self.name} is scored on its own data, and answers nothing else")
+        raise ConfigError(f"task {self.name} is scored on its own data only, and cannot answer other input")
 
     def echo(self, example: Any) -> dict[str, Any]:
-        """Return, as JSON, the text to show beside the answer to an example, so that people can read it."""
+        """Return, as JSON, the text to show with the answer to an example, so that people can read it."""
         return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
@@ -164,7 +164,7 @@ class Task(ABC):
 
         Args:
             examples: examples with gold answers.
-            answers: one answer an example, in the same order.
+            answers: one answer per example, in the same order.
 
         Returns:
             None if answers cannot be kept example by example.

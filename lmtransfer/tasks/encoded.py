@@ -22,19 +22,19 @@ def room_beside(num_specials: int, *, max_length: int) -> int:
     """Return how many tokens of text fit into an input of ``max_length`` tokens.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room beside the special tokens.
+        ConfigError: ``max_length`` leaves no space next to the special tokens.
     """
     if max_length <= num_specials:
         raise ConfigError(
-            f"task.max_length={max_length}: leaves no room for text beside {num_specials} special tokens; give "
-            f"{num_specials + 1} or more, or null for all that the encoder reads (its model.max_length)"
+            f"task.max_length={max_length}: leaves no space for text next to {num_specials} special tokens; set "
+            f"{num_specials + 1} or more, or null for the maximum of the encoder (its model.max_length)"
         )
     return max_length - num_specials
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The spelling of the words of examples, including words outside the vocabulary; four bytes a token.
+    """The spelling of the words of examples, including words outside the vocabulary; four bytes per token.
 
     Attributes:
         table: character ids, int16, shape (W, 50): the words of the vocabulary first, then each other word once.
@@ -90,7 +90,7 @@ def speller_of(tokenizer: Tokenizer) -> Speller | None:
 
 @dataclass(frozen=True, slots=True)
 class EncodedExamples:
-    """Examples ready to be packed; five bytes a token, or nine if words are spelt.
+    """Examples ready to be packed; five bytes per token, or nine if the words have spellings.
 
     Attributes:
         examples: the N examples.

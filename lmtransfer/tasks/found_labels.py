@@ -26,13 +26,13 @@ def check_label(label: str, where: str, column: str) -> None:
     """
     if len(label) > LONGEST:
         raise DataError(
-            f"{where}: the label {short(label)} has {len(label):,} characters, and a label has at most {LONGEST}; "
+            f"{where}: the label {short(label)} has {len(label):,} characters, but a label may have at most {LONGEST}; "
             f"does {column} name the column of the labels?"
         )
     if label != label.strip():
         raise DataError(
-            f"{where}: the label {short(label)} begins or ends with white space, and would be another one than "
-            f"{short(label.strip())}; mend the file, or name the labels by task.labels=[...]"
+            f"{where}: the label {short(label)} begins or ends with white space, so it would differ from "
+            f"{short(label.strip())}; correct the file, or list the labels in task.labels=[...]"
         )
 
 
@@ -49,17 +49,17 @@ def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column:
         DataError: there are fewer than two labels, or more than one label for every two things.
     """
     if not labels:
-        raise DataError(f"{origin}: holds no labelled {things}, so there is nothing to train on; give another file")
+        raise DataError(f"{origin}: has no labelled {things}, so there are no training examples; use another file")
     if len(labels) == 1:
         raise DataError(
-            f"{origin}: all {things} have the label {short(next(iter(labels)))}, and there must be at least two to "
-            "tell apart; give another file, or name all labels by task.labels=[...]"
+            f"{origin}: all {things} have the label {short(next(iter(labels)))}, but at least two labels are needed; "
+            "use another file, or list all labels in task.labels=[...]"
         )
     total = sum(labels.values())
     if len(labels) > max(_MANY, total // 2):
         raise DataError(
             f"{origin}: {len(labels)} different labels in {total} {things}; does {column} name the column of the "
-            "labels? If so, name them by task.labels"
+            "labels? If so, list them in task.labels"
         )
 
 

@@ -8,7 +8,7 @@ from lmtransfer.errors import ConfigError
 
 
 class TaskGroup:
-    """Stands for several tasks on the command line: ``task=<group>`` is a sweep over them. It is no task itself.
+    """Stands for several tasks on the command line: ``task=<group>`` is a sweep over them. It is not a task itself.
 
     Args:
         name: name of the group.
@@ -21,6 +21,6 @@ class TaskGroup:
 
     def __init__(self, *, name: str, tasks: Sequence[str], data_root: str | None = None) -> None:
         raise ConfigError(
-            f"task={name}: stands for {', '.join(tasks)}; give it on the command line of probe, finetune or evaluate, "
-            "where it is a sweep over them, or choose one of them"
+            f"task={name}: is a group of the tasks {', '.join(tasks)}; use it on the command line of probe, finetune "
+            "or evaluate, which then run a sweep over these tasks, or choose one of them"
         )

@@ -22,12 +22,12 @@ Values = TypeVar("Values")
 
 @dataclass(frozen=True, slots=True)
 class Targets(Generic[Values]):
-    """The targets of a head, one row a sequence or one row a word. Each kind of head has its own fields."""
+    """The targets of a head, one row per sequence or one row per word. Each kind of head has its own fields."""
 
     @classmethod
     def of(cls, targets: Targets[Values]) -> Self:
         """Return the same targets, typed as this class."""
-        assert isinstance(targets, cls), f"targets of {type(targets).__name__} where {cls.__name__} are asked for"
+        assert isinstance(targets, cls), f"targets are {type(targets).__name__}, but {cls.__name__} were requested"
         return targets
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class HeadSpec:
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
         """Average the outputs of several heads, (R, K) each; only if ``has_mean`` is true."""
-        raise NotImplementedError(f"{self.kind} has no mean")
+        raise NotImplementedError(f"outputs of {self.kind} cannot be averaged")
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Count how often each label is the gold answer."""
@@ -147,7 +147,7 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClassificationSpec(HeadSpec):
-    """One of C labels a sequence; outputs are the C logits."""
+    """One of C labels per sequence; outputs are the C logits."""
 
     kind: ClassVar[str] = "classification"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.ClassificationHead"
@@ -176,7 +176,7 @@ class ClassificationSpec(HeadSpec):
 
 @dataclass(frozen=True, slots=True)
 class RegressionSpec(HeadSpec):
-    """One number a sequence; outputs are the number, (R, 1)."""
+    """One number per sequence; outputs are the number, (R, 1)."""
 
     kind: ClassVar[str] = "regression"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.RegressionHead"
@@ -203,7 +203,7 @@ class RegressionSpec(HeadSpec):
 
 @dataclass(frozen=True, slots=True)
 class TaggingSpec(HeadSpec):
-    """One of C tags a word; outputs are the C logits of each word."""
+    """One of C tags per word; outputs are the C logits of each word."""
 
     kind: ClassVar[str] = "tagging"
     module: ClassVar[str] = "lmtransfer.transfer.heads.tagging.TaggingHead"

@@ -28,7 +28,7 @@ class LocatedFiles:
     def __init__(self, *, files: Mapping[str, str | None], data_root: str | None, task: str) -> None:
         empty = [split for split, file in files.items() if file == ""]
         if empty:
-            raise ConfigError([f"task.{split}, task.files.{split}: is empty; name a file, or null" for split in empty])
+            raise ConfigError([f"task.{split}, task.files.{split}: is empty; set a file or null" for split in empty])
         self._files = {split: file for split, file in files.items() if file is not None}
         self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
         self._task = task
@@ -55,12 +55,12 @@ class LocatedFiles:
         """Make the error for a missing file, if there is no other source either."""
         if split not in self._files:
             return DataError(
-                f"split={split}: task {self._task} has {', '.join(self._files) or 'no files'}; "
-                f"name a file by task.files.{split}="
+                f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; "
+                f"set task.files.{split}= to a file"
             )
         return DataError(
             f"task {self._task}, split {split}: no file {self.places(split)}. Set data_root= or LMTRANSFER_DATA to the "
-            f"folder that holds {Path(self._files[split]).parent}, or task.files.{split}= to the file itself"
+            f"folder that contains {Path(self._files[split]).parent}, or task.files.{split}= to the file itself"
         )
 
 
@@ -110,6 +110,6 @@ def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
         config = f" ({source.config})" if source.config else ""
         raise DataError(
             f"no file {places}, and the datasets name {source.name}{config} could not be loaded: {reason}. Either set "
-            "data_root= (or LMTRANSFER_DATA) to a folder that holds the files, or load the data set once with network "
-            "access, after which the cache serves it"
+            "data_root= (or LMTRANSFER_DATA) to a folder that contains the files, or load the data set once with "
+            "network access; later it is read from the cache"
         ) from None

@@ -67,7 +67,7 @@ class TaskBatch:
 
 
 def coarse_size(num_tokens: int) -> int:
-    """Round up to one of few sizes: multiples of 32 and of an eighth of the next power of two (four a doubling)."""
+    """Round up to one of few sizes: multiples of 32 and of an eighth of the next power of two (four per doubling)."""
     step = max(TOKENS_MULTIPLE, (1 << (num_tokens - 1).bit_length()) // 8)
     return -(-num_tokens // step) * step
 

@@ -1,6 +1,6 @@
 """Files for the servers that score hidden labels: GLUE's tables, SQuAD's JSON.
 
-GLUE (Wang et al. 2018, https://arxiv.org/abs/1804.07461): one table a task with the columns ``index`` and
+GLUE (Wang et al. 2018, https://arxiv.org/abs/1804.07461): one table per task with the columns ``index`` and
 ``prediction``, with the file names and label spellings of the sample submission of https://gluebenchmark.com. SQuAD:
 the answers by question id that evaluate-v1.1.py and evaluate-v2.0.py read
 (https://rajpurkar.github.io/SQuAD-explorer), and for 2.0 the probabilities of no answer that the latter takes as
@@ -71,12 +71,12 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
     table = _TABLES.get(f"{task}_mismatched" if split.endswith("mismatched") else task)
     if table is None:
         tasks = ", ".join(name for name in _TABLES if name != "mnli_mismatched")
-        raise ConfigError(f"submission=glue: task {task}, split {split}, is none of GLUE's; they are {tasks}")
+        raise ConfigError(f"submission=glue: task {task}, split {split}, is not in GLUE; GLUE has {tasks}")
     wanted = table.spelling or {}
     if set(labels) != set(wanted):
         raise ConfigError(
-            f"submission=glue: task {task} has the labels {', '.join(labels) or 'none'}; those of GLUE's are "
-            f"{', '.join(wanted) or 'none, but scores'}"
+            f"submission=glue: task {task} has the labels {', '.join(labels) or 'none'}, but GLUE has the labels "
+            f"{', '.join(wanted) or 'none, only scores'}"
         )
     return table
 
@@ -101,7 +101,9 @@ def _spelt(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) -> s
         assert table.spelling is not None
         return table.spelling[answer.name]
     if not math.isfinite(answer.score):
-        raise DataError(f"row {index}: the score {answer.score} is no finite number; did the run's training diverge?")
+        raise DataError(
+            f"row {index}: the score {answer.score} is not a finite number; did the run's training diverge?"
+        )
     return f"{min(_HIGHEST_SCORE, max(_LOWEST_SCORE, answer.score)):.3f}"
 
 
@@ -109,7 +111,7 @@ def check_complete(ids: Sequence[str], split: str) -> None:
     """Check that reading a split left out no row, because GLUE counts rows.
 
     Args:
-        ids: ids of the examples, in order; ``split:number`` for examples without names of their own.
+        ids: ids of the examples, in order; ``split:number`` for examples without their own names.
         split: the split.
 
     Raises:
@@ -119,8 +121,8 @@ def check_complete(ids: Sequence[str], split: str) -> None:
         number = name.removeprefix(f"{split}:")
         if number != name and number != str(place):
             raise DataError(
-                f"split {split}: row {place} was left out as it cannot be read, and a submission needs every row; "
-                "read the file with task.bad_rows=refuse to see what is wrong with it"
+                f"split {split}: row {place} was left out because it cannot be read, but a submission needs every row; "
+                "set task.bad_rows=refuse to see the problem of this row"
             )
 
 
@@ -132,7 +134,10 @@ def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict
     """
     found = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
     if len(found) != len(ids):
-        raise DataError(f"{len(ids) - len(found)} questions have the id of another one; a submission is by id")
+        raise DataError(
+            f"{len(ids) - len(found)} questions have the same id as another question, but a submission needs a "
+            "different id for each"
+        )
     return found
 
 

@@ -29,7 +29,7 @@ def stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.
         ValueError: ``size`` exceeds N.
     """
     if size > len(labels):
-        raise ValueError(f"{size} examples asked for, {len(labels)} there")
+        raise ValueError(f"{size} examples were requested, but only {len(labels)} exist")
     values, counts = np.unique(labels, return_counts=True)
     exact = counts * (size / max(1, len(labels)))
     quotas = np.floor(exact + 1e-9).astype(np.int64)
@@ -76,20 +76,20 @@ def training_parts(
         if not num_labels <= num_train <= len(labels):
             raise ConfigError(
                 f"task.num_train={num_train}: the training split has {len(labels)} examples of {num_labels} labels; "
-                f"give a number from {num_labels} to {len(labels)}, or null for all"
+                f"set a number from {num_labels} to {len(labels)}, or null for all"
             )
         chosen = stratified(labels, num_train, seed=seed, purpose="num_train")
     if dev_from_train is None:
         return chosen, np.zeros(0, dtype=np.int64)
     if not 0 < dev_from_train < 1:
-        raise ConfigError(f"task.dev_from_train={dev_from_train}: give a fraction between 0 and 1, or null")
+        raise ConfigError(f"task.dev_from_train={dev_from_train}: must be a fraction between 0 and 1, or null")
     held_out = _held_out(labels, dev_from_train, seed=seed, groups=groups)[chosen]
     size = int(held_out.sum())
     if size < 1 or len(chosen) - size < num_labels:
         raise ConfigError(
-            f"task.dev_from_train={dev_from_train}: holds out {size} of {len(chosen)} training examples (those that "
-            f"share their text or passage stay together); give a fraction that leaves at least 1 to choose by and "
-            f"{num_labels} to train on, or null"
+            f"task.dev_from_train={dev_from_train}: holds out {size} of {len(chosen)} training examples (examples that "
+            "share their text or passage stay together); set a fraction that holds out at least 1 example and leaves "
+            f"at least {num_labels} for training, or null"
         )
     return chosen[~held_out], chosen[held_out]
 

@@ -149,7 +149,7 @@ class WordList:
 
 
 def read_words(path: Path, base: Tokenizer) -> WordList:
-    """Read words from a UTF-8 file, one a line; blank lines are ignored.
+    """Read words from a UTF-8 file, one per line; blank lines are ignored.
 
     Words that are equal for the tokenizer count as one word, for example "Covid" and "covid" if it lower-cases.
 
@@ -183,8 +183,10 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
     for word, ids in zip(words.values(), base.encode_ids([" " + word for word in words.values()]), strict=True):
         (known if len(ids) == 1 and ids[0] != base.unk_id else kept).append(word)
     if not kept:
-        raise DataError(f"{path}: no word to add: {_counted(known, 'is one token already') or 'the file is empty'}")
-    notes = (_counted(repeated, "is there more than once"), _counted(known, "is one token already"))
+        raise DataError(
+            f"{path}: there is no word to add: {_counted(known, 'already one token') or 'the file is empty'}"
+        )
+    notes = (_counted(repeated, "repeated in the file"), _counted(known, "already one token"))
     return WordList(tuple(kept), tuple(f"{path}: left out: {note}" for note in notes if note))
 
 
@@ -201,13 +203,13 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 def _reason_against(line: str, specials: set[str], base: Tokenizer) -> str | None:
     if line.split() != [line]:
-        return "holds white space: write one word a line"
+        return "contains white space: write one word per line"
     if any(unicodedata.category(character) == "Cc" for character in line):
-        return "holds a control character: write one word a line"
+        return "contains a control character: write one word per line"
     if line in specials:
-        return "is the name of a special token, which no text can spell: leave it out"
+        return "is the name of a special token, which text cannot contain: remove it"
     if not len(base.encode_ids([" " + line])[0]):
-        return "is nothing to this tokenizer, which drops such characters: leave it out"
+        return "is empty for this tokenizer, which drops such characters: remove it"
     return None
 
 
@@ -215,4 +217,4 @@ def _counted(words: Sequence[str], what: str) -> str:
     if not words:
         return ""
     shown = ", ".join(words[:_SHOWN]) + (", ..." if len(words) > _SHOWN else "")
-    return f"{len(words)} word{'s' if len(words) > 1 else ''} of which each {what} ({shown})"
+    return f"{len(words)} word{'s' if len(words) > 1 else ''} ({shown}), {what}"

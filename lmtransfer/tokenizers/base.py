@@ -46,7 +46,7 @@ class Tokenizer(ABC):
 
     Attributes:
         kind: name of the kind in ``tokenizer.json``.
-        model_file: name of the model file beside ``tokenizer.json``.
+        model_file: name of the model file next to ``tokenizer.json``.
         vocab_size: rows of the embedding: the number of pieces, rounded up to a multiple of 64 if trained here.
         num_pieces: number of pieces, special tokens included; ids from here to ``vocab_size`` are unused padding.
         cls_id, sep_id, mask_id, unk_id: ids of the special tokens; 0 to 3 in vocabularies that are trained here.

@@ -67,8 +67,8 @@ class ByteBpeTokenizer(Tokenizer):
         first = tuple(by_id.get(i, "") for i in range(len(SPECIALS)))
         if first != SPECIALS or sorted(by_id) != list(range(len(by_id))):
             raise CheckpointError(
-                f"the tokenizer begins with the pieces {', '.join(first)}; "
-                f"lmtransfer needs {', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
+                f"the tokenizer begins with the pieces {', '.join(first)}, but lmtransfer needs {', '.join(SPECIALS)} "
+                "as ids 0 to 3: train one with `lmtransfer prepare`"
             )
         self.num_pieces = len(by_id)
         self.vocab_size = padded_size(self.num_pieces)

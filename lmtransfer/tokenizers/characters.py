@@ -1,8 +1,8 @@
 """Words as character ids, as in ELMo (allenai/bilm-tf, bilm/data.py).
 
-There are 262 ids. 0 is not a character. Byte b of the UTF-8 form is b + 1. 257 and 258 mark the begin and the end of a
-sentence, 259 and 260 the begin and the end of a word, and 261 is filling. A word has 50 ids: begin, bytes (the first
-48), end, and filling.
+There are 262 ids. 0 is not a character. Byte b of the UTF-8 form is b + 1. 257 and 258 mark the beginning and the
+end of a sentence, 259 and 260 mark the beginning and the end of a word, and 261 is filler. A word has 50 ids:
+beginning, bytes (the first 48), end, and filler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def spell(words: Sequence[str]) -> np.ndarray:
 
 
 def spell_marks() -> np.ndarray:
-    """Character ids of the marks for the begin and the end of a sentence, int16, shape (2, 50)."""
+    """Character ids of the marks for the beginning and the end of a sentence, int16, shape (2, 50)."""
     return _rows([[_SENTENCE_BEGIN], [_SENTENCE_END]])
 
 

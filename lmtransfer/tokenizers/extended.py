@@ -57,8 +57,8 @@ class ExtendedTokenizer(Tokenizer):
         self.base, self.words = base, tuple(words)
         if isinstance(base, CharacterTokenizer):
             raise CheckpointError(
-                "words cannot be added to a vocabulary of whole words, whose model reads every word by its characters; "
-                "leave out tokenizer.add"
+                "words cannot be added to a vocabulary of whole words, because its model reads every word by its "
+                "characters; remove tokenizer.add"
             )
         self._finder = finder_of(base, self.words)
         folded = [self._finder.folded(word) for word in self.words]
@@ -67,7 +67,8 @@ class ExtendedTokenizer(Tokenizer):
         wrong += _repeated(folded)
         if wrong:
             raise CheckpointError(
-                f"added words must be single words, each once, and no special tokens: {', '.join(map(repr, wrong[:5]))}"
+                "each added word must be a single word, must occur once and must not be a special token: "
+                f"{', '.join(map(repr, wrong[:5]))}"
             )
         self.num_pieces = base.num_pieces + len(self.words)
         self.vocab_size = max(base.vocab_size, self.num_pieces if base.is_exact else padded_size(self.num_pieces))
@@ -99,8 +100,8 @@ class ExtendedTokenizer(Tokenizer):
         base = load_base(Path(folder) / BASE_FOLDER)
         if base.fingerprint != description.get("base"):
             raise CheckpointError(
-                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {cls.model_file} extends; "
-                "copy both folders again"
+                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {cls.model_file} extends; copy both folders "
+                "again"
             )
         return cls(base, model.decode("utf-8", "replace").split("\n")[:-1])
 

@@ -49,7 +49,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             f"{folder / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
         )
     if len(list(takewhile(lambda above: above.name == BASE_FOLDER, (folder, *folder.parents)))) > _DEEPEST:
-        raise CheckpointError(f"{folder}: is the base of more than {_DEEPEST} other tokenizers: it is damaged")
+        raise CheckpointError(f"{folder}: is damaged: it is the base of more than {_DEEPEST} other tokenizers")
     try:
         return _LOADERS[kind](folder)
     except CheckpointError as error:

@@ -73,7 +73,7 @@ class PublishedTokenizer(Tokenizer):
         self.vocab_size = self.num_pieces if vocab_size is None else vocab_size
         if not self.num_pieces <= self.vocab_size <= MAX_PIECES:
             raise CheckpointError(
-                f"the tokenizer has ids up to {self.num_pieces - 1}, and the model embeds {self.vocab_size} tokens: "
+                f"the tokenizer has ids up to {self.num_pieces - 1}, but the model embeds {self.vocab_size} tokens: "
                 "they do not belong together; copy both from one checkpoint"
             )
         self._set_roles({piece: token_id for token_id, piece in read.pieces.items()})
@@ -100,13 +100,13 @@ class PublishedTokenizer(Tokenizer):
         absent = [f"{role} {token!r}" for role, token in self.specials.items() if token not in ids]
         if absent:
             raise CheckpointError(
-                f"the tokenizer has no such tokens: {', '.join(absent)}; copy all its files from one checkpoint"
+                f"the tokenizer does not have these tokens: {', '.join(absent)}; copy all its files from one checkpoint"
             )
         own = {role: ids[token] for role, token in self.specials.items()}
         spare = next((own[role] for role in ("sep", "cls", "unk", "mask") if role in own), None)
         if spare is None:
             raise CheckpointError(
-                "the tokenizer has no special token that could stand before and after a text: name them in "
+                "the tokenizer has no special token to put before and after a text: name such tokens in "
                 "special_tokens_map.json (cls_token, sep_token, mask_token, unk_token)"
             )
         self.cls_id, self.sep_id = own.get("cls", spare), own.get("sep", spare)
@@ -127,7 +127,7 @@ class PublishedTokenizer(Tokenizer):
         model, description = read_model(folder, cls.model_file)
         specials, size = description.get("specials"), description.get("vocab_size")
         if not isinstance(specials, dict) or not isinstance(size, int):
-            raise CheckpointError(f"{folder}: tokenizer.json names no specials or no vocab_size; copy it again")
+            raise CheckpointError(f"{folder}: tokenizer.json has no specials or no vocab_size; copy it again")
         return cls(model, specials=specials, vocab_size=size, training=description.get("training"))
 
     def encode(self, text: str) -> Encoding:
@@ -204,7 +204,9 @@ class PublishedTokenizer(Tokenizer):
 def _checked(specials: Mapping[str, str]) -> dict[str, str]:
     wrong = [f"{role}={token!r}" for role, token in specials.items() if role not in ROLES or not isinstance(token, str)]
     if wrong:
-        raise CheckpointError(f"special tokens {', '.join(wrong)}: the roles are {', '.join(ROLES)}, each a token")
+        raise CheckpointError(
+            f"special tokens {', '.join(wrong)}: the roles must be among {', '.join(ROLES)}, each with a token"
+        )
     return {role: specials[role] for role in ROLES if role in specials}
 
 

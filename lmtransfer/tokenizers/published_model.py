@@ -84,8 +84,8 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         ) from None
     if not pieces or max(pieces) >= MAX_PIECES:
         raise CheckpointError(
-            f"the tokenizer has {len(pieces)} tokens, the last with the id {max(pieces, default=-1)}: "
-            f"ids may be 0 to {MAX_PIECES - 1}; copy tokenizer.json again"
+            f"the tokenizer has {len(pieces)} tokens, the last with the id {max(pieces, default=-1)}, but ids may be 0 "
+            f"to {MAX_PIECES - 1}; copy tokenizer.json again"
         )
     inside = described["model"].get("continuing_subword_prefix") or ""
     falls_back = bool(described["model"].get("byte_fallback"))
@@ -114,8 +114,8 @@ def _spelling(described: Mapping[str, Any]) -> Spelling:
     if kind in ("BPE", "Unigram") and any(piece.startswith(META) for piece in pieces):
         return "meta"
     raise CheckpointError(
-        f"tokenizer.json: a model of type {kind} with {', '.join(parts) or 'nothing'} before it does not say where "
-        "words begin: lmtransfer reads WordPiece, WordLevel, byte-level BPE, and BPE or Unigram with Metaspace"
+        f"tokenizer.json: a model of type {kind} after {', '.join(parts) or 'nothing'} does not mark where words "
+        "begin: lmtransfer supports WordPiece, WordLevel, byte-level BPE, and BPE or Unigram with Metaspace"
     )
 
 

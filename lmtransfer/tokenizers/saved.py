@@ -65,8 +65,8 @@ def read_model(folder: Path, file: str) -> tuple[bytes, dict[str, Any]]:
     checksum = sha256(model).hexdigest()
     if checksum != description.get("sha256"):
         raise CheckpointError(
-            f"{path}: its sha256 is {checksum}, but {DESCRIPTION_FILE} says {description.get('sha256')}; "
-            "the file is torn or from another tokenizer: copy both files again"
+            f"{path}: its sha256 is {checksum}, but {DESCRIPTION_FILE} has {description.get('sha256')}; the file is "
+            "damaged or belongs to another tokenizer: copy both files again"
         )
     return model, description
 
@@ -79,5 +79,5 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     path = Path(folder) / DESCRIPTION_FILE
     if not path.exists():
-        raise CheckpointError(f"{path}: is missing; this folder holds no tokenizer")
+        raise CheckpointError(f"{path}: is missing, so this folder has no tokenizer")
     return cast("dict[str, Any]", read_json(path, _DESCRIPTION, error=CheckpointError))

@@ -54,8 +54,8 @@ class SentencePieceTokenizer(Tokenizer):
         first = tuple(processor.id_to_piece(i) for i in range(min(len(SPECIALS), self.num_pieces)))
         if first != SPECIALS:
             raise CheckpointError(
-                f"the sentencepiece model begins with the pieces {', '.join(first)}; "
-                f"lmtransfer needs {', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
+                f"the sentencepiece model begins with the pieces {', '.join(first)}, but lmtransfer needs "
+                f"{', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
             )
         self.vocab_size = padded_size(self.num_pieces)
         self.is_special = special_flags(self.num_pieces, self.vocab_size)

@@ -29,8 +29,8 @@ class SentencePieceTrainer(TokenizerTrainer):
         vocab_size: number of pieces, the four special tokens included.
         lowercase: fold case (and then NFKC); otherwise NFKC only.
         character_coverage: share of the text's characters that get a piece; the other characters are [UNK].
-        max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; limits memory (about 20 bytes a character) and time.
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory (about 20 bytes per character) and time.
         byte_fallback: encode unknown characters by 256 byte pieces in place of [UNK].
         allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
         seed: seed of the sample.

@@ -26,8 +26,8 @@ class ByteBpeTrainer(TokenizerTrainer):
         vocab_size: number of pieces, the four special tokens and the 256 bytes included.
         lowercase: fold case; the published vocabularies do not.
         min_frequency: merge only pairs that occur at least this often.
-        max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; limits memory and time.
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory and time.
         allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
         seed: seed of the sample.
 

@@ -28,10 +28,10 @@ class WordPieceTrainer(TokenizerTrainer):
     Args:
         vocab_size: number of pieces, the four special tokens included.
         lowercase: fold case and drop accents, as in BERT's uncased models.
-        max_alphabet: most different characters that get pieces; words with a rarer character are [UNK].
+        max_alphabet: maximum number of different characters that get pieces; words with a rarer character are [UNK].
         min_frequency: merge only pairs that occur at least this often.
-        max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; limits memory and time.
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory and time.
         allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
         seed: seed of the sample.
 

@@ -22,11 +22,12 @@ class WordTokenizerTrainer(TokenizerTrainer):
     The result depends on the settings and the lines only. A text with fewer different words gives a smaller vocabulary.
 
     Args:
-        vocab_size: most words, the four special tokens included.
+        vocab_size: maximum number of words, the four special tokens included.
         lowercase: fold case.
         min_frequency: drop words that occur less often than this in the sample.
-        max_sentences: most lines to count words in; a seeded sample of a larger corpus.
-        max_characters: most characters to count words in; limits memory (about 4 bytes a character) and time.
+        max_sentences: maximum number of lines to count words in; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to count words in; limits memory (about 4 bytes per character) and
+            time.
         seed: seed of the sample.
 
     Raises:
@@ -77,7 +78,7 @@ class WordTokenizerTrainer(TokenizerTrainer):
         if not ranked:
             raise DataError(
                 f"no word occurs {self.min_frequency} times in the text ({counts.lines_seen} lines, "
-                f"{counts.characters_used} characters used): give more text, or a lower tokenizer.min_frequency"
+                f"{counts.characters_used} characters used): use more text, or set a lower tokenizer.min_frequency"
             )
         known = sum(count for _, count in ranked) / frequencies.total()
         return WordTokenizer([word for word, _ in ranked], lowercase=self.lowercase, training={"known_share": known})

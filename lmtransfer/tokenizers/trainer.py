@@ -31,7 +31,7 @@ class LineCounts:
         lines_seen: number of input lines.
         lines_empty: lines without text.
         lines_split: lines longer than 4,096 characters, which were cut at white space.
-        pieces_seen: lines and parts of cut lines; the sample is drawn from them.
+        pieces_seen: lines and parts of cut lines; the sample is taken from them.
         pieces_used: lines and parts of cut lines in the sample.
         characters_seen: characters of ``pieces_seen``.
         characters_used: characters in the sample.
@@ -60,8 +60,8 @@ def sample_lines(
 
     Args:
         lines: the corpus, one sentence or paragraph for each line.
-        max_sentences: most lines in the sample.
-        max_characters: most characters in the sample.
+        max_sentences: maximum number of lines in the sample.
+        max_characters: maximum number of characters in the sample.
         seed: seed of the sample.
     """
     counts = LineCounts()
@@ -114,9 +114,9 @@ class TokenizerTrainer(ABC):
 
     Attributes:
         gives_characters: whether its tokenizer gives characters, for models that read characters.
-        vocab_size: most pieces, special tokens included.
-        max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; limits memory and time.
+        vocab_size: maximum number of pieces, special tokens included.
+        max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
+        max_characters: maximum number of characters to train on; limits memory and time.
         seed: seed of the sample.
     """
 
@@ -149,7 +149,9 @@ class TokenizerTrainer(ABC):
             lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
         )
         if not sample:
-            raise DataError(f"no text to train a tokenizer on: {counts.lines_seen} lines, none with any text")
+            raise DataError(
+                f"there is no text to train a tokenizer on: {counts.lines_seen} lines, and none of them has text"
+            )
         tokenizer = self.train_on(sample, counts)
         told = {"settings": self.settings, **counts.as_dict(), **tokenizer.training, "trainer": self.fingerprint}
         tokenizer.training = told
@@ -173,7 +175,7 @@ class TokenizerTrainer(ABC):
 
         Args:
             problems: further problems to report.
-            least: least values of further settings, by name.
+            least: smallest values of further settings, by name.
 
         Raises:
             ConfigError: all problems together.
@@ -193,7 +195,7 @@ class TokenizerTrainer(ABC):
             f"train on more of it (tokenizer.max_characters={self.max_characters}, "
             f"tokenizer.max_sentences={self.max_sentences})"
             if counts.pieces_used < counts.pieces_seen
-            else "give more text"
+            else "use more text"
         )
         return DataError(
             f"tokenizer.vocab_size={self.vocab_size}: {trained_on(counts)} supports at most {num_pieces} pieces; set "

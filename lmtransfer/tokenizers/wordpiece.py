@@ -63,7 +63,7 @@ class WordPieceTokenizer(Tokenizer):
             raise CheckpointError(f"the WordPiece vocabulary has no {', '.join(missing)}: copy vocab.txt again")
         if len(ids) < len(self.pieces) or any(piece.split() != [piece] for piece in self.pieces):
             raise CheckpointError(
-                "not a WordPiece vocabulary: a piece is there twice, is empty or holds white space; copy it again"
+                "not a WordPiece vocabulary: a piece is repeated, is empty or contains white space; copy it again"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[special] for special in SPECIALS)
         self.num_pieces = len(self.pieces)

@@ -27,7 +27,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 class WordTokenizer(CharacterTokenizer):
     """A vocabulary of words as a ``CharacterTokenizer``.
 
-    In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks for the begin and the end of a sentence. The other
+    In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks for the beginning and the end of a sentence. The other
     special tokens have the characters of their names.
 
     Args:
@@ -47,7 +47,9 @@ class WordTokenizer(CharacterTokenizer):
         self.training: dict[str, Any] = dict(training or {})
         self._ids = {word: i for i, word in enumerate(self.words, start=len(SPECIALS))}
         if len(self._ids) < len(self.words) or any(word.split() != [word] for word in self.words):
-            raise CheckpointError("not a vocabulary of words: one is there twice, or is not one word; copy it again")
+            raise CheckpointError(
+                "not a vocabulary of words: an entry is repeated or is not a single word; copy it again"
+            )
         self.num_pieces = len(SPECIALS) + len(self.words)
         self.vocab_size = padded_size(self.num_pieces)
         self.is_special = special_flags(self.num_pieces, self.vocab_size)

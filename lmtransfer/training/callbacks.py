@@ -70,15 +70,15 @@ class NonFiniteGuard:
                     f"{outcome.loss_scale:g}; lower optimizer.learning_rate, or set hardware.precision=fp32"
                 )
             return [
-                f"step {state.step}: the float16 gradients overflowed; no update, the loss scale is now "
-                f"{outcome.loss_scale:g}"
+                f"step {state.step}: the float16 gradients overflowed; the weights were not updated, and the loss "
+                f"scale is now {outcome.loss_scale:g}"
             ]
         self.in_a_row += 1
         keys = [key for of_rank in distributed.gather(outcome.bad_keys) for key in of_rank]
         shown = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
         parts = ", ".join(f"{name} {value:g}" for name, value in outcome.losses.items())
         message = f"step {state.step}: not finite ({parts}; gradient norm {outcome.gradient_norm:g}); no update. " + (
-            f"Batch keys: {shown}" if keys else "The losses are finite, only the gradient is not"
+            f"Batch keys: {shown}" if keys else "The losses are finite, but the gradient is not"
         )
         if self.in_a_row >= self.max_bad_steps:
             raise TrainingError(
@@ -151,7 +151,9 @@ class UnigramPlateau:
         warns: bool = True,
     ) -> None:
         if entropy <= 0:
-            raise ConfigError(f"a unigram entropy of {entropy} nats: the training text must hold at least two tokens")
+            raise ConfigError(
+                f"the unigram entropy is {entropy} nats: the training text must have at least two different tokens"
+            )
         self.entropy = entropy
         self.loss = loss
         self.margin = margin
@@ -177,15 +179,15 @@ class UnigramPlateau:
             state.record["plateau_left_at"] = state.step
             return [
                 f"step {state.step:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below the "
-                f"{self.entropy:.2f} nats of token frequencies): the model has begun to use context"
+                f"{self.entropy:.2f} nats of token frequencies): the model now uses context"
             ]
         if self.warns and fraction >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
             self.warned = True
             return [
                 f"warning: step {state.step:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram plateau "
                 f"({self.entropy:.2f} nats), so the model knows little more than token frequencies, and transfer will "
-                "hardly beat random weights. Try optimizer=muon, more steps of fewer tokens (train.batch_tokens), a "
-                "larger budget, or a smaller model"
+                "hardly be better than random weights. Try optimizer=muon, more steps with fewer tokens each "
+                "(train.batch_tokens), a larger budget, or a smaller model"
             ]
         return ()
 
@@ -226,7 +228,7 @@ class TokenForecast:
             return ()
         rate = (tokens - before) / (now - began)
         expected = tokens + rate * (self.seconds - now)
-        said = f"at {rate:,.0f} tokens/s, {self.seconds:g} s will see about {millions(expected)} tokens"
+        said = f"at {rate:,.0f} tokens/s, training will see about {millions(expected)} tokens in {self.seconds:g} s"
         return [said, *self.meaning(expected, rate)]
 
     def state_dict(self) -> dict[str, Any]:

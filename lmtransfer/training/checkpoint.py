@@ -113,8 +113,8 @@ class Checkpoints:
             self._exchange(name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
-                f"cannot save the checkpoint {final}: {error}. The one saved before it is untouched: make room or mend "
-                "the folder's permissions, then go on with resume=true"
+                f"cannot save the checkpoint {final}: {error}. The previous checkpoint is unchanged: free some disk "
+                "space or correct the permissions of the folder, then continue with resume=true"
             ) from error
         return final
 
@@ -143,7 +143,7 @@ class Checkpoints:
                 self._settle(name)
         except OSError as error:
             raise CheckpointError(
-                f"cannot put the checkpoints in {self.folder} in order: {error}; mend the folder's permissions"
+                f"cannot finish an interrupted save in {self.folder}: {error}; correct the permissions of the folder"
             ) from error
 
     def _settle(self, name: str) -> None:
@@ -192,7 +192,7 @@ class Checkpoints:
             detail = "\n".join(f"  - {problem}" for problem in problems)
             raise CheckpointError(
                 f"no complete checkpoint in {self.folder}:\n{detail}\n"
-                "start the run again under another name, or restore the folder from a copy"
+                "start the run again with another name=, or restore the folder from a copy"
             )
         return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
 
@@ -205,7 +205,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """
     problem = find_damage(folder)
     if problem is not None:
-        raise CheckpointError(f"{problem}: name another checkpoint, or restore the folder from a copy")
+        raise CheckpointError(f"{problem}: choose another checkpoint, or restore the folder from a copy")
     return _opened(folder)
 
 
@@ -219,7 +219,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: is torn, or no safetensors file: {error}") from error
+        raise CheckpointError(f"{path}: is damaged or incomplete, or not a safetensors file: {error}") from error
 
 
 def _opened(folder: Path) -> Checkpoint:
@@ -245,13 +245,13 @@ def find_damage(folder: Path) -> str | None:
     for name, expected in files.items():
         path = folder / name
         if Path(name).name != name:
-            return f"{folder / MANIFEST}: files names {name[:60]!r}, which is not in the checkpoint's own folder"
+            return f"{folder / MANIFEST}: files names {name[:60]!r}, which is outside the folder of the checkpoint"
         if not path.is_file():
-            return f"the checkpoint {folder} lacks its file {name}"
+            return f"the checkpoint {folder} has no file {name}"
         if path.stat().st_size != expected["bytes"]:
             return f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}: it is truncated or altered"
         if _size_and_hash(path)["sha256"] != expected["sha256"]:
-            return f"{path} is not what was written (its SHA-256 differs): it is damaged or altered"
+            return f"{path} has changed since it was written (its SHA-256 differs): it is damaged or altered"
     try:
         _read_state(folder)
     except CheckpointError as error:
@@ -283,8 +283,8 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
     needed = 3 * num_bytes  # last, best, and the staged one
     if free < needed:
         raise CheckpointError(
-            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and one being written), but {folder} has "
-            f"{free / 1e6:,.0f} MB free: make room, or set output_root=<a folder on another disk>"
+            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and the one that is being written), but {folder} "
+            f"has {free / 1e6:,.0f} MB free: free some disk space, or set output_root=<a folder on another disk>"
         )
 
 
@@ -292,8 +292,8 @@ def _refuse_link(folder: Path) -> None:
     """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
     if folder.is_symlink():
         raise CheckpointError(
-            f"{folder} is a link to {folder.resolve()}, and nothing outside a run's own folder is replaced or deleted: "
-            "put a folder in its place, or set output_root=<a folder on another disk>"
+            f"{folder} is a link to {folder.resolve()}, but a run replaces and deletes files only in its own folder: "
+            "replace the link by a folder, or set output_root=<a folder on another disk>"
         )
 
 

@@ -100,7 +100,7 @@ def _device(name: str) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("hardware.device=mps: PyTorch sees no Apple GPU here; use auto or cpu")
     if device.type not in ("cpu", "mps"):
-        raise ConfigError(f"hardware.device={name}: use auto, cpu, cuda, cuda:<number> or mps")
+        raise ConfigError(f"hardware.device={name} is not supported: use auto, cpu, cuda, cuda:<number> or mps")
     return device
 
 

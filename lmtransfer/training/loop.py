@@ -107,7 +107,7 @@ class Trainer:
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
         checkpoint, problems = self.checkpoints.settled()
-        notes = [f"warning: {problem}; passed over" for problem in problems]
+        notes = [f"warning: {problem}; this checkpoint is skipped" for problem in problems]
         if checkpoint is None:
             notes.append("the run was interrupted before its first checkpoint: it starts again from the beginning")
         else:
@@ -156,7 +156,7 @@ class Trainer:
                 if stop:
                     raise Interrupted(
                         f"{stop}: stopped after step {state.step:,}"
-                        + ("; all is saved, go on with resume=true" if self.checkpoints else " (nothing is saved)")
+                        + ("; all is saved, continue with resume=true" if self.checkpoints else " (nothing is saved)")
                     )
         return state
 

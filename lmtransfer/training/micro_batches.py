@@ -186,13 +186,13 @@ class StepSource:
             smaller = next(self.steps)
         except LmtransferError as refused:
             raise TrainingError(
-                f"step {step.number + 1}: out of memory at {error.largest} tokens, and half of them is too few "
+                f"step {step.number + 1}: out of memory at {error.largest} tokens, and half of them are too few "
                 f"({refused}); {advice}"
             ) from refused
         note = (
-            f"step {step.number + 1}: out of memory at {error.largest:,} tokens a forward pass; it is done again, and "
-            f"training goes on, with {tokens:,} and more passes a step, which changes no gradient. "
-            f"Set train.micro_batch_tokens={tokens} to begin so"
+            f"step {step.number + 1}: out of memory at {error.largest:,} tokens in one forward pass; the step is "
+            f"repeated, and training continues, with {tokens:,} tokens in one pass and more passes per step. The "
+            f"gradients do not change. Set train.micro_batch_tokens={tokens} to start with this size"
         )
         return smaller, note
 

@@ -37,7 +37,7 @@ class ModelSelection:
         """
         if self.metric not in metrics:
             raise TrainingError(
-                f"the metric {self.metric!r}, by which the best checkpoint is chosen, is not among those evaluated: "
+                f"the metric {self.metric!r} chooses the best checkpoint, but the evaluation does not have it; it has "
                 f"{', '.join(sorted(metrics))}"
             )
         value, best = metrics[self.metric], state.best

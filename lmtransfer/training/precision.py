@@ -103,7 +103,7 @@ CPU_BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "ARM's bflo
 #: Formats by minimum CUDA compute capability. GPUs below 7.0 have no tensor cores; most multiply float16 slowly.
 CUDA_FORMATS: tuple[tuple[tuple[int, int], PrecisionName, str], ...] = (
     ((8, 0), "bf16", "tensor cores for bfloat16"),
-    ((7, 0), "fp16", "tensor cores for float16 alone"),
+    ((7, 0), "fp16", "tensor cores for float16 only"),
     ((0, 0), "fp32", "no tensor cores"),
 )
 
@@ -119,7 +119,7 @@ def fastest_format(device: torch.device) -> Format:
         return cuda_format(torch.cuda.get_device_capability(device))
     if device.type == "cpu":
         return cpu_format(cpu_flags(), os.environ)
-    return Format("fp32", f"nothing else is tried on {device.type}")
+    return Format("fp32", f"the only format used on {device.type}")
 
 
 def cuda_format(capability: tuple[int, int]) -> Format:
@@ -138,7 +138,7 @@ def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
     """
     ceiling = next((environment[name].upper() for name in _CEILINGS if environment.get(name)), None)
     if ceiling in _WITHOUT_BF16:
-        return Format("fp32", f"no bfloat16 up to {ceiling}, the ceiling in the environment")
+        return Format("fp32", f"an environment variable limits the CPU to {ceiling}, without bfloat16")
     found = next((name for flag, name in CPU_BF16.items() if flag in flags), None)
     return Format("bf16", found) if found else Format("fp32", "this CPU would only emulate bfloat16")
 

@@ -40,8 +40,8 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
         return dict(recurrent_states)
     if None in rows or sum(n for n in rows if n is not None) != sum(sizes):
         raise TrainingError(
-            f"the state that is carried on belongs to micro-batches of {rows} sequences, and these have {list(sizes)}: "
-            f"go on with the train.micro_batch_tokens and the number of processes that the run was started with"
+            f"the recurrent state belongs to micro-batches of {rows} sequences, but they now have {list(sizes)}: "
+            f"continue with the train.micro_batch_tokens and the number of processes of the start of the run"
         )
     names: dict[str, list[Tensor]] = {}
     structure = None

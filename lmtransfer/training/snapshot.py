@@ -95,8 +95,7 @@ class Snapshot:
         lost = [name for name in saved.get("files", ()) if not (checkpoint.folder / f"{name}.safetensors").is_file()]
         if lost:
             raise CheckpointError(
-                f"the checkpoint {checkpoint.folder} lacks its file {lost[0]}.safetensors: restore the folder from "
-                "a copy"
+                f"the checkpoint {checkpoint.folder} has no file {lost[0]}.safetensors: restore the folder from a copy"
             )
         try:
             state = TrainState.of(saved)
@@ -112,14 +111,14 @@ class Snapshot:
         world = distributed.world_size()
         if has_recurrent_state and saved_world != world:
             raise CheckpointError(
-                f"{checkpoint.folder} holds the recurrent state of {saved_world} processes, and this is {world}: "
-                f"resume with {saved_world} (torchrun --nproc-per-node)"
+                f"{checkpoint.folder} contains the recurrent state of {saved_world} processes, but this run has "
+                f"{world}: resume with {saved_world} processes (torchrun --nproc-per-node)"
             )
         scaler = self.updater.precision.scaler
         if (scale is None) != (scaler is None):
             raise CheckpointError(
                 f"{checkpoint.folder} was trained {'with' if scale else 'without'} a float16 loss scale: resume with "
-                "the hardware.precision that it was started with"
+                "the hardware.precision of the start of the run"
             )
         for name, part in self.learner.parts().items():
             tensors = checkpoint.tensors(name)
@@ -140,12 +139,12 @@ class Snapshot:
         notes = []
         if saved_world != world:
             notes.append(
-                f"the run was saved by {saved_world} processes and goes on with {world}: the data are the same"
+                f"the run was saved by {saved_world} processes and continues with {world}: the data stay the same"
             )
         if threads != torch.get_num_threads():
             notes.append(
-                f"the run was saved with {threads} threads and goes on with {torch.get_num_threads()}: the losses will "
-                "agree closely, but not to the last bit"
+                f"the run was saved with {threads} threads and continues with {torch.get_num_threads()}: the losses "
+                "will be almost the same, but not bit-identical"
             )
         return notes
 
@@ -169,6 +168,6 @@ class Snapshot:
                 observer.load_state_dict(remembered)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise CheckpointError(
-                    f"{checkpoint.folder / STATE}: {place} is not what training saves ({error!r}): restore the folder "
+                    f"{checkpoint.folder / STATE}: {place} is not a valid state ({error!r}): restore the folder "
                     "from a copy"
                 ) from error

@@ -58,7 +58,7 @@ class Jsonl:
                 break
             if problem is not None:
                 raise RunDirectoryError(
-                    f"{self.path}:{number}: {problem}; mend or delete that line, and go on with resume=true"
+                    f"{self.path}:{number}: {problem}; correct or delete that line, then continue with resume=true"
                 )
             kept.append(line)
         write_text(self.path, b"".join(kept).decode("utf-8", "replace"))

@@ -90,7 +90,7 @@ def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> lis
             problems.append(f"{aliases[0]} is missing")
         elif saved[given[0]].shape != tensors[key].shape:
             shape, expected = list(saved[given[0]].shape), list(tensors[key].shape)
-            problems.append(f"{given[0]} has shape {shape}, the model wants {expected}")
+            problems.append(f"{given[0]} has shape {shape}, but the model expects {expected}")
         else:
             found.append((tensors[key], saved[given[0]]))
     problems.extend(f"{name} is not in the model" for name in saved if name not in used)
@@ -115,10 +115,10 @@ def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
     lost = [name for name in aliases.values() if name not in saved]
     if lost:
         raise CheckpointError(
-            f"{checkpoint.folder / STATE}: aliases names the tensor {lost[0][:80]}, which model.safetensors has not"
+            f"{checkpoint.folder / STATE}: aliases names the tensor {lost[0][:80]}, which is not in model.safetensors"
         )
     saved.update({alias: saved[name] for alias, name in aliases.items()})
     chosen = {name.removeprefix(prefix): tensor for name, tensor in saved.items() if name.startswith(prefix)}
     if not chosen:
-        raise CheckpointError(f"the checkpoint {folder} holds no weights under {prefix!r}")
+        raise CheckpointError(f"the checkpoint {folder} has no weights with the prefix {prefix!r}")
     return chosen

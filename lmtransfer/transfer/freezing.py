@@ -99,8 +99,8 @@ class Gradual:
     def __init__(self, *, share: float) -> None:
         if not 0 < share < 1:
             raise ConfigError(
-                f"transfer.unfreeze_share={share}: the share of the budget after which every layer learns must lie "
-                "between 0 and 1, such as 0.5"
+                f"transfer.unfreeze_share={share}: the share of the budget after which every layer is trained must "
+                "be between 0 and 1, such as 0.5"
             )
         self.share = share
 

@@ -16,7 +16,7 @@ from lmtransfer.transfer.segments import owners, segment_sum
 
 
 class LayerSelection(nn.Module):
-    """The base class of readings: layers in, one vector a token out.
+    """The base class of layer selections: layers in, one vector per token out.
 
     Args:
         indices: the layers it needs, from 0 (embeddings) to L.
@@ -76,7 +76,7 @@ class SideBySide(LayerSelection):
     def __init__(self, *, indices: Sequence[int], num_layers: int) -> None:
         given = f"[{','.join(map(str, indices))}]"
         if not indices:
-            raise ConfigError("transfer.layers=[]: no layer would be read; give some, such as [0,last]")
+            raise ConfigError("transfer.layers=[] is not allowed: use one layer or more, such as [0,last]")
         numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, given=given) for index in indices)
         super().__init__(indices=tuple(numbers), widths=len(numbers))
 
@@ -98,8 +98,8 @@ def layer_number(index: int, *, num_layers: int, given: str) -> int:
     """
     if not -num_layers - 1 <= index <= num_layers:
         raise ConfigError(
-            f"transfer.layers={given}: the encoder has layers 0 (embeddings) to {num_layers}; give one of them, "
-            "last, several as a list, or mix"
+            f"transfer.layers={given}: the encoder has layers 0 (embeddings) to {num_layers}; use one of them, "
+            "last, a list of several, or mix"
         )
     return index % (num_layers + 1)
 
@@ -125,7 +125,7 @@ class ScalarMix(LayerSelection):
         self.gamma = nn.Parameter(torch.ones(()))
 
     def learnt(self) -> dict[str, Any]:
-        """``gamma``, and ``weights``: softmax(s), one a layer from the embeddings up, as plain numbers."""
+        """``gamma``, and ``weights``: softmax(s), one per layer from the embeddings up, as plain numbers."""
         weights = torch.softmax(self.scalars.detach().double(), dim=0)
         return {"gamma": float(self.gamma.detach()), "weights": weights.tolist()}
 

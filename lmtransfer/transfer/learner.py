@@ -32,7 +32,7 @@ class TaskLearner(Learner):
     Args:
         encoder: the encoder.
         reading: reads the layers.
-        composition: turns tokens into the head's input: one vector a sequence, or one a token.
+        composition: turns tokens into the head's input: one vector per sequence, or one per token.
         head: turns its input, (B, E) or (T, E), into logits.
         freezing: decides which parameters of the encoder are trained.
         use_pooler: put the encoder's own pooler between composition and head (the family's published head).
@@ -156,21 +156,22 @@ class TaskLearner(Learner):
 
         Returns:
             If neither reading nor composition has parameters, the head's input, (B, E) or (T, E). Otherwise the layers
-            that the reading needs, (T or B, layers, D): B if the composition uses one token a sequence.
+            that the reading needs, (T or B, layers, D): B if the composition uses one token per sequence.
         """
         if self.composes_once:
             return self.composed(batch)
-        return torch.stack([layer.float() for layer in self._layers(batch)], dim=1)
+        return torch.stack([layer.float() for layer in self._layers(self._read(batch))], dim=1)
 
     def head_of(self, fixed: Tensor, batch: TaskBatch) -> Tensor:
         """Logits from the result of ``fixed`` for the same batch."""
         if not self.composes_once:
-            fixed = self._pooled(self._compose(fixed.unbind(1), batch))
+            fixed = self._pooled(self._compose(fixed.unbind(1), self._read(batch)))
         return self._answer(fixed)
 
     def composed(self, batch: TaskBatch) -> Tensor:
         """The head's input, (B, E) or (T, E), before it is standardised."""
-        return self._pooled(self._compose(self._layers(batch), batch))
+        packed = self._read(batch)
+        return self._pooled(self._compose(self._layers(packed), packed))
 
     def _answer(self, composed: Tensor) -> Tensor:
         return self.head(composed if self.standardising is None else self.standardising(composed))
@@ -187,12 +188,11 @@ class TaskLearner(Learner):
             return batch.packed
         return batch.packed.halved(batch.first_lengths)
 
-    def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
+    def _layers(self, packed: PackedBatch) -> Sequence[Tensor]:
         """The layers that the reading needs, at the real tokens that the composition uses."""
         encoder = self.encoder
         indices = self.reading.indices
         tokens = self.composition.tokens
-        packed = self._read(batch)
         if tokens == "all":
             output = encoder(packed)
             return [output.layers[index][: packed.num_tokens] for index in indices]
@@ -205,9 +205,8 @@ class TaskLearner(Learner):
         output = encoder(packed, output_positions=output_positions)
         return [output.layers[index] if index == last and skip else output.layers[index][wanted_B] for index in indices]
 
-    def _compose(self, layers: Sequence[Tensor], batch: TaskBatch) -> Tensor:
+    def _compose(self, layers: Sequence[Tensor], packed: PackedBatch) -> Tensor:
         composition = self.composition
-        packed = self._read(batch)
         lengths = packed.cu_seqlens[: packed.num_real + 1].diff().long()
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
         return composition(self.reading(layers, per_token), lengths)

@@ -121,29 +121,29 @@ class TransferMethod:
     ) -> None:
         if not 0 < layer_decay <= 1:
             raise ConfigError(
-                f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in "
-                "(0, 1], such as 0.8; 1 gives every layer the same rate"
+                f"transfer.layer_decay={layer_decay}: the ratio of a layer's rate to that of the layer above it must "
+                "be in (0, 1], such as 0.8; 1 gives every layer the same rate"
             )
         if not 0 <= embedding_rate <= 10:
             raise ConfigError(
-                f"transfer.embedding_rate={embedding_rate}: the factor on the embeddings' learning rate must lie in "
-                "[0, 10], such as 0.1; 0 freezes them, and 1 gives them the rate that layer_decay says"
+                f"transfer.embedding_rate={embedding_rate}: the factor on the embeddings' learning rate must be in "
+                "[0, 10], such as 0.1; 0 freezes them, and 1 gives them the rate that layer_decay sets"
             )
         if not head_rate > 0:
             raise ConfigError(
                 f"transfer.head_rate={head_rate}: the factor on the head's learning rate must be above 0, such as 10; "
-                "1 gives it the optimiser's own"
+                "1 gives it the optimiser's learning rate"
             )
         for name, factor in (("layer_decay", layer_decay), ("embedding_rate", embedding_rate)):
             if freeze == "frozen" and factor != 1:
                 raise ConfigError(
-                    f"transfer.{name}={factor} with transfer.freeze=frozen: no layer learns; choose "
+                    f"transfer.{name}={factor} with transfer.freeze=frozen: no layer is trained; choose "
                     "transfer=full or transfer=gradual, or leave it at 1"
                 )
         if freeze == "frozen" and head_rate != 1:
             raise ConfigError(
-                f"transfer.head_rate={head_rate} with transfer.freeze=frozen: nothing learns but the head; set "
-                "optimizer.learning_rate, and leave it at 1"
+                f"transfer.head_rate={head_rate} with transfer.freeze=frozen: only the head is trained; set "
+                "optimizer.learning_rate, and leave this factor at 1"
             )
         self.freezing = _freezing(freeze, unfreeze_share)
         if embedding_rate == 0:
@@ -193,17 +193,17 @@ class TransferMethod:
         """
         if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
             raise ConfigError(
-                f"transfer.pooling={self.pooling}: static word vectors know nothing of the words around them; "
+                f"transfer.pooling={self.pooling}: static word vectors do not depend on the other words; "
                 "use mean, max, bilstm or attention"
             )
         if self.pooling == "cls" and encoder.attention == "causal":
             raise ConfigError(
-                "transfer.pooling=cls: a causal encoder's first token has seen nothing but itself; "
+                "transfer.pooling=cls: a causal encoder's first token sees no other token; "
                 "use last_token, mean, max, bilstm or attention"
             )
         if self.pooling == "last_token" and encoder.attention == "backward":
             raise ConfigError(
-                "transfer.pooling=last_token: a backward encoder's last token has seen nothing but itself; "
+                "transfer.pooling=last_token: a backward encoder's last token sees no other token; "
                 "use cls, mean, max, bilstm or attention"
             )
         if self.pooling != "family":
@@ -304,7 +304,7 @@ class TransferMethod:
         pools = composition.tokens == "all"
         if self.pairs == "apart" and not pools:
             raise ConfigError(
-                f"transfer.pairs=apart with transfer.pooling={self.pooling}: one token stands for both texts; set "
+                f"transfer.pairs=apart with transfer.pooling={self.pooling}: one token is used for both texts; set "
                 "transfer.pooling to mean, max, bilstm or attention, or transfer.pairs to auto or together"
             )
         return self.pairs != "together" and pools

@@ -1,4 +1,4 @@
-"""Compose the encoder's tokens to the input of a head: one vector a sequence, or one a token.
+"""Compose the encoder's tokens to the input of a head: one vector per sequence, or one per token.
 
 The vector of a sequence is its first or last token, the mean, the maximum, a BiLSTM, or attention pooling.
 
@@ -22,7 +22,7 @@ Tokens = Literal["first", "last", "all"]
 
 
 class Pooling(nn.Module):
-    """The base class of compositions: tokens in, one vector a sequence or one a token out.
+    """The base class of compositions: tokens in, one vector per sequence or one per token out.
 
     Args:
         output_dim: E.
@@ -45,7 +45,7 @@ class Pooling(nn.Module):
         """Compose.
 
         Args:
-            hidden: (T, D), or (B, D) if ``tokens`` is one token a sequence.
+            hidden: (T, D), or (B, D) if ``tokens`` is one token per sequence.
             lengths: tokens of each sequence, int64, shape (B,).
 
         Returns:
@@ -152,8 +152,8 @@ class AttentionPooling(Pooling):
         return (weights_BL[:, :, None] * hidden_BLD).sum(1)
 
 
-class BiLstm(Pooling):
-    """A bidirectional LSTM, then the maximum over its states (Conneau et al. 2017, section 3.2.2).
+class BiLstmStates(Pooling):
+    """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
 
     Args:
         dim: D.
@@ -167,9 +167,16 @@ class BiLstm(Pooling):
         self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (T, 2 * hidden_dim)."""
+        return lstm_states(self.lstm, hidden, lengths)
+
+
+class BiLstm(BiLstmStates):
+    """The maximum over the states of a bidirectional LSTM (Conneau et al. 2017, section 3.2.2)."""
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, 2 * hidden_dim)."""
-        states_TE = lstm_states(self.lstm, hidden, lengths)
-        return torch.segment_reduce(states_TE, "max", lengths=lengths, axis=0)
+        return torch.segment_reduce(super().forward(hidden, lengths), "max", lengths=lengths, axis=0)
 
 
 class Compared(Pooling):
@@ -208,22 +215,3 @@ class EveryToken(Pooling):
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         """The same for padded rows, (B, L, D) -> (B, L, D)."""
         return hidden_BLD.float()
-
-
-class BiLstmStates(Pooling):
-    """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
-
-    Args:
-        dim: D.
-        hidden_dim: units of each direction.
-    """
-
-    reads_padded = False
-
-    def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
-        super().__init__(output_dim=2 * hidden_dim)
-        self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
-
-    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(T, D) -> (T, 2 * hidden_dim)."""
-        return lstm_states(self.lstm, hidden, lengths)

@@ -1,1 +1,1 @@
-"""Reading files of others with limits, and checking them against a schema."""
+"""Read files that other programs or people wrote, within limits, and check them against a schema."""

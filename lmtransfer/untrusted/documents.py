@@ -1,8 +1,8 @@
 """Documents (JSON, YAML, JSON lines) that another person may have written; they are checked against a schema.
 
 Reading always ends soon, either with plain values that fit the schema or with one message that names file and field.
-Refused are: irregular or too large files (see ``files``), damaged text, too deep nesting, aliases of YAML, which can
-expand to any size, and numbers that are not finite or too large for 64 bits.
+These are refused: irregular or too large files (see ``files``), damaged text, too deep nesting, YAML aliases (which
+can expand to any size), and numbers that are not finite or too large for 64 bits.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _json(raw: bytes) -> Any:
     except RecursionError:
         raise _Refused(f"is nested more than {DEEPEST} deep") from None
     except ValueError as error:
-        raise _Refused(f"is damaged, or no JSON ({first_line(error)})") from None
+        raise _Refused(f"is damaged or is not JSON ({first_line(error)})") from None
 
 
 def _yaml(raw: bytes) -> Any:
@@ -147,7 +147,7 @@ def _yaml(raw: bytes) -> Any:
         for event in yaml.parse(raw, Loader=_Loader):
             if isinstance(event, yaml.AliasEvent):
                 line = 0 if event.start_mark is None else event.start_mark.line
-                raise _Refused(f"line {line + 1} holds a YAML alias, which nothing here writes")
+                raise _Refused(f"line {line + 1} has a YAML alias, which is not allowed")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise _Refused(f"is nested more than {DEEPEST} deep")
@@ -155,10 +155,10 @@ def _yaml(raw: bytes) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f"line {mark.line + 1}: "
-        raise _Refused(f"is damaged, or no YAML ({place}{getattr(error, 'problem', None) or first_line(error)})"
+        raise _Refused(f"is damaged or is not YAML ({place}{getattr(error, 'problem', None) or first_line(error)})"
                        ) from None  # fmt: skip
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # invalid dates and keys
-        raise _Refused(f"is damaged, or no YAML of plain values ({first_line(error)})") from None
+        raise _Refused(f"is damaged or is not YAML with plain values only ({first_line(error)})") from None
 
 
 def _checked(document: Any, schema: Kind, finite: bool) -> Any:
@@ -206,7 +206,7 @@ def _what_is_not_plain(document: Any, finite: bool) -> str:
             if isinstance(value, dict):
                 for name in value:
                     if not isinstance(name, str | int):
-                        return f"{where or 'its content'} has the key {shown(name)}, and keys are texts"
+                        return f"{where or 'its content'} has the key {shown(name)}, but keys must be text"
                 below.extend((item, join(where, name)) for name, item in value.items())
             elif isinstance(value, list):
                 below.extend((item, f"{where}[{place}]") for place, item in enumerate(value))
@@ -221,7 +221,7 @@ def _what_is_wrong(value: Any, finite: bool) -> str | None:
     if value is None or isinstance(value, str | bool):
         return None
     if isinstance(value, float):
-        return f"is {value}, and must be a finite number" if finite and not math.isfinite(value) else None
+        return f"is {value}; it must be a finite number" if finite and not math.isfinite(value) else None
     if isinstance(value, int):
         return f"is {shown(value)}, which does not fit into 64 bits" if finite and abs(value) > LARGEST_WHOLE else None
-    return f"is a {type(value).__name__}: texts, numbers, lists and mappings are allowed"
+    return f"is a {type(value).__name__}; only texts, numbers, lists and mappings are allowed"

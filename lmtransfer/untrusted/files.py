@@ -77,13 +77,13 @@ def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT
     with opened(path, error=error) as (file, size):
         content = file.read(most + 1) if size <= most else b""
     if max(size, len(content)) > most:
-        raise error(f"{path}: has more than {most:,} bytes, which are the most that such a file may have")
+        raise error(f"{path}: has more than {most:,} bytes, which is the maximum for such a file")
     return content
 
 
 def _not_regular(mode: int) -> str | None:
     kind = next((what for is_kind, what in _KINDS if is_kind(mode)), None)
-    return None if kind is None else f"is {kind}, and must be a regular file: put the file itself in its place"
+    return None if kind is None else f"is {kind}, but must be a regular file: replace it with the file itself"
 
 
 def _reason(fault: OSError | ValueError) -> str:

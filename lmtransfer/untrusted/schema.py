@@ -158,8 +158,8 @@ def join(where: str, name: object) -> str:
 
 
 def misfit(value: Any, where: str, wanted: str) -> str:
-    """The message for a wrong value, such as ``step is 'x', and must be a whole number from 0``."""
-    return f"{where or 'its content'} is {shown(value)}, and must be {wanted}"
+    """The message for a wrong value, such as ``step is 'x'; it must be a whole number from 0``."""
+    return f"{where or 'its content'} is {shown(value)}; it must be {wanted}"
 
 
 def shown(value: Any) -> str:
@@ -172,5 +172,5 @@ def shown(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:  # a whole number with thousands of digits
-        return "a number beyond all measure"
+        return "a number that is too large to show"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -40,12 +40,12 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, LONGEST_HEADER):
             raise error(
-                f"{path}: is torn, or no safetensors file: its header is to have {length:,} bytes, and the file has "
-                f"{size:,}"
+                f"{path}: is damaged or incomplete, or is not a safetensors file: its header should have {length:,} "
+                f"bytes, but the file has {size:,}"
             )
         header = parse_json(file.read(length), path=path, what="its header", error=error)
     if not isinstance(header, dict):
-        raise error(f"{path}: its header is no mapping of tensors")
+        raise error(f"{path}: its header is not a mapping of tensors")
     tensors = {name: entry for name, entry in header.items() if name != _METADATA}
     problem = _HEADER.problem(tensors, "")
     if problem is not None:
@@ -56,6 +56,7 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
         wanted = math.prod(entry["shape"]) * _BITS[entry["dtype"]] // 8
         if len(ends) != 1 or not begins <= ends[0] <= room or ends[0] - begins != wanted:
             raise error(
-                f"{path}: is torn, or no safetensors file: {name[:80]} of shape {str(entry['shape'])[:80]} "
-                f"({entry['dtype']}) is to lie at {str(entry['data_offsets'])[:80]} of {room:,} bytes"
+                f"{path}: is damaged or incomplete, or is not a safetensors file: {name[:80]} of shape "
+                f"{str(entry['shape'])[:80]} ({entry['dtype']}) does not fit its data_offsets "
+                f"{str(entry['data_offsets'])[:80]} in {room:,} bytes"
             )

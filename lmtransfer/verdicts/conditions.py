@@ -22,7 +22,7 @@ class Score:
         seed: seed of finetuning or of the probe. It decides subset, order and the first weights of the head. Two scores
             of different conditions with the same seed form a pair (see ``Condition.design``).
         pretraining: which pretraining the weights come from, such as ``runs/pretrain/imdb/seed-1``; equal strings mean
-            the same checkpoint. None: random initialisation, drawn anew with each seed.
+            the same checkpoint. None: random initialisation, sampled again for each seed.
     """
 
     value: float
@@ -63,8 +63,8 @@ class Condition:
         scores: scores of all its training runs, in any order; no two with the same pretraining and the same seed.
         examples: the contribution of each example, if predictions were kept.
         collapsed: number of scores whose run answers every example with the same label.
-        design: what fixes subset, order and head besides the seed, such as task and settings in one string. Conditions
-            of the same design are paired by their seeds. Conditions of different designs, or with None, are
+        design: what fixes subset, order and head together with the seed, such as task and settings in one string.
+            Conditions of the same design are paired by their seeds. Conditions of different designs, or with None, are
             independent.
     """
 

@@ -289,7 +289,7 @@ def _num_pretrainings(condition: Condition) -> int:
 
 
 def _scope(condition: Condition, control: Condition) -> Scope:
-    """The scope, by the side with fewer checkpoints; random initialisation, drawn with each seed, does not count."""
+    """The scope, by the side with fewer checkpoints; random initialisation, sampled for each seed, does not count."""
     fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
 

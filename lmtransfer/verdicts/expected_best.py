@@ -10,7 +10,7 @@ def expected_best(
 ) -> list[float]:
     """The expected score of the best of k tries, for k from 1 to the number of values (Dodge et al. 2019, equation 5).
 
-    The k tries are drawn from the values with replacement. The j-th smallest of n is their maximum with probability
+    The k tries are sampled from the values with replacement. The j-th smallest of n is their maximum with probability
     (j / n)^k - ((j - 1) / n)^k.
 
     Args:

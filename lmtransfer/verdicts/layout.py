@@ -119,5 +119,5 @@ def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[
     if len(shared) < 2:
         return None
     left_out = len(rows.keys) + len(others.keys) - 2 * len(shared)
-    notes = [f"{left_out} seeds left out, which have no partner on the other side"] if left_out else []
+    notes = [f"{left_out} seeds left out, which the other condition does not have"] if left_out else []
     return rows.of(shared), others.of(shared), notes

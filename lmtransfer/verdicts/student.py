@@ -94,4 +94,4 @@ def _fraction(a: float, b: float, x: float) -> float:
             value *= step
         if abs(step - 1.0) < 1e-15:
             return value
-    raise ArithmeticError(f"the incomplete beta function of {a}, {b} at {x} does not settle")
+    raise ArithmeticError(f"the incomplete beta function of {a}, {b} at {x} does not converge")

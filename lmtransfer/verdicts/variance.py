@@ -3,10 +3,10 @@
 A score is the sum of a true value and of random effects: of its pretraining seed, of its finetuning seed (subset,
 order, head), of the scored examples, and of their interactions. The variance of each effect is estimated by the method
 of moments from sums of squares. Their sum has Satterthwaite's degrees of freedom (1946). The effect of the examples is
-the limit of a bootstrap over examples (or over passages, if examples share one) with many draws; it has a closed form,
-since the scores are means over examples, so nothing is drawn. The effect of an example in one run is part of the
-seeds' spread and of the examples' spread, and is counted once (Cameron, Gelbach and Miller 2011, with the interaction
-computed from residuals).
+the limit of a bootstrap over examples (or over passages, if examples share one) with many samples; it has a closed
+form, since the scores are means over examples, so nothing is sampled. The effect of an example in one run is part of
+the seeds' spread and of the examples' spread, and is counted once (Cameron, Gelbach and Miller 2011, with the
+interaction computed from residuals).
 
 Shape letters: ``R`` rows (see ``layout``), ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples, ``G`` clusters.
 """
@@ -27,7 +27,7 @@ from lmtransfer.verdicts.power import combined
 Source = Literal["pretraining", "finetuning", "examples"]
 
 #: The note for conditions whose examples are not known.
-NO_PREDICTIONS = "the luck of the examples is not counted: no predictions are kept"
+NO_PREDICTIONS = "the sampling error of examples is not counted: no predictions are kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Part:
         """
         source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
         if source not in get_args(Source) or not 0 <= variance < math.inf or not 0 < df < math.inf:
-            raise ValueError(f"no part of a variance: {values}")
+            raise ValueError(f"not a part of a variance: {values}")
         return cls(source, variance, df)
 
 
@@ -201,7 +201,7 @@ def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
     values = np.array([score.value for score in condition.scores])
     off = np.abs(condition.examples.scores.mean(axis=1) - values)
     if (off > 1e-3 * np.maximum(1.0, np.abs(values))).any():
-        return None, ["the luck of the examples is not counted: the metric is no mean over them"]
+        return None, ["the sampling error of examples is not counted: the metric is not a mean over them"]
     return condition.examples, []
 
 
@@ -214,6 +214,6 @@ def _matched(
         return None, None, None, list(dict.fromkeys([*notes, *more]))
     order, others = np.argsort(one.ids, kind="stable"), np.argsort(other.ids, kind="stable")
     if not np.array_equal(one.ids[order], other.ids[others]):
-        return None, None, None, ["the luck of the examples is not counted: the sides were scored on different ones"]
+        return None, None, None, ["the sampling error of examples is not counted: the sides have different examples"]
     clusters = None if one.clusters is None else one.clusters[order]
     return one.scores[:, order], other.scores[:, others], clusters, []

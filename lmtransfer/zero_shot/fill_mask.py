@@ -120,7 +120,7 @@ class MaskFiller:
         ids = encode_with_masks(text, self.tokenizer)
         places = np.flatnonzero(ids == self.tokenizer.mask_id) + 1
         if not len(places):
-            raise DataError(f"{text[:60]!r}: has no {MASK}; write one where a piece is to be guessed")
+            raise DataError(f"{text[:60]!r}: has no {MASK}; write one where a token is to be predicted")
         return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64), owner)
 
 

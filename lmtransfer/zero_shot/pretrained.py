@@ -43,7 +43,7 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
     """
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
-            f"run={saved.path}: was not pretrained on text, and holds no head that predicts tokens; give a run of "
+            f"run={saved.path}: was not pretrained on text, and has no head that predicts tokens; give a run of "
             f"pretrain, such as runs/pretrain/<name>"
         )
     config: Any = OmegaConf.create(saved.config)
@@ -63,8 +63,8 @@ def token_predictor(learner: PretrainingLearner) -> Objective:
     if not found:
         names = _either(objective.name for objective in known_objectives() if objective.predicts)
         raise ConfigError(
-            f"run: its objective ({', '.join(learner.objectives)}) gives no probability of a token: give a run of "
-            f"objective={names}, or of one that mlm is a part of (such as mlm_nsp)"
+            f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities: give a run of "
+            f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
         )
     return found[0]
 
@@ -80,7 +80,7 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
         names = _either(objective.name for objective in known_objectives() if objective.predicts == "masked")
         raise ConfigError(
             f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]: give a run of "
-            f"objective={names}, or of one that mlm is a part of (such as mlm_nsp)"
+            f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
         )
     return found[0]
 

@@ -73,8 +73,8 @@ class Frame:
         if len(ids) + 2 > self.max_length:
             shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
             raise DataError(
-                f"{shown!r}: {len(ids) + 2} tokens with its marks, and the model reads {self.max_length} "
-                f"(model.max_length): shorten the text"
+                f"{shown!r}: {len(ids) + 2} tokens with its special tokens, but the model reads at most "
+                f"{self.max_length} (model.max_length): shorten the text"
             )
         return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -53,7 +54,7 @@ CASES: dict[str, Case] = {
     **{
         f"study.{key}": Case(
             ("study", "study=own", "-cd", "mine"),
-            (key, "looked up"),
+            (key, "oc.env:SECRET"),
             {"mine/study/own.yaml": b"# @package _global_\n# Mine\nname: s\n" + content},
         )  # fmt: skip
         for key, content in {
@@ -292,7 +293,7 @@ STATES: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "world": (state("world_size", 0), ("state.json", "world_size")),
 }
 MANIFESTS: dict[str, tuple[Alter, tuple[str, ...]]] = {
-    "null": (manifest("files", None), ("manifest.json", "files is null")),
+    "null": (manifest("files", None), ("manifest.json", "files", "null")),
     "number": (manifest("files/model.safetensors", 3), ("manifest.json", "files.model.safetensors")),
     "bytes_text": (manifest("files/model.safetensors/bytes", "9"), ("manifest.json", "bytes")),
     "bytes_nan": (manifest("files/model.safetensors/bytes", float("nan")), ("manifest.json", "bytes")),
@@ -309,7 +310,7 @@ HEADERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "list": (header(b"[1, 2, 3]"), ("model.safetensors", "header")),
     "overflow": (
         header(b'{"a": {"dtype": "F32", "shape": [4611686018427387904, 8], "data_offsets": [0, 64]}}'),
-        ("model.safetensors", "a of shape"),
+        ("model.safetensors", "data_offsets"),
     ),
     "negative": (
         header(b'{"a": {"dtype": "F32", "shape": [-4, -4], "data_offsets": [0, 64]}}'),
@@ -321,23 +322,23 @@ HEADERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     ),
     "beyond": (
         header(b'{"a": {"dtype": "F32", "shape": [400], "data_offsets": [0, 1600]}}'),
-        ("model.safetensors", "a of shape"),
+        ("model.safetensors", "data_offsets"),
     ),
     "no_rows": (
         tensors(lambda found: found.update({name: tensor[:0].clone() for name, tensor in found.items()})),
-        ("config.yaml", "has shape"),
+        ("config.yaml", "shape"),
     ),
     "other_names": (
         tensors(lambda found: [found.update({f"x.{name}": found.pop(name)}) for name in list(found)] and None),
-        ("config.yaml", "is missing"),
+        ("config.yaml", "missing"),
     ),
 }
 SIZES: dict[str, tuple[Alter, tuple[str, ...]]] = {
-    "dim": (setting("model.dim", 1 << 24), ("config.yaml", "model", "has shape")),
-    "hidden": (setting("model.hidden_dim", 1 << 24), ("config.yaml", "model", "has shape")),
-    "length": (setting("model.max_length", 1 << 24), ("config.yaml", "model", "has shape")),
+    "dim": (setting("model.dim", 1 << 24), ("config.yaml", "model", "shape")),
+    "hidden": (setting("model.hidden_dim", 1 << 24), ("config.yaml", "model", "shape")),
+    "length": (setting("model.max_length", 1 << 24), ("config.yaml", "model", "shape")),
     "dim_1e12": (setting("model.dim", 10**12), ("config.yaml", "model.dim")),
-    "layers": (setting("model.num_layers", 3), ("config.yaml", "model", "is missing")),
+    "layers": (setting("model.num_layers", 3), ("config.yaml", "model", "missing")),
     "heads": (setting("model.num_heads", 3), ("config.yaml", "model")),
     "dim_text": (setting("model.dim", "big"), ("config.yaml", "model.dim")),
     "dim_list": (setting("model.dim", [16]), ("config.yaml", "model.dim")),
@@ -365,8 +366,8 @@ SIZES: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "null": (setting("model._target_", None), ("config.yaml", "model._target_")),
 }
 OBJECTIVES: dict[str, tuple[Alter, tuple[str, ...]]] = {
-    "text": (setting("objective", "mlm"), ("config.yaml", "objective is 'mlm'")),
-    "null": (setting("objective", None), ("config.yaml", "objective is null")),
+    "text": (setting("objective", "mlm"), ("config.yaml", "objective", "'mlm'")),
+    "null": (setting("objective", None), ("config.yaml", "objective", "null")),
     "losses_null": (setting("objective.losses", None), ("config.yaml", "objective.losses")),
     "losses_empty": (setting("objective.losses", {}), ("config.yaml", "objective.losses")),
     "loss_text": (setting("objective.losses.mlm", "mlm"), ("config.yaml", "objective.losses.mlm")),
@@ -387,13 +388,13 @@ CONFIGS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "list": (put("config.yaml", b"- 1\n"), ("config.yaml", "mapping")),
     "binary": (put("config.yaml", bytes(range(256))), ("config.yaml",)),
     "empty": (put("config.yaml", b""), ("config.yaml",)),
-    "device": (device("config.yaml"), ("not a run directory",)),
-    "model_text": (setting("model", "bert"), ("config.yaml", "model is 'bert'")),
+    "device": (device("config.yaml"), ("config.yaml",)),
+    "model_text": (setting("model", "bert"), ("config.yaml", "model", "'bert'")),
 }
 EVALUATED: dict[str, tuple[Alter, tuple[str, ...]]] = {
-    "corpus_text": (setting("corpus", "text"), ("config.yaml", "corpus is 'text'")),
-    "train_text": (setting("train", "fast"), ("config.yaml", "train is 'fast'")),
-    "seed_text": (setting("seed", "x"), ("config.yaml", "seed is 'x'")),
+    "corpus_text": (setting("corpus", "text"), ("config.yaml", "corpus", "'text'")),
+    "train_text": (setting("train", "fast"), ("config.yaml", "train", "'fast'")),
+    "seed_text": (setting("seed", "x"), ("config.yaml", "seed", "'x'")),
     "init_list": (setting("init", []), ("config.yaml", "init")),
     "versions": (_of_others(put("versions.json", b"[]")), ("versions.json",)),
     "versions_data": (
@@ -404,7 +405,7 @@ EVALUATED: dict[str, tuple[Alter, tuple[str, ...]]] = {
 }
 TOKENIZERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "deep": (put("tokenizer/tokenizer.json", deep()), ("tokenizer.json", "nested")),
-    "training": (field("tokenizer/tokenizer.json", "training", "x"), ("tokenizer.json", "training is 'x'")),
+    "training": (field("tokenizer/tokenizer.json", "training", "x"), ("tokenizer.json", "training", "'x'")),
     "kind": (field("tokenizer/tokenizer.json", "kind", 3), ("tokenizer.json", "kind")),
     "kind_other": (field("tokenizer/tokenizer.json", "kind", "x"), ("tokenizer.json", "kind")),
     "list": (put("tokenizer/tokenizer.json", b"[]"), ("tokenizer.json",)),
@@ -415,8 +416,8 @@ TOKENIZERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
 RESUMED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     **{f"state.{name}": case for name, case in STATES.items() if name != "aliases_lost"},
     **{f"manifest.{name}": case for name, case in MANIFESTS.items()},
-    "metrics.no_step": (put("metrics.jsonl", b'{"loss": 1}\n'), ("metrics.jsonl:1", "step is missing")),
-    "metrics.bad_step": (put("metrics.jsonl", b'{"step": "x"}\n'), ("metrics.jsonl:1", "step is 'x'")),
+    "metrics.no_step": (put("metrics.jsonl", b'{"loss": 1}\n'), ("metrics.jsonl:1", "step")),
+    "metrics.bad_step": (put("metrics.jsonl", b'{"step": "x"}\n'), ("metrics.jsonl:1", "step", "'x'")),
     "metrics.list": (put("metrics.jsonl", b"[1]\n"), ("metrics.jsonl:1", "mapping")),
     "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), ("metrics.jsonl:1", "nested")),
     "metrics.pipe": (pipe("metrics.jsonl"), ("metrics.jsonl", "pipe")),
@@ -427,14 +428,14 @@ RESUMED: dict[str, tuple[Alter, tuple[str, ...]]] = {
             lambda found: found.update({key: value.new_zeros(3) for key, value in found.items() if value.ndim}),
             "optimizer",
         ),
-        ("optimiser", "has shape"),
+        ("optimiser", "shape"),
     ),  # fmt: skip
-    "optimizer.part": (tensors(_drop_one, "optimizer"), ("optimiser", "is missing")),
+    "optimizer.part": (tensors(_drop_one, "optimizer"), ("optimiser", "missing")),
     "watcher": (
         state("watchers", {"non_finite_guard": {"in_a_row": "x"}}),
         ("state.json", "watchers.non_finite_guard"),
     ),
-    "carry": (state("carry", {"list": 3}), ("was not saved by a training run",)),
+    "carry": (state("carry", {"list": 3}), ("runs/pretrain/base/checkpoints",)),
 }
 RUNS: dict[str, tuple[tuple[str, ...], Alter, tuple[str, ...]]] = {
     **{f"state.{name}": (PREDICT, *case) for name, case in STATES.items()},
@@ -527,22 +528,22 @@ def task_world(trained: Path, world: Path) -> Path:
 
 TASKS: dict[str, tuple[tuple[str, ...], Alter, tuple[str, ...]]] = {
     "config.deep": (ASK, put("seed-0/config.yaml", b"model: " + deep(5000)), ("config.yaml", "nested")),
-    "task.text": (ASK, setting_of("seed-0", "task", "x"), ("config.yaml", "task is 'x'")),
+    "task.text": (ASK, setting_of("seed-0", "task", "x"), ("config.yaml", "task", "'x'")),
     "task.argument": (ASK, setting_of("seed-0", "task.nonesuch", 3), ("config.yaml", "task.nonesuch")),
-    "transfer.text": (ASK, setting_of("seed-0", "transfer", "full"), ("config.yaml", "transfer is 'full'")),
+    "transfer.text": (ASK, setting_of("seed-0", "transfer", "full"), ("config.yaml", "transfer", "'full'")),
     "transfer.argument": (ASK, setting_of("seed-0", "transfer.nonesuch", 3), ("config.yaml", "transfer.nonesuch")),
     "dim.text": (ASK, setting_of("seed-0", "model.dim", "big"), ("config.yaml", "model.dim")),
-    "dim.huge": (ASK, setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml", "has shape")),
+    "dim.huge": (ASK, setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml", "shape")),
     "head.huge": (
         ASK,
         setting_of("seed-0", "transfer.head_hidden_dim", 1 << 24),
-        ("config.yaml", "model, transfer and task"),
+        ("config.yaml", "model", "transfer", "task"),
     ),
-    "labels.more": (ASK, setting_of("seed-0", "task.labels", ["a", "b", "c"]), ("config.yaml", "has shape")),
+    "labels.more": (ASK, setting_of("seed-0", "task.labels", ["a", "b", "c"]), ("config.yaml", "shape")),
     "export.dim": (("export", "run=t", "to=e"), setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml",)),
     "result.list": (FT, put("result.json", b"[]"), ("result.json",)),
-    "result.mean": (FT, field("result.json", "mean", "x"), ("result.json", "mean is 'x'")),
-    "result.nan": (FT, field("result.json", "mean", float("nan")), ("result.json", "mean is nan")),
+    "result.mean": (FT, field("result.json", "mean", "x"), ("result.json", "mean", "'x'")),
+    "result.nan": (FT, field("result.json", "mean", float("nan")), ("result.json", "mean", "nan")),
     "result.deep": (FT, put("result.json", deep()), ("result.json", "nested")),
     "tries.text": (FT, tries("score", "x"), ("learning_rate_tries.json", "[0].score")),
     "tries.arm": (FT, tries("arm", "x"), ("learning_rate_tries.json", "[0].arm")),
@@ -568,26 +569,27 @@ def test_a_seed_without_a_number_is_none(task_world: Path, answer: Answer) -> No
     assert answer(*ASK)[0] == 0
 
 
-REPORTED: dict[str, tuple[Alter, str]] = {
-    "metrics.device": (device("metrics.jsonl"), "metrics.jsonl: is a device"),
-    "metrics.pipe": (pipe("metrics.jsonl"), "metrics.jsonl: is a pipe"),
-    "metrics.folder": (_folder("metrics.jsonl"), "metrics.jsonl: is a folder"),
-    "metrics.huge": (put("metrics.jsonl", b'{"step": 1, "loss": 1e999, "tokens": %d}\n' % 10**400), ""),
-    "metrics.nan": (put("metrics.jsonl", b'{"step": 1, "loss": NaN}\n{"step": NaN, "loss": 1}\n'), ""),
-    "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), "metrics.jsonl:1"),
-    "config.big": (setting("train.batch_tokens", 10**400), "config.yaml"),
-    "config.deep": (put("config.yaml", b"model: " + deep(5000)), "config.yaml: is nested"),
-    "config.bomb": (put("config.yaml", b"a: &a [x]\nb: [*a, *a]\n"), "config.yaml"),
-    "config.pipe": (pipe("config.yaml"), "config.yaml: is a pipe"),
-    "config.socket": (lambda run: _socket(run / "config.yaml"), "config.yaml: is a socket"),
-    "result.pipe": (pipe("result.json"), "result.json: is a pipe"),
-    "result.big": (put("result.json", b'{"tokens": %d}' % 10**400), "result.json"),
-    "result.nan": (put("result.json", b'{"seconds": NaN}'), "result.json: seconds is nan"),
+#: What is done to a run, and what the page says of it in one sentence, in this order.
+REPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "metrics.device": (device("metrics.jsonl"), ("metrics.jsonl: ", "device")),
+    "metrics.pipe": (pipe("metrics.jsonl"), ("metrics.jsonl: ", "pipe")),
+    "metrics.folder": (_folder("metrics.jsonl"), ("metrics.jsonl: ", "folder")),
+    "metrics.huge": (put("metrics.jsonl", b'{"step": 1, "loss": 1e999, "tokens": %d}\n' % 10**400), ()),
+    "metrics.nan": (put("metrics.jsonl", b'{"step": 1, "loss": NaN}\n{"step": NaN, "loss": 1}\n'), ()),
+    "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), ("metrics.jsonl:1",)),
+    "config.big": (setting("train.batch_tokens", 10**400), ("config.yaml",)),
+    "config.deep": (put("config.yaml", b"model: " + deep(5000)), ("config.yaml: ", "nested")),
+    "config.bomb": (put("config.yaml", b"a: &a [x]\nb: [*a, *a]\n"), ("config.yaml",)),
+    "config.pipe": (pipe("config.yaml"), ("config.yaml: ", "pipe")),
+    "config.socket": (lambda run: _socket(run / "config.yaml"), ("config.yaml: ", "socket")),
+    "result.pipe": (pipe("result.json"), ("result.json: ", "pipe")),
+    "result.big": (put("result.json", b'{"tokens": %d}' % 10**400), ("result.json",)),
+    "result.nan": (put("result.json", b'{"seconds": NaN}'), ("result.json: ", "seconds", "nan")),
     "result.kinds": (
         put("result.json", b'{"metrics": [1], "main_metric": {}, "seconds": "x", "control": 3, "task": []}'),
-        "",
+        (),
     ),
-    "versions.deep": (put("versions.json", deep()), "versions.json: is nested"),
+    "versions.deep": (put("versions.json", deep()), ("versions.json: ", "nested")),
 }  # fmt: skip
 
 
@@ -600,14 +602,14 @@ def _socket(path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(REPORTED))
 def test_a_report_passes_over_what_cannot_be_read(name: str, world: Path, answer: Answer) -> None:
-    alter, said_of_it = REPORTED[name]
+    alter, names = REPORTED[name]
     shutil.copytree("runs/pretrain/base", "runs/pretrain/r")
     alter(world / "runs/pretrain/r")
     status, said = answer("report", "runs", "to=o", "figures=false")
     assert status == 0, said
     assert "base" in said
     page = (world / "o/report.html").read_text()
-    assert said_of_it in page
+    assert re.search(r"[^<\n]*".join(map(re.escape, names)), page)
 
 
 def test_a_report_follows_no_link_to_a_folder_above(world: Path, answer: Answer) -> None:
@@ -633,7 +635,7 @@ def test_a_report_tells_of_what_is_locked_and_goes_on(link: str, world: Path, an
     assert status == 0, said
     assert "base" in said
     assert "Traceback" not in said
-    told = "the folder cannot be read: permission denied" in (world / "o/report.html").read_text()
+    told = "permission denied" in (world / "o/report.html").read_text().lower()
     assert told == (link != "locked/checkpoints")  # of which nobody may say whether it is a folder
 
 
@@ -677,10 +679,10 @@ IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "config.pipe": (pipe("config.json"), ("config.json",)),
     "hidden.huge": (field("config.json", "hidden_size", 2**31), ("config.json",)),
     "hidden.text": (field("config.json", "hidden_size", "x"), ("config.json", "hidden_size")),
-    "hidden.wide": (field("config.json", "hidden_size", 1 << 24), ("p: its tensors do not fit",)),
-    "layers.more": (field("config.json", "num_hidden_layers", 9), ("p: its tensors do not fit",)),
+    "hidden.wide": (field("config.json", "hidden_size", 1 << 24), ("p: ", "shape", "16777216")),
+    "layers.more": (field("config.json", "num_hidden_layers", 9), ("p: ", "encoder.layer.2.")),
     "layers.nan": (field("config.json", "num_hidden_layers", float("nan")), ("config.json", "num_hidden_layers")),
-    "vocabulary.huge": (field("config.json", "vocab_size", 2**30), ("p: its tensors do not fit",)),
+    "vocabulary.huge": (field("config.json", "vocab_size", 2**30), ("p: ", "shape", "1073741824")),
     "weights.deep": (
         lambda folder: header_of(folder / "model.safetensors", b'{"a": ' + deep() + b"}"),
         ("model.safetensors", "nested"),
@@ -696,7 +698,7 @@ IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "tokenizer_config.pipe": (pipe("tokenizer_config.json"), ("tokenizer_config.json", "pipe")),
     "index": (
         instead_of_weights("model.safetensors.index.json", b'{"weight_map": {"a": "../x"}}'),
-        ("index.json", "out of its folder"),
+        ("index.json", "../x"),
     ),
     "pickle": (
         instead_of_weights("pytorch_model.bin", b"cos\nsystem\n(S'touch PWNED'\ntR."),
@@ -727,7 +729,7 @@ def test_a_gz_of_zeros_is_refused_at_once(world: Path, answer: Answer) -> None:
             for _ in range(512 if name == "words" else 4):
                 file.write(piece)
     check(Case((*PREPARE, "corpus.path=zeros.txt.gz"), ("zeros.txt.gz", "binary")), world, answer)
-    check(Case((*PREPARE, "corpus.path=words.txt.gz"), ("words.txt.gz", "unpack it")), world, answer)
+    check(Case((*PREPARE, "corpus.path=words.txt.gz"), ("words.txt.gz", "unpack")), world, answer)
 
 
 def test_a_line_has_a_longest_length(world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -841,7 +843,7 @@ class TestWhatOthersName:
     def test_labels_are_not_looked_up_in_files_of_others(self, task_world: Path, answer: Answer) -> None:
         (task_world / "runs/finetune/ft").rename(task_world / "t")
         setting_of("seed-0", "task.labels", None)(task_world / "t")
-        check(Case(ASK, ("not read",)), task_world, answer)
+        check(Case(ASK, ("data_root=",)), task_world, answer)
 
     def test_an_own_task_run_is_evaluated(self, trained: Path, world: Path, answer: Answer) -> None:
         shutil.copytree(trained / "runs/finetune", world / "runs/finetune")
@@ -856,7 +858,7 @@ class TestWhatOthersName:
         assert status == 0, said
         (world / "runs/pretrain/next/result.json").unlink()
         (world / "texts/a.txt").write_text("bal bam " * 999)
-        check(Case((*begin, "resume=true"), ("corpus", "changed")), world, answer)
+        check(Case((*begin, "resume=true"), ("corpus", "runs/pretrain/next")), world, answer)
 
 
 def test_labels_of_others_move_no_cursor(world: Path, answer: Answer) -> None:

@@ -26,7 +26,7 @@ def test_a_folder_of_somebody_else_is_no_killed_start(world: Path, answer: Answe
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     status, said = answer(*PRETRAIN)
-    assert (status, "exists already" in said) == (2, True)
+    assert (status, "runs/pretrain/x" in said, "resume=true" in said) == (2, True, True)
     assert mine.read_text() == "mine"
 
 
@@ -50,7 +50,8 @@ def test_checkpoints_that_are_a_link_lead_nowhere(base: Path, world: Path, answe
     before = sorted(str(path) for path in outside.rglob("*"))
     status, said = answer(*PRETRAIN[:-1], "name=base", "resume=true", f"corpus.path={base}/texts")
     assert status == 2
-    assert "checkpoints is a link" in said
+    assert "runs/pretrain/base/checkpoints" in said
+    assert str(outside) in said
     assert sorted(str(path) for path in outside.rglob("*")) == before
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from bad_input import FINETUNE, PREPARE, PRETRAIN, Answer, Case, check
 from limits import no_privileges, room
+from refusals import refuses
 
 from lmtransfer import cli
 from lmtransfer.errors import ConfigError
@@ -83,7 +84,7 @@ def test_no_room_is_said_and_leaves_nothing(name: str, num_bytes: int, world: Pa
             return hushed(*words)
 
     said = check(case, world, limited)
-    assert "larger than the system takes" in said or os.strerror(errno.EFBIG) in said or "os error 27" in said
+    assert "larger" in said or os.strerror(errno.EFBIG) in said or "os error 27" in said
     left = {path for path in everything(world) - before if not path.startswith("c")}
     assert left == set()
     for staged in (world / "c").rglob(".*.tmp"):
@@ -111,8 +112,8 @@ def test_room_is_found_wanting_where_a_file_is_flushed(
     monkeypatch.setattr(os, "fsync", fail)
     for case in (
         Case((*EXPORT, "to=e"), ("to=", "/e")),
-        Case(("evaluate", RUN, "eval_tokens=64", "name=e"), ("output_root=runs", "no room")),
-        Case((*PREPARE, "corpus.path=texts", "cache_dir=c"), ("cache_dir", "make room")),
+        Case(("evaluate", RUN, "eval_tokens=64", "name=e"), ("output_root=runs", "space")),
+        Case((*PREPARE, "corpus.path=texts", "cache_dir=c"), ("cache_dir", "space")),
         Case(PRETRAIN, ("runs/pretrain/x",)),
     ):
         check(case, world, hushed)
@@ -171,16 +172,16 @@ LOCKED: dict[str, tuple[dict[str, int], Case]] = {
     ),
     "locked_export": ({"ro": 0o555}, Case((*EXPORT, "to=ro/e"), ("to=", "ro/e"), LOCKED_FOLDER)),
     "locked_report": ({"ro": 0o555}, Case(("report", "runs", "to=ro/o"), ("to=ro/o",), LOCKED_FOLDER)),
-    "unreadable_runs": ({"runs": 0}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may not be read",))),
-    "runs_not_to_be_listed": ({"runs": 0o311}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may",))),
-    "runs_not_to_be_entered": ({"runs": 0o644}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may",))),
+    "unreadable_runs": ({"runs": 0}, Case(("report", "runs", "to=o"), ("runs=runs: ", "permission"))),
+    "runs_not_to_be_listed": ({"runs": 0o311}, Case(("report", "runs", "to=o"), ("runs=runs: ", "permission"))),
+    "runs_not_to_be_entered": ({"runs": 0o644}, Case(("report", "runs", "to=o"), ("runs=runs: ", "permission"))),
     "unreadable_above": (
         {"runs": 0},
-        Case(("report", "runs/pretrain", "to=o"), ("runs=runs/pretrain: the folder may not be read",)),
+        Case(("report", "runs/pretrain", "to=o"), ("runs=runs/pretrain: ", "permission")),
     ),
     "unreadable_side": (
         {"runs/pretrain": 0},
-        Case(("compare", "runs/pretrain", "texts", "to=o"), ("runs=runs/pretrain: the folder may not be read",)),
+        Case(("compare", "runs/pretrain", "texts", "to=o"), ("runs=runs/pretrain: ", "permission")),
     ),
     "unreadable_configs": (
         {"mine/model/own.yaml": 0},
@@ -231,7 +232,7 @@ PATHS: dict[str, Case] = {
     "long.task": Case((*FINETUNE, f"task.train={LONG}"), ("task.train=",)),
     "long.results": Case((*EXPORT, "to=e", f"results={LONG}"), ("results=",)),
     "long.source": Case(("import", f"source=./{LONG}"), ("source=",)),
-    "long.words": Case((*PRETRAIN, f"tokenizer.add={LONG}"), ("cannot be read", "too long")),
+    "long.words": Case((*PRETRAIN, f"tokenizer.add={LONG}"), (LONG[:100], os.strerror(errno.ENAMETOOLONG))),
     "long.config_dir": Case((*PRETRAIN, "-cd", LONG), (LONG[:100],)),
     "long.whole_path": Case((*EXPORT, "to=" + "d/" * 3000), ("to=", "shorter")),
     "long.runs": Case(("report", LONG), ("runs",)),
@@ -278,7 +279,7 @@ PATHS: dict[str, Case] = {
     "home.parts": Case(("prepare", "corpus=mixture", "corpus.parts=[texts,'~nobody99/x']"), ("corpus.parts[1]=",)),
     "home.published": Case(("predict", "run=hf:~nobody99/x", "text=a"), ("run=", "'nobody99'")),
     **{
-        f"empty.{key}": Case((*words, f"{key}="), (f"{key}=", "is empty"))
+        f"empty.{key}": Case((*words, f"{key}="), (f"{key}=: ",))
         for key, words in (
             ("corpus.path", PREPARE),
             ("cache_dir", (*PREPARE, "corpus.path=texts")),
@@ -351,7 +352,7 @@ def test_an_empty_variable_is_no_folder(world: Path, answer: Answer, monkeypatch
     monkeypatch.setenv("HOME", str(world))
     (world / "imdb").mkdir()
     status, said = answer("prepare", "corpus=novels")
-    assert (status, "no data folder is set" in said) == (2, True), said
+    assert (status, "no data folder" in said) == (2, True), said
     assert answer(*PREPARE, "corpus.path=texts")[0] == 0
     assert (world / ".cache/lmtransfer/corpora").is_dir()
 
@@ -393,7 +394,7 @@ def test_a_current_folder_that_is_gone_is_named(world: Path, answer: Answer, mon
         monkeypatch.chdir(world)
         assert "Traceback" not in said
         assert "is a bug" not in said
-        assert (status, "the folder in which the command was started is gone" in said) == (2, True), said
+        assert (status, "(cd)" in said) == (2, True), said
 
 
 # Too little memory.
@@ -464,14 +465,14 @@ SHELL: dict[str, tuple[str, int, str]] = {
     "no_stderr": ("{} list models 2>&-", 0, ""),
     "no_streams": ("{} list models <&- >&- 2>&-", 0, ""),
     "no_stdout": ("{} list models >&-", 0, ""),
-    "full_stdout": ("{} list models > /dev/full", 2, "standard output: no room"),
-    "full_help": ("{} pretrain --help > /dev/full", 2, "standard output: no room"),
-    "full_page": ("{} --help > /dev/full", 2, "standard output: no room"),
+    "full_stdout": ("{} list models > /dev/full", 2, "standard output: "),
+    "full_help": ("{} pretrain --help > /dev/full", 2, "standard output: "),
+    "full_page": ("{} --help > /dev/full", 2, "standard output: "),
     "full_stderr": ("{} nothing 2> /dev/full", 2, ""),
     "world_size_empty": ("WORLD_SIZE= {} list models", 0, ""),
     "world_size_word": ("WORLD_SIZE=many {} list models", 0, ""),
     "rank_word": ("RANK=first {} list models", 0, ""),
-    "no_folder": ("mkdir g; cd g; rmdir ../g; {} list models", 2, "folder in which the command was started is gone"),
+    "no_folder": ("mkdir g; cd g; rmdir ../g; {} list models", 2, "(cd)"),
     "no_temporary_folder": ("TMPDIR=/nonexistent {} list models", 0, ""),
 }
 
@@ -499,14 +500,14 @@ LARGE = (*PRETRAIN[:4], "model=bert_large", *PRETRAIN[7:])
 SLOW_SHELL: dict[str, tuple[str, int, str]] = {
     "train_no_stderr": (f"{{}} {' '.join(PRETRAIN)} 2>&-", 0, ""),
     "train_no_streams": (f"{{}} {' '.join(PRETRAIN)} <&- >&- 2>&-", 0, ""),
-    "predict_full": (f"{{}} {' '.join(PREDICT)} > /dev/full", 2, "standard output: no room"),
-    "predict_no_stdin": (f"{{}} predict {RUN} input=- <&-", 2, "input=-: standard input"),
+    "predict_full": (f"{{}} {' '.join(PREDICT)} > /dev/full", 2, "standard output: "),
+    "predict_no_stdin": (f"{{}} predict {RUN} input=- <&-", 2, "input=-: "),
     "predict_ascii": (f"PYTHONIOENCODING=ascii {{}} predict {RUN} text='b\u00f6l [MASK]'", 0, "b\\u00f6l"),
     "inspect_latin": (f"PYTHONIOENCODING=latin-1 {{}} inspect {' '.join(PRETRAIN[1:-1])} measure=false", 0, ""),
     "report_backend": ("MPLBACKEND=nope {} report runs to=o", 0, ""),
     "world_size_word": (f"WORLD_SIZE=many {{}} {' '.join(PRETRAIN)}", 2, "WORLD_SIZE=many"),
     "world_size_alone": (f"WORLD_SIZE=2 {{}} {' '.join(PRETRAIN)}", 2, "torchrun"),
-    "little_memory": (f"ulimit -v 3000000; {{}} {' '.join(LARGE)}", 2, "there is not enough memory"),
+    "little_memory": (f"ulimit -v 3000000; {{}} {' '.join(LARGE)}", 2, "memory"),
     "study_ascii": ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {} study -cd mine study=own", 0, ""),
 }  # fmt: skip
 
@@ -536,14 +537,14 @@ def test_a_command_works_in_an_odd_world(name: str, world: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "names"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "r/a"), ("output_root=r:", "(r/a)", "no room", "make room")),
+        (OSError(errno.ENOSPC, "No space left on device", "r/a"), ("output_root=r:", "(r/a)", "space")),
         (OSError(errno.EDQUOT, "Disk quota exceeded", "r/a"), ("output_root=r:", "quota")),
         (OSError(errno.EROFS, "Read-only file system", "r"), ("output_root=r:", "read-only")),
         (OSError(errno.EIO, "Input/output error", "r/a"), ("output_root=r:", "disk")),
-        (OSError(errno.EMFILE, "Too many open files"), ("too many files", "num_workers")),
-        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), ("no more processes", "ulimit")),
+        (OSError(errno.EMFILE, "Too many open files"), ("files", "num_workers", "ulimit")),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), ("processes", "ulimit")),
         (RuntimeError("can't start new thread"), ("threads", "ulimit")),
-        (PermissionError(errno.EACCES, "Permission denied", b"elsewhere/x"), ("elsewhere/x: permission denied",)),
+        (PermissionError(errno.EACCES, "Permission denied", b"elsewhere/x"), ("elsewhere/x: ", "permission")),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/a']"), ("temporary", "/a")),
         (OSError(errno.ESTALE, "Stale file handle", "r/a"), ("Stale file handle", "r/a")),
     ],
@@ -626,7 +627,7 @@ def test_an_environment_that_torchrun_did_not_make(
     assert (ranks.world_size(), ranks.rank(), ranks.local_rank(), ranks.local_world_size()) == (1, 0, 0, 1)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=names):
+    with refuses(ConfigError, names):
         ranks.check()
     check(Case(PRETRAIN, (names,)), world, answer)
 

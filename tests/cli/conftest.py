@@ -45,7 +45,8 @@ class Toy:
 
     Attributes:
         configs: one a run, with ``run_name`` and the effective ``train`` in it.
-        swept: what ``after_sweep`` was given.
+        swept: the finished runs that ``after_sweep`` was given.
+        failed: the labels that it was given.
         conf: its config folder.
         behave: called with each config; may raise.
     """
@@ -54,6 +55,7 @@ class Toy:
         self.conf = conf
         self.configs: list[dict[str, Any]] = []
         self.swept: list[list[Path]] = []
+        self.failed: list[list[str]] = []
         self.behave: Callable[[DictConfig], Any] = lambda cfg: None
 
     def run(self, cfg: DictConfig) -> Any:
@@ -62,6 +64,10 @@ class Toy:
         self.configs.append({**content, "run_name": sweep_name(str(cfg.name))})
         self.behave(cfg)
         return Path("runs") / sweep_name(str(cfg.name))
+
+    def after_sweep(self, run_dirs: list[Path], failed: list[str]) -> None:
+        self.swept.append(run_dirs)
+        self.failed.append(failed)
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    module = SimpleNamespace(run=found.run, after_sweep=found.swept.append)
+    module = SimpleNamespace(run=found.run, after_sweep=found.after_sweep)
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(launch, "_module", lambda command: module)

@@ -135,7 +135,7 @@ def test_signals_cost_no_step(signals: list[signal.Signals], workers: int, start
     assert run.process.returncode == 75, said
     assert saved(world / "runs/pretrain/x") == steps(world / "runs/pretrain/x")[-1]
     assert b"Traceback" not in said
-    assert b"all is saved, go on with resume=true" in said
+    assert b"resume=true" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -180,7 +180,8 @@ def test_a_run_has_one_writer_and_the_lock_of_one_that_died_holds_nobody_up(star
     second = start([*PRETRAIN, "resume=true"], stderr=subprocess.PIPE)
     _, said = second.process.communicate(timeout=60)
     assert second.process.returncode == 2
-    assert f"another process ({first.process.pid}) is writing the run" in said.decode()
+    assert f"({first.process.pid})" in said.decode()
+    assert b"runs/pretrain/x" in said
     assert first.process.poll() is None
     first.process.kill()
     first.process.wait()

@@ -14,40 +14,40 @@ from lmtransfer.errors import CheckpointError, Interrupted
 
 
 @pytest.mark.parametrize(
-    ("words", "messages"),
+    ("words", "names"),
     [
-        (["tyo"], ["there is no command 'tyo'; did you mean 'toy'? commands: toy, other"]),
-        (["seed=1"], ["the command comes first: lmtransfer <command> seed=1"]),
-        (["-m", "toy"], ["the command comes first"]),
-        (["toy", "--multrun"], ["there is no option --multrun; did you mean '--multirun'"]),
-        (["toy", "quick"], ["'quick' is not key=value"]),
-        (["toy", "trian.steps=5"], ["trian.steps=5: there is no such key; did you mean 'train.steps'? toy has: "]),
-        (["toy", "train.stpes=5"], ["did you mean 'train.steps'? train has: seconds, steps"]),
-        (["toy", "sede=1"], ["did you mean 'seed'?"]),
-        (["toy", "modle=large"], ["modle=large: there is no such key; did you mean 'model'?"]),
-        (["toy", "model=lareg"], ["no such model; did you mean 'large'? choices of model: large, small"]),
-        (["toy", "model=3"], ["model=3: there is no such model"]),
-        (["toy", "experiment=quikc"], ["did you mean 'quick'"]),
-        (["toy", "model.dmi=3"], ["model.dmi=3: there is no such key; did you mean 'model.dim'? model has: dim"]),
-        (["toy", "train.steps=[1"], ["train.steps=[1: cannot be read as key=value; a list is [a,b]"]),
-        (["toy", "seed=1,2"], ["seed=1,2: several values need -m"]),
-        (["toy", "-m", "model=small,lareg"], ["model=lareg: there is no such model; did you mean 'large'"]),
-        (["toy", "-cd", "nowhere"], ["--config-dir: there is no folder nowhere"]),
-        (["toy", "train.steps=1", "train.seconds=2"], ["train.steps=1 and train.seconds=2 are set on the command"]),
-        (["toy", "hydra/launcher=basci"], ["Could not find 'hydra/launcher/basci'"]),
+        (["tyo"], ["'tyo'", "'toy'", "toy, other"]),
+        (["seed=1"], ["lmtransfer <command> seed=1"]),
+        (["-m", "toy"], ["lmtransfer <command> -m"]),
+        (["toy", "--multrun"], ["--multrun", "'--multirun'"]),
+        (["toy", "quick"], ["'quick'", "key=value", "lmtransfer toy --help"]),
+        (["toy", "trian.steps=5"], ["trian.steps=5: ", "'train.steps'"]),
+        (["toy", "train.stpes=5"], ["train.stpes=5: ", "'train.steps'", "seconds, steps"]),
+        (["toy", "sede=1"], ["sede=1: ", "'seed'"]),
+        (["toy", "modle=large"], ["modle=large: ", "'model'"]),
+        (["toy", "model=lareg"], ["model=lareg: ", "'large'", "large, small"]),
+        (["toy", "model=3"], ["model=3: ", "large, small"]),
+        (["toy", "experiment=quikc"], ["experiment=quikc: ", "'quick'"]),
+        (["toy", "model.dmi=3"], ["model.dmi=3: ", "'model.dim'"]),
+        (["toy", "train.steps=[1"], ["train.steps=[1: ", "key=value", "[a,b]"]),
+        (["toy", "seed=1,2"], ["seed=1,2: ", " -m "]),
+        (["toy", "-m", "model=small,lareg"], ["model=lareg: ", "'large'"]),
+        (["toy", "-cd", "nowhere"], ["--config-dir: ", "nowhere"]),
+        (["toy", "train.steps=1", "train.seconds=2"], ["train.steps=1", "train.seconds=2"]),
+        (["toy", "hydra/launcher=basci"], ["'hydra/launcher/basci'"]),
         (
             ["toy", "model=lareg", "sede=1", "train.stpes=3"],
-            ["3 problems in the configuration", "'large'", "'seed'", "'train.steps'"],
+            ["3 problems", "'large'", "'seed'", "'train.steps'"],
         ),
     ],
 )
-def test_a_misspelt_word_is_answered(words: list[str], messages: list[str], lmtransfer: Any, toy: Any) -> None:
+def test_a_misspelt_word_is_answered(words: list[str], names: list[str], lmtransfer: Any, toy: Any) -> None:
     result = lmtransfer(*words)
     assert result.code == 2
     assert result.out == ""
     assert result.err.startswith("lmtransfer: ")
-    for message in messages:
-        assert message in result.err
+    for name in names:
+        assert name in result.err
     assert "Traceback" not in result.err
     assert "hydra.cc" not in result.err
     assert toy.configs == []
@@ -58,26 +58,23 @@ def test_a_group_that_must_be_chosen_is_named_with_its_choices(lmtransfer: Any, 
     primary = toy.conf / "toy.yaml"
     primary.write_text(primary.read_text().replace("model: small", "model: ???"))
     result = lmtransfer("toy")
-    assert (result.code, result.err) == (
-        2,
-        "lmtransfer: model: choose one with model=<name>; there are: large, small\n",
-    )
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert all(name in result.err for name in ("lmtransfer: model: ", "model=<name>", "large, small")), result.err
 
 
 def test_a_component_argument_that_the_config_leaves_out_is_told_how_to_set(lmtransfer: Any, toy: Any) -> None:
     (toy.conf / "model" / "small.yaml").write_text("# AdamW\n_target_: torch.optim.AdamW\nlr: 0.1\n")
     result = lmtransfer("toy", "model.eps=1e-6", "model.params=1", "model.wieght_decay=0")
-    assert "to set it, write +model.eps=1e-6" in result.err
-    assert "model.params is supplied by the command" in result.err
-    assert "did you mean 'model.weight_decay'" in result.err
+    for name in (" +model.eps=1e-6", "model.params=1: ", "'model.weight_decay'"):
+        assert name in result.err
 
 
 def test_an_argument_that_the_config_sets_under_a_longer_key_is_told_that_key(lmtransfer: Any, toy: Any) -> None:
     text = "# Own\n_target_: torch.optim.AdamW\ngroups: {lr: 0.1, eps: 1e-5}\n"
     (toy.conf / "model" / "small.yaml").write_text(text)
     result = lmtransfer("toy", "model.lr=0.3", "model.amsgrad=true")
-    assert "model.lr=0.3: the config of model has model.groups.lr for it; write model.groups.lr=0.3" in result.err
-    assert "to set it, write +model.amsgrad=true" in result.err
+    for name in ("model.lr=0.3: ", " model.groups.lr=0.3", " +model.amsgrad=true"):
+        assert name in result.err
 
 
 @pytest.mark.parametrize("words", [("task=squad", "task.train=x.json"), ("task=sst2", "task.dev=[a.tsv,b.tsv]")])
@@ -85,7 +82,7 @@ def test_files_of_a_published_task_are_given_by_their_key(
     words: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["finetune", "init=x", *words]) == 2
-    assert f"write {words[1].replace('task.', 'task.files.')}" in capsys.readouterr().err
+    assert words[1].replace("task.", "task.files.") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "code"), [(CheckpointError("torn"), 2), (Interrupted("saved"), 75)])
@@ -109,10 +106,9 @@ def test_our_own_bugs_are_one_line_and_a_way_to_see_more(
     toy.behave = bug
     result = lmtransfer("toy", "text=a b")
     assert result.code == 1
-    assert result.err == (
-        "lmtransfer: ZeroDivisionError: by nought, on two lines. This is a bug of lmtransfer; to see where, and to "
-        "report it: LMTRANSFER_TRACEBACK=1 lmtransfer toy 'text=a b'\n"
-    )
+    assert result.err.startswith("lmtransfer: ZeroDivisionError: by nought, on two lines. ")
+    assert "LMTRANSFER_TRACEBACK=1 lmtransfer toy 'text=a b'" in result.err
+    assert result.err.count("\n") == 1
     monkeypatch.setenv("LMTRANSFER_TRACEBACK", "1")
     result = lmtransfer("toy", "text=a b")
     assert result.code == 1
@@ -120,15 +116,15 @@ def test_our_own_bugs_are_one_line_and_a_way_to_see_more(
     assert "in bug\n" in result.err
 
 
-@pytest.mark.parametrize(("override", "message"), [("init=${nowhere}", "nowhere"), ("init=???", "init")])
+@pytest.mark.parametrize(("override", "name"), [("init=${nowhere}", "nowhere"), ("init=???", "init")])
 def test_values_that_are_missing_when_a_command_reads_them_are_the_users(
-    override: str, message: str, lmtransfer: Any, toy: Any
+    override: str, name: str, lmtransfer: Any, toy: Any
 ) -> None:
     toy.behave = lambda cfg: cfg.init.lower()
     result = lmtransfer("toy", override)
     assert result.code == 2
     assert result.err.startswith("lmtransfer: ")
-    assert message in result.err
+    assert name in result.err
     assert "Traceback" not in result.err
 
 

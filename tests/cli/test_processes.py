@@ -80,7 +80,8 @@ def test_the_version_names_what_decides_numbers(run_cli: Run) -> None:
 def test_a_mistake_goes_to_stderr_with_its_exit_code(run_cli: Run) -> None:
     result = run_cli("pretian")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("lmtransfer: there is no command 'pretian'; did you mean 'pretrain'? commands: ")
+    assert result.stderr.startswith("lmtransfer: ")
+    assert all(name in result.stderr for name in ("'pretian'", "'pretrain'", "lmtransfer --help")), result.stderr
     assert result.stderr.count("\n") == 1
 
 

@@ -75,10 +75,10 @@ def test_configs_of_a_users_folder_are_found_and_shadowed_ones_are_warned_about(
     assert toy.configs[0]["model"]["dim"] == 99
     (own / "small.yaml").write_text("dim: 1\n")
     result = lmtransfer("toy", "--config-dir", str(own.parent))
-    assert "small.yaml is ignored, since lmtransfer has its own model/small.yaml; rename yours" in result.err
+    assert str(own / "small.yaml") in result.err
     assert toy.configs[1]["model"]["dim"] == 8
     result = lmtransfer("toy", "-cd", str(own.parent), "model=mien")
-    assert "did you mean 'mine'? choices of model: large, mine, small" in result.err
+    assert all(name in result.err for name in ("model=mien", "'mine'", "large, mine, small")), result.err
 
 
 def test_the_config_can_be_printed_instead(lmtransfer: Any, toy: Any) -> None:

@@ -20,7 +20,7 @@ COMMANDS = sorted(path.stem for path in CONF.glob("*.yaml"))
 CHOICES = sorted(
     (path.parent.relative_to(CONF).as_posix(), path.stem)
     for path in CONF.glob("*/**/*.yaml")
-    if "hydra" not in path.parts
+    if not {"hydra", "base"} & set(path.parts)  # what is in base is inherited, and not chosen
 )
 
 

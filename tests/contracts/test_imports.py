@@ -60,10 +60,11 @@ ALLOWED: dict[str, set[str]] = {
     | {"reporting", "importing"},
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
-    | {"importing"},
+    | {"importing", "kept_predictions", "reporting"},
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
+    "sweeps": {"errors", "config", "system", "reporting"},
     "commands": {"*"},
-    "launch": {"errors", "config", "runs.lock", "system"},
+    "launch": {"errors", "config", "runs.lock", "sweeps", "system"},
     "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},
 }
@@ -71,7 +72,7 @@ ALLOWED: dict[str, set[str]] = {
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "files", "text_lines", "batch", "corpora", "store", "stream"),
-    "reporting": ("units", "verdict_text", "runs", "figures", "render", "comparison"),
+    "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,10 +71,10 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_with_another_world_s
     assert [result["interrupted"] for result in results] == [True, True]
     assert [result["step"] for result in results] == [2, 2]
     (resumed,) = _run("resume", folder, 1)
-    assert any("saved by 2 processes and goes on with 1" in note for note in resumed["notes"])
+    assert any(re.search(r"\b2 processes\b.*\b1\b", note) for note in resumed["notes"])
     _assert_close(_records(folder), _records(alone))
 
 
 def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:
     for result in _run("refused", tmp_path / "refused", 2):
-        assert "exists already" in result["message"]
+        assert all(name in result["message"] for name in ("name=", "resume=true")), result

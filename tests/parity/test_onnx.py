@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from published_world import (
     task_logits,
     write,
 )
+from refusals import refuses
 from torch import Tensor
 
 from lmtransfer.config.build import build
@@ -240,22 +242,23 @@ def test_a_graph_that_differs_from_the_model_is_not_left_behind(tmp_path: Path) 
 
     learner = _learner("classification", pooling="mean")
     learner.composition = FirstOfRows(dim=24)
-    with pytest.raises(CheckpointError, match=r"BertEncoder \(classification\) differs from the model by .*e[-+]\d\d"):
+    with refuses(CheckpointError, "BertEncoder (classification)") as raised:
         export_onnx(folder=tmp_path, **_of_task(learner))
+    assert re.search(r"\d\.\de[-+]\d\d", str(raised.value))  # by how much it differs
     assert not list(tmp_path.iterdir())
 
 
 def test_what_has_no_graph_over_padded_rows_is_refused_by_name(tmp_path: Path) -> None:
     xlnet = XlnetEncoder(vocab_size=VOCABULARY, memory_length=8, **OURS)
-    with pytest.raises(CheckpointError, match="no ONNX export: XlnetEncoder is no plain stack"):
+    with refuses(CheckpointError, "ONNX", "XlnetEncoder", "safetensors"):
         export_onnx(encoder=xlnet, folder=tmp_path)
     for kind in ("classification", "tagging"):
-        with pytest.raises(CheckpointError, match=r"BiLstm.* \(transfer.pooling, transfer.pairs\) reads packed"):
+        with refuses(CheckpointError, "BiLstm", "transfer.pooling", "transfer.pairs"):
             export_onnx(folder=tmp_path, **_of_task(_learner(kind, pooling="bilstm")))
     normed = _learner("classification", pooling="mean", layers="mix", mix_layer_norm=True)
-    with pytest.raises(CheckpointError, match="transfer.mix_layer_norm=true"):
+    with refuses(CheckpointError, "transfer.mix_layer_norm=true", "transfer.mix_layer_norm=false"):
         export_onnx(folder=tmp_path, **_of_task(normed))
-    with pytest.raises(CheckpointError, match="answers that are no spans"):
+    with refuses(CheckpointError, "yes, no, unknown"):
         export_onnx(folder=tmp_path, **_of_task(_learner("span")))
     assert not list(tmp_path.iterdir())
 
@@ -265,9 +268,10 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     file = export_onnx(encoder=encoder, folder=tmp_path)
     assert file.difference is None
-    assert "not compared: the package onnxruntime is not installed: pip install 'lmtransfer[onnx]'" in file.notes[0]
+    for name in ("model.onnx", "onnxruntime", "pip install 'lmtransfer[onnx]'"):
+        assert name in file.notes[0]
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(CheckpointError, match=r"the package onnx is not installed: pip install 'lmtransfer\[onnx\]'$"):
+    with refuses(CheckpointError, " onnx ", "pip install 'lmtransfer[onnx]'"):
         export_onnx(encoder=encoder, folder=tmp_path)
 
 

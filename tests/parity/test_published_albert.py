@@ -22,6 +22,7 @@ from published_world import (
     run_of,
     there_and_back,
 )
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NoCounterpart
@@ -90,9 +91,8 @@ def test_several_groups_of_layers_are_refused(tmp_path: Path) -> None:
     peer_of("Model").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_groups": 3, "inner_group_num": 2}))
-    with pytest.raises(CheckpointError, match="num_hidden_groups=3: lmtransfer shares one layer's") as caught:
+    with refuses(CheckpointError, "num_hidden_groups=3", "inner_group_num=2"):
         read_published(tmp_path)
-    assert "inner_group_num=2" in str(caught.value)
 
 
 @pytest.mark.parametrize(("changes", "named"), [({"norm": "pre"}, "norm=pre"), ({"share": "none"}, "share=none")])
@@ -100,5 +100,5 @@ def test_what_transformers_has_no_class_for_is_refused(tmp_path: Path, changes: 
     peer_of("Model").save_pretrained(tmp_path)
     run = run_of(read_published(tmp_path))
     fields = {name: getattr(run, name) for name in RunToPublish.__slots__}
-    with pytest.raises(NoCounterpart, match=f"AlbertEncoder with {named} has no counterpart"):
+    with refuses(NoCounterpart, "AlbertEncoder", named):
         to_published(RunToPublish(**fields | {"model": {**run.model, **changes}}))

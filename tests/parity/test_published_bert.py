@@ -26,6 +26,7 @@ from published_world import (
     there_and_back,
     write,
 )
+from refusals import refuses
 from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.build import build
@@ -216,7 +217,7 @@ def test_untied_outputs_and_unknown_heads_are_left_out_and_told(tmp_path: Path) 
     save_file(tensors, tmp_path / "model.safetensors")
     read = read_published(tmp_path)
     assert read.losses == ("nsp",)
-    assert any("mlm is left out" in note and "decoder.weight" in note for note in read.notes)
+    assert any("mlm" in note and "decoder.weight" in note for note in read.notes)
     assert any("qa_outputs.weight" in note for note in read.notes)
 
 
@@ -227,14 +228,17 @@ def test_all_wrong_tensors_are_named_at_once(tmp_path: Path) -> None:
     tensors["bert.encoder.layer.0.output.dense.bias"] = torch.zeros(24, dtype=torch.int8)
     tensors["bert.encoder.layer.7.output.dense.bias"] = torch.zeros(24)
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError) as caught:
+    with refuses(CheckpointError) as caught:
         read_published(tmp_path)
-    text = str(caught.value)
-    assert "encoder.layer.1.attention.self.key.bias is missing" in text
-    assert "encoder.layer.0.output.dense.weight has shape [24, 39], the settings say [24, 40]" in text
-    assert "encoder.layer.0.output.dense.bias holds int8" in text
-    assert "encoder.layer.7.output.dense.bias is not expected" in text
-    assert len(text.splitlines()) == 5
+    _, *lines = str(caught.value).splitlines()
+    for names in (
+        ("encoder.layer.1.attention.self.key.bias",),
+        ("encoder.layer.0.output.dense.weight", "[24, 39]", "[24, 40]"),
+        ("encoder.layer.0.output.dense.bias", "int8"),
+        ("encoder.layer.7.output.dense.bias",),
+    ):
+        assert any(all(name in line for name in names) for line in lines), names
+    assert len(lines) == 4
 
 
 def test_what_we_do_not_compute_is_refused_by_name_all_at_once(tmp_path: Path) -> None:
@@ -249,17 +253,11 @@ def test_what_we_do_not_compute_is_refused_by_name_all_at_once(tmp_path: Path) -
         "hidden_dropout_prob": -1,
     }
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(CheckpointError) as caught:
+    names = ("hidden_act=silu", "hidden_size='big'", "num_hidden_layers=1000000000", "hidden_dropout_prob=-1")
+    with refuses(CheckpointError, "position_embedding_type=relative_key", "is_decoder=true", *names):
         read_published(tmp_path)
-    for text in (
-        "position_embedding_type=relative_key: lmtransfer computes absolute positions only",
-        "is_decoder=true",
-    ):
-        assert text in str(caught.value)
-    for text in ("hidden_act=silu", "hidden_size='big'", "num_hidden_layers=1000000000", "hidden_dropout_prob=-1"):
-        assert text in str(caught.value)
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 5}))
-    with pytest.raises(CheckpointError, match=r"config.json: .*model.num_heads=5 does not divide"):
+    with refuses(CheckpointError, "config.json", "model.num_heads=5"):
         read_published(tmp_path)
 
 
@@ -270,36 +268,36 @@ def test_foreign_code_in_a_config_is_ignored_and_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | foreign))
     read = read_published(tmp_path)
     assert read.model["_target_"] == "lmtransfer.models.bert.BertEncoder"
-    assert sum("code of its own" in note for note in read.notes) == 2
+    assert [sum(key in note for note in read.notes) for key in foreign] == [1, 1]
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "names"),
     [
-        ({"model_type": "t5"}, "model_type=t5 is not supported: lmtransfer reads .*bert.*megatron-bert"),
-        ({"model_type": None}, "model_type is missing"),
-        ({"vocab_size": 0}, "vocab_size=0 is no number of tokens"),
+        ({"model_type": "t5"}, ("model_type=t5", " bert, ", "megatron-bert")),
+        ({"model_type": None}, ("model_type ", " bert, ", "megatron-bert")),
+        ({"vocab_size": 0}, ("vocab_size=0",)),
     ],
 )
-def test_configs_that_name_no_model_of_ours(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_configs_that_name_no_model_of_ours(tmp_path: Path, changes: dict[str, Any], names: tuple[str, ...]) -> None:
     saved(tmp_path, "Model")
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(CheckpointError, match=message):
+    with refuses(CheckpointError, "config.json", *names):
         read_published(tmp_path)
 
 
 def test_heads_of_another_shape_are_refused_saying_why() -> None:
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "span", labels=3)
-    with pytest.raises(CheckpointError, match="this head 4 more things"):
+    with refuses(CheckpointError, "BertForQuestionAnswering", " 4 "):
         to_published(run_with_head(learner, MODEL, "span"))
     head = {"hidden.weight": torch.zeros(24, 24), "hidden.bias": torch.zeros(24)} | learner.head.state_dict()
-    with pytest.raises(CheckpointError, match="has a hidden layer, and BertForTokenClassification has none"):
+    with refuses(CheckpointError, "BertForTokenClassification", "hidden layer"):
         to_published(run_with_head(learner, MODEL, "tagging", head=head))
     bare = MODEL | {"pooler": False}
     encoder = build(bare, vocab_size=VOCABULARY)
     learner = task_learner(encoder, "tagging")
-    with pytest.raises(CheckpointError, match="reads a pooler, and this encoder has none"):
+    with refuses(CheckpointError, "BertForSequenceClassification", "pooler"):
         to_published(run_with_head(learner, bare, "classification"))
 
 
@@ -308,19 +306,19 @@ def test_tensors_of_another_rank_are_one_message(tmp_path: Path, name: str) -> N
     for rows in (1, 2):
         tensors = saved(tmp_path, "ForMaskedLM", type_vocab_size=rows)
         save_file(tensors | {name: torch.tensor(1.0)}, tmp_path / "model.safetensors")
-        with pytest.raises(CheckpointError, match=r"has shape \[\], the settings say"):
+        with refuses(CheckpointError, name.removeprefix("bert."), "[]"):
             read_published(tmp_path)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is no folder with config.json and weights"):
+    with refuses(CheckpointError, str(tmp_path / "gone"), "config.json"):
         read_published(tmp_path / "gone")
-    with pytest.raises(CheckpointError, match=r"config\.json: is missing"):
+    with refuses(CheckpointError, str(tmp_path / "config.json")):
         read_published(tmp_path)
     saved(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": 3}))
     assert read_published(tmp_path).losses == ("mlm", "nsp")
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: is torn"):
+    with refuses(CheckpointError, str(tmp_path / "model.safetensors")):
         read_published(tmp_path)

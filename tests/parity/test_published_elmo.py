@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from published_world import encoder_of, run_of
+from refusals import refuses
 from test_elmo import FILES, OPTIONS, published, random_weights, read_hdf5, reference, sentences_as_batch
 
 from lmtransfer.errors import CheckpointError
@@ -47,32 +48,31 @@ def test_published_models_are_read_and_compute_the_reference(data_root: Path, na
 def test_nothing_in_transformers_loads_it(tmp_path: Path) -> None:
     read = read_published(saved(tmp_path))
     assert read.vocab_size == 0
-    with pytest.raises(NoCounterpart, match="ElmoEncoder has no counterpart in transformers"):
+    with refuses(NoCounterpart, "ElmoEncoder", "transformers"):
         to_published(run_of(read))
 
 
 def test_settings_and_tensors_that_do_not_fit_are_told(tmp_path: Path) -> None:
     saved(tmp_path, OPTIONS | {"lstm": OPTIONS["lstm"] | {"projection_dim": 5}})
-    with pytest.raises(CheckpointError, match="shape"):
+    with refuses(CheckpointError, "weights.hdf5", "shape", "characters.projection.weight"):
         read_published(tmp_path)
     saved(tmp_path, OPTIONS | {"lstm": OPTIONS["lstm"] | {"n_layers": 10**9}})
-    with pytest.raises(CheckpointError, match="1000000000 is no size"):
+    with refuses(CheckpointError, "options.json", "1000000000"):
         read_published(tmp_path)
     saved(tmp_path, OPTIONS | {"char_cnn": OPTIONS["char_cnn"] | {"activation": "exec"}})
-    with pytest.raises(CheckpointError, match="activation=exec: lmtransfer computes relu, tanh"):
+    with refuses(CheckpointError, "options.json", "activation=exec", "relu, tanh"):
         read_published(tmp_path)
     saved(tmp_path)
     (tmp_path / "weights.hdf5").write_bytes(b"no hdf5")
-    with pytest.raises(CheckpointError, match=r"weights.hdf5: is torn, or no HDF5 file"):
+    with refuses(CheckpointError, str(tmp_path / "weights.hdf5"), "HDF5"):
         read_published(tmp_path)
     (tmp_path / "weights.hdf5").unlink()
-    with pytest.raises(CheckpointError, match="wants one file of weights beside it, weights.hdf5; found none"):
+    with refuses(CheckpointError, str(tmp_path), "options.json", "weights.hdf5", "none"):
         read_published(tmp_path)
 
 
 def test_without_h5py_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    message = r"weights.hdf5: the package h5py is not installed: pip install 'lmtransfer\[elmo\]'$"
-    with pytest.raises(CheckpointError, match=message):
+    with refuses(CheckpointError, "weights.hdf5", "h5py", "pip install 'lmtransfer[elmo]'"):
         read_published(tmp_path)

@@ -21,6 +21,7 @@ from published_world import (
     task_learner,
     there_and_back,
 )
+from refusals import refuses
 from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.build import build
@@ -86,7 +87,7 @@ def test_sizes_left_out_and_tensors_of_old_files(tmp_path: Path) -> None:
     read = read_published(tmp_path)
     assert read.model["hidden_dim"] == 96
     assert read.losses == ("lm",)
-    assert any("attn_pdrop=0.1 is not taken over" in note for note in read.notes)
+    assert any("attn_pdrop=0.1" in note for note in read.notes)
 
 
 @pytest.mark.parametrize("kind", ["tagging", "span"])
@@ -98,14 +99,14 @@ def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: str) -> None
 
 def test_heads_and_models_without_a_counterpart_are_refused_saying_why() -> None:
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
-    with pytest.raises(CheckpointError, match="its classifier has no bias") as caught:
+    with refuses(CheckpointError, "GPT", "bias") as caught:
         to_published(run_with_head(learner, MODEL, "classification"))
     assert not isinstance(caught.value, NoCounterpart)
     for changes in ({"activation": "gelu", "hidden_dim": 96}, {"hidden_dim": 95}):
         model = MODEL | {"norm": "post"} | changes
         run = run_with_head(learner, model, "pretraining", head={}, loss_arguments=LM)
         named = next(iter(changes))
-        with pytest.raises(NoCounterpart, match=f"GptEncoder with {named}={changes[named]} has no counterpart"):
+        with refuses(NoCounterpart, "GptEncoder", f"{named}={changes[named]}"):
             to_published(run)
 
 
@@ -113,5 +114,5 @@ def test_keys_that_change_the_computation_are_refused(tmp_path: Path) -> None:
     peer_of("GPT2", "Model").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"scale_attn_by_inverse_layer_idx": True}))
-    with pytest.raises(CheckpointError, match="scale_attn_by_inverse_layer_idx=true"):
+    with refuses(CheckpointError, "config.json", "scale_attn_by_inverse_layer_idx=true"):
         read_published(tmp_path)

@@ -25,6 +25,7 @@ from published_world import (
     there_and_back,
     write,
 )
+from refusals import refuses
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
@@ -116,35 +117,38 @@ def test_our_pretrained_run_answers_the_same_there(tmp_path: Path, bias: bool) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "names"),
     [
-        ({"mlp_bias": True}, "mlp_bias=true with attention_bias=false: one for all"),
-        ({"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]}, "layer_types="),
-        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters="),
-        ({"local_attention": 7}, "model.window=7 is not an even number"),
+        ({"mlp_bias": True}, ("mlp_bias=true", "attention_bias=false")),
+        (
+            {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
+            ("layer_types=",),
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, ("rope_parameters=",)),
+        ({"local_attention": 7}, ("model.window=7",)),
     ],
 )
-def test_what_we_do_not_compute_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_what_we_do_not_compute_is_refused(tmp_path: Path, changes: dict[str, Any], names: tuple[str, ...]) -> None:
     peer_of("Model").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(CheckpointError, match=message):
+    with refuses(CheckpointError, "config.json", *names):
         read_published(tmp_path)
 
 
 def test_biases_in_the_norms_only_are_no_model_of_ours(tmp_path: Path) -> None:
     peer_of("Model", norm_bias=True).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match=r"final_norm.bias is not expected"):
+    with refuses(CheckpointError, "final_norm.bias"):
         read_published(tmp_path)
 
 
 def test_ours_beyond_modernbert_has_no_counterpart() -> None:
     model = MODEL | {"query_key_norm": True}
     learner = task_learner(build(model, vocab_size=VOCABULARY), "classification")
-    with pytest.raises(NoCounterpart, match="ModernEncoder with query_key_norm=true has no counterpart"):
+    with refuses(NoCounterpart, "ModernEncoder", "query_key_norm=true"):
         to_published(run_with_head(learner, model, "encoder"))
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
-    with pytest.raises(CheckpointError, match="a dense layer and a norm of their own"):
+    with refuses(CheckpointError, "ModernBertModel", "dense"):
         to_published(run_with_head(learner, MODEL, "classification"))
 
 
@@ -154,4 +158,4 @@ def test_a_head_with_another_activation_is_left_out_and_told(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text(json.dumps(config | {"classifier_activation": "silu"}))
     read = read_published(tmp_path)
     assert read.losses == ()
-    assert any("mlm is left out: config.json: classifier_activation=silu" in note for note in read.notes)
+    assert any("mlm" in note and "classifier_activation=silu" in note for note in read.notes)

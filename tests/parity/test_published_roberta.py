@@ -23,6 +23,7 @@ from published_world import (
     there_and_back,
     write,
 )
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.reading import read_published
@@ -103,7 +104,7 @@ def test_another_padding_id_moves_the_positions(tmp_path: Path) -> None:
     peer = peer_of("Roberta", "ForMaskedLM", pad=5)
     peer.save_pretrained(tmp_path)
     published = read_published(tmp_path)
-    assert any("first 6 rows of the position embedding" in note for note in published.notes)
+    assert any("first 6 rows" in note and "position" in note for note in published.notes)
     assert published.model["max_length"] == 27
     batch = batch_of(segments=False, first=6)
     assert_same_layers(encoder_of(published), peer.base_model, batch, padded(batch, pad=5, segments=False))
@@ -132,5 +133,5 @@ def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: str, changes
 
 def test_segments_are_refused(tmp_path: Path) -> None:
     peer_of("Roberta", "Model", type_vocab_size=2).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match="type_vocab_size=2: RoBERTa tells no segments apart"):
+    with refuses(CheckpointError, "config.json", "type_vocab_size=2"):
         read_published(tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 from transformers import AutoTokenizer, BertTokenizer, pipeline
 from transformers.models.bert import BertConfig, BertForMaskedLM
 
@@ -244,7 +245,7 @@ def test_added_words(kind: str, tmp_path: Path) -> None:
 def test_an_added_word_that_is_a_piece(tmp_path: Path) -> None:
     base = KINDS["bpe"](tmp_path)
     inside = next(i for i in range(4, base.num_pieces) if base.piece(i).isalpha() and len(base.piece(i)) > 1)
-    with pytest.raises(CheckpointError, match=f"the token {base.piece(inside)} has the id {base.num_pieces}"):
+    with refuses(CheckpointError, f" {base.piece(inside)} ", f" {base.num_pieces}", "tokenizer.json"):
         _write(ExtendedTokenizer(base, [base.piece(inside)]), tmp_path)
 
 
@@ -289,13 +290,15 @@ def test_where_padding_goes(tmp_path: Path) -> None:
     spare = WordPieceTokenizer(pieces[:100], lowercase=True)
     full = WordPieceTokenizer(pieces[:128], lowercase=True)
     named = WordPieceTokenizer(["[PAD]", *pieces[:99]], lowercase=True)
-    for tokenizer, pad_id, note in ((spare, 100, "id 100"), (full, 128, "one more row"), (named, 0, None)):
+    for tokenizer, pad_id, names in ((spare, 100, ("id 100",)), (full, 128, ("id 128", " row")), (named, 0, ())):
         written = _write(tokenizer, tmp_path)
         assert written.pad_id == pad_id == AutoTokenizer.from_pretrained(tmp_path).pad_token_id
         assert written.specials == {
             "cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "mask": tokenizer.mask_id, "unk": tokenizer.unk_id,
         }  # fmt: skip
-        assert any(note in line for line in written.notes) if note else not any("added" in n for n in written.notes)
+        added = [note for note in written.notes if "(id " in note]
+        assert len(added) == (1 if names else 0)
+        assert all(name in note for note in added for name in names)
 
 
 def test_a_mask_can_be_filled(tmp_path: Path) -> None:
@@ -319,9 +322,9 @@ def test_a_difference_is_shown(tmp_path: Path) -> None:
     found = tokens_differ(tokenizer, tmp_path, ["the fox", "the Fox"])
     assert found is not None
     assert found.line == "the Fox"
-    assert "token 2 differs" in str(found)
+    assert "token 2" in str(found)
     path.write_text("{")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
+    with refuses(CheckpointError, str(path)):
         tokens_differ(tokenizer, tmp_path, ["the fox"])
 
 
@@ -348,7 +351,7 @@ def test_another_cut_is_a_difference_unless_it_is_as_likely(tmp_path: Path) -> N
 
 
 def test_whole_words_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="WordTokenizer cannot be written.*WordPiece"):
+    with refuses(CheckpointError, "WordTokenizer", "WordPiece"):
         write_tokenizer(WordTokenizer(["the"], lowercase=True), tmp_path, max_length=8, num_segments=2)
 
 

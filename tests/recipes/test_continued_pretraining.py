@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from saved_encoder import load_encoder
 from transfer_world import lmtransfer, result
 
+from lmtransfer.pretraining.continued import TakenHeads
 from lmtransfer.tokenizers.load import load_tokenizer
 
 LINE = "the old boat lay on the shore and the small dog ran along it all day while rain fell"
@@ -75,7 +76,7 @@ def test_the_loss_goes_on_where_it_was(world: Path, capsys: pytest.CaptureFixtur
     assert end < 0.3 * unlearnt
     assert go_on() == 0
     said = capsys.readouterr().err
-    assert "heads: mlm came along" in said
+    assert str(TakenHeads(("mlm",), (), ())) in said
     assert "experiment=adapt" not in said
     assert losses("runs/pretrain/on")[0] == pytest.approx(end, abs=0.25 * unlearnt)
     assert losses("runs/pretrain/on")[0] < 0.5 * unlearnt
@@ -101,12 +102,12 @@ def test_the_schedule_is_fresh_and_resuming_changes_nothing(world: Path) -> None
 
 def test_a_recipe_for_random_weights_is_remarked_on(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("pretrain", *TEXT, *SHORT, "train.steps=1", "init=runs/pretrain/base", "name=on") == 0
-    assert "experiment=adapt goes on more gently" in capsys.readouterr().err
+    assert "experiment=adapt" in capsys.readouterr().err
 
 
 def test_heads_that_are_new_are_said(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert go_on("objective=mlm_nsp") == 0
-    assert "heads: mlm came along; nsp begin anew" in capsys.readouterr().err
+    assert str(TakenHeads(("mlm",), (), ("nsp",))) in capsys.readouterr().err
     before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on", "last")
     assert set(after) - set(before) == {"objectives.nsp.classifier.weight", "objectives.nsp.classifier.bias"}
 
@@ -123,17 +124,18 @@ def test_the_heads_compute_as_they_did(world: Path) -> None:
 
 
 def test_the_model_and_the_tokenizer_are_the_runs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, message in (
-        (["model.dim=64"], "model.dim=64: with init= the model is that of the run (bert 2x32 pre-norm); leave it out"),
-        (["model=bert_tiny"], "model=bert_tiny: with init= the model is that of the run"),
-        (["tokenizer=bpe"], "tokenizer=bpe: with init= the tokenizer is the run's"),
-        (["tokenizer.vocab_size=128"], "tokenizer.vocab_size=128: with init= the tokenizer is the run's"),
-        (["objective.max_length=64"], "objective.max_length=64 is longer than the model reads"),
-        (["objective=backward_lm"], "objective=backward_lm needs backward"),
-        (["init=runs/pretrain/none"], "there is no run directory"),
+    for words, names in (
+        (["model.dim=64"], ("model.dim=64", "init=", "bert 2x32 pre-norm")),
+        (["model=bert_tiny"], ("model=bert_tiny", "init=", "bert 2x32 pre-norm")),
+        (["tokenizer=bpe"], ("tokenizer=bpe", "init=")),
+        (["tokenizer.vocab_size=128"], ("tokenizer.vocab_size=128", "init=")),
+        (["objective.max_length=64"], ("objective.max_length=64",)),
+        (["objective=backward_lm"], ("objective=backward_lm",)),
+        (["init=runs/pretrain/none"], ("runs/pretrain/none",)),
     ):
         assert go_on(*words) == 2
-        assert message in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert all(name in said for name in names), said
         assert not Path("runs/pretrain/on").exists()
     assert go_on("model.dropout=0.3") == 0
     assert config("runs/pretrain/on")["model"]["dropout"] == 0.3
@@ -144,7 +146,7 @@ def test_added_words_are_tokens_and_change_nothing_else(world: Path, capsys: pyt
     Path("words.txt").write_text("zyxotide\nboatyard\n")
     still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0"]
     assert go_on("tokenizer.add=words.txt", *still) == 0
-    assert "heads: mlm came along" in capsys.readouterr().err
+    assert str(TakenHeads(("mlm",), (), ())) in capsys.readouterr().err
     base, resized = (load_tokenizer(Path(f"runs/pretrain/{name}/tokenizer")) for name in ("base", "on"))
     assert resized.num_pieces == base.num_pieces + 2
     assert len(resized.encode_ids(["zyxotide"])[0]) == 1 < len(base.encode_ids(["zyxotide"])[0])
@@ -172,7 +174,8 @@ def test_words_that_changed_are_refused_on_resume(world: Path, capsys: pytest.Ca
     Path("runs/pretrain/on/result.json").unlink()
     Path("words.txt").write_text("boatyard\n")
     assert go_on(*words, "resume=true") == 2
-    assert "the files have changed since the run was started" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("runs/pretrain/on", "tokenizer.add", "name=")), said
 
 
 def test_words_can_be_added_to_a_new_vocabulary(world: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -219,7 +220,8 @@ def test_transformers_gives_the_logits_of_a_pretrained_run(
     capsys.readouterr()
     assert lmtransfer("export", f"run={run}", f"to={folder}", "license=mit", "language=en") == 0
     said = capsys.readouterr().out
-    assert f"verified with transformers {transformers.__version__} as {architecture}" in said
+    verified = (f"transformers {transformers.__version__}", architecture)
+    assert any(all(name in line for name in verified) for line in said.splitlines()), said
     assert json.loads((folder / "config.json").read_text())["architectures"] == [architecture]
 
     saved, texts = open_saved(run, key="run"), _sentences()
@@ -376,7 +378,7 @@ def test_an_imported_model_goes_back_byte_by_byte_with_its_own_keys(world: Path)
     own = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
     assert {key: value for key, value in before.items() if after.get(key) != value and key not in own} == {}
     card = Path("out/peer/README.md").read_text()
-    assert "its weights are as they were" in card
+    assert "imported" in card
     assert "base_model" not in card  # a folder of this machine says nothing to others
 
 
@@ -431,11 +433,12 @@ def test_a_model_that_transformers_lacks_becomes_tensors_with_an_explanation(
     assert lmtransfer("pretrain", *QUICK, "train.steps=2", *words) == 0
     capsys.readouterr()
     assert lmtransfer("export", "run=runs/pretrain/elmo", "to=out/elmo", "format=transformers") == 2
-    assert "no counterpart in transformers" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert all(name in message for name in ("ElmoEncoder", "transformers")), message
     assert not Path("out/elmo").exists()
     assert lmtransfer("export", "run=runs/pretrain/elmo", "to=out/elmo") == 0
     said = capsys.readouterr().out
-    assert "no counterpart in transformers" in said
+    assert "ElmoEncoder" in said
     assert "layout.json" in said
     layout = json.loads(Path("out/elmo/layout.json").read_text())["tensors"]
     tensors = load_file("out/elmo/model.safetensors")
@@ -457,9 +460,9 @@ def test_a_model_that_transformers_lacks_becomes_tensors_with_an_explanation(
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (["transfer.pooling=mean"], "transfer.pooling=mean composes a text in another way"),
-        (["transfer.layers=mix", "transfer.pooling=cls"], "reads transfer.layers=mix"),
-        (["transfer.head_hidden_dim=8"], "composes a text in another way"),
+        (["transfer.pooling=mean"], "transfer.pooling=mean"),
+        (["transfer.layers=mix", "transfer.pooling=cls"], "transfer.layers=mix"),
+        (["transfer.head_hidden_dim=8"], "transfer.pooling=family"),
     ],
 )
 def test_a_head_without_counterpart_is_refused_and_says_how_to_go_on(
@@ -471,7 +474,7 @@ def test_a_head_without_counterpart_is_refused_and_says_how_to_go_on(
     assert lmtransfer("export", f"run=runs/finetune/{name}", f"to=out/{name}") == 2
     message = capsys.readouterr().err
     assert reason in message
-    assert "transfer.pooling=family" in message
+    assert "transfer.pooling=family transfer.layers=last" in message
     assert "format=tensors" in message
     assert not Path("out", name).exists()
     assert lmtransfer("export", f"run=runs/finetune/{name}", f"to=out/{name}", "format=tensors") == 0
@@ -493,7 +496,7 @@ def test_a_byte_that_changes_on_the_way_to_the_disk_is_found_and_nothing_is_left
 
     monkeypatch.setattr(_exported_folder, "save_file", torn)
     assert lmtransfer("export", "run=runs/pretrain/base", "to=new/place/base") == 2
-    assert "not as they were written" in capsys.readouterr().err
+    assert "model.safetensors: " in capsys.readouterr().err
     assert not Path("new").exists()
 
 
@@ -507,7 +510,7 @@ def test_a_config_that_computes_something_else_is_found_and_nothing_is_left(
 
     monkeypatch.setattr(_exported_folder, "with_published_keys", wrong)
     assert lmtransfer("export", "run=runs/pretrain/base", "to=new/base") == 2
-    assert "read back: hidden differs by" in capsys.readouterr().err
+    assert re.search(r"\bhidden\b.*\d\.\de[-+]\d\d", capsys.readouterr().err)  # and by how much
     assert not Path("new").exists()
 
 
@@ -517,23 +520,25 @@ def test_without_transformers_the_files_are_read_back_all_the_same(
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert lmtransfer("export", "run=runs/pretrain/base", "to=out/alone") == 0
     said = capsys.readouterr().out
-    assert "read back: " in said
-    assert "not compared with transformers: the package transformers is not installed: " in said
+    assert re.search(r"\d+ texts.*\bhidden\b", said)
+    assert "pip install 'lmtransfer[transformers]'" in said
 
 
 def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
     taken = Path("taken")
     taken.mkdir()
     (taken / "mine.txt").write_text("mine")
-    for words, reason in (
-        (["to=taken"], "holds files that are no export"),
-        (["to=taken", "overwrite=true"], "holds files that are no export"),
-        (["to=taken/mine.txt"], "is a file"),
-        (["to=runs/pretrain/base", "overwrite=true"], "holds files that are no export"),
-        (["to=runs", "overwrite=true"], "holds files that are no export"),
+    for place, *more in (
+        ("taken",),
+        ("taken", "overwrite=true"),
+        ("taken/mine.txt",),
+        ("runs/pretrain/base", "overwrite=true"),
+        ("runs", "overwrite=true"),
     ):
-        assert lmtransfer("export", "run=runs/pretrain/base", *words) == 2
-        assert reason in capsys.readouterr().err
+        assert lmtransfer("export", "run=runs/pretrain/base", f"to={place}", *more) == 2
+        message = capsys.readouterr().err
+        assert f"to={Path(place).resolve()}: " in message
+        assert "overwrite=true" not in message
     assert [path.name for path in taken.iterdir()] == ["mine.txt"]
     assert Path("runs/pretrain/base/checkpoints").is_dir()
 
@@ -548,21 +553,23 @@ def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "names"),
     [
-        (["run=runs/pretrain/nowhere", "to=x"], "there is no run directory"),
-        (["run=data", "to=x"], "is not a run directory"),
-        (["run=runs/pretrain/base", "to=x", "format=pickle"], "format=pickle: must be one of auto"),
-        (["run=runs/pretrain/base", "to=x", "checkpoint=first"], "checkpoint=first: must be best, last or null"),
-        (["run=runs/pretrain/base", "to=x", "checkpoint=best"], "has no checkpoint 'best'"),
-        (["run=runs/pretrain/base", "to=x", "results=nowhere"], "results=nowhere: no such folder"),
-        (["run=runs/pretrain/base", "to=onnx", "format=tensors"], "format=tensors with to=onnx"),
-        (["run=runs/pretrain/base"], "to"),
+        (["run=runs/pretrain/nowhere", "to=x"], ("runs/pretrain/nowhere",)),
+        (["run=data", "to=x"], ("data", "config.yaml")),
+        (["run=runs/pretrain/base", "to=x", "format=pickle"], ("format=pickle", "auto")),
+        (["run=runs/pretrain/base", "to=x", "checkpoint=first"], ("checkpoint=first", "best", "last", "null")),
+        (["run=runs/pretrain/base", "to=x", "checkpoint=best"], ("runs/pretrain/base", "'best'")),
+        (["run=runs/pretrain/base", "to=x", "results=nowhere"], ("results=nowhere",)),
+        (["run=runs/pretrain/base", "to=onnx", "format=tensors"], ("format=tensors", "to=onnx")),
+        (["run=runs/pretrain/base"], ("to: ",)),
     ],
 )
-def test_mistakes_are_one_message(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_message(
+    words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert lmtransfer("export", *words) == 2
     message = capsys.readouterr().err
-    assert reason in message
+    assert all(name in message for name in names), message
     assert "Traceback" not in message
     assert not Path("x").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from hashlib import sha256
@@ -18,6 +19,7 @@ from saved_encoder import load_encoder
 from transfer_world import TASK, lmtransfer, make_world, result
 
 from lmtransfer.data.batch import pack
+from lmtransfer.pretraining.continued import TakenHeads
 
 pytest.importorskip("transformers")
 
@@ -63,9 +65,8 @@ def cached() -> list[Path]:
 def test_a_folder_becomes_a_run(world: Path, made: tuple[Path, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("import", "source=bert", "name=mine") == 0
     out = capsys.readouterr().out
-    assert "imported BertEncoder (0.0M parameters, 2 layers of width 16)" in out
-    assert "with the heads of mlm + nsp" in out
-    assert f"vocabulary: {len(PIECES)} tokens; max_length: 24" in out
+    for name in ("BertEncoder", "2 layers", "width 16", "mlm + nsp", f"{len(PIECES)} tokens", "max_length: 24"):
+        assert name in out
     run = Path("runs/import/mine")
     found = result(run)
     assert found["command"] == "import"
@@ -103,7 +104,7 @@ def test_on_the_fly_is_the_same_and_happens_once(world: Path, capsys: pytest.Cap
     assert lmtransfer("import", "source=bert") == 0
     assert lmtransfer("finetune", *QUICK, "init=runs/import/bert", "name=a") == 0
     assert lmtransfer("finetune", *QUICK, "init=hf:bert", "name=b") == 0
-    assert "imported BertEncoder" in capsys.readouterr().err
+    assert "BertEncoder" in capsys.readouterr().err
     assert result("runs/finetune/a")["metrics"] == result("runs/finetune/b")["metrics"]
     (kept,) = cached()
     assert config("runs/finetune/b")["init"] == str(world / "cache" / "imported" / kept.name)
@@ -111,7 +112,7 @@ def test_on_the_fly_is_the_same_and_happens_once(world: Path, capsys: pytest.Cap
     written = (kept / "config.yaml").stat().st_mtime_ns
     shutil.copytree("bert", "elsewhere/bert")
     assert lmtransfer("probe", *QUICK, "init=hf:elsewhere/bert", "name=c") == 0
-    assert "imported BertEncoder" not in capsys.readouterr().err
+    assert "BertEncoder" not in capsys.readouterr().err
     assert cached() == [kept]
     assert (kept / "config.yaml").stat().st_mtime_ns == written
     tensors = load_file("bert/model.safetensors")
@@ -120,12 +121,15 @@ def test_on_the_fly_is_the_same_and_happens_once(world: Path, capsys: pytest.Cap
     assert lmtransfer("inspect", *TASK, "init=hf:bert") == 0
     assert len(cached()) == 2
     assert lmtransfer("finetune", *QUICK, "init=hf:elsewhere/bert", "name=b", "resume=true") == 0
-    assert "is finished; nothing is left to do" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "runs/finetune/b" in said
+    assert "finished" in said
 
 
 def test_it_is_measured_on_text(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("evaluate", "run=hf:bert", "hardware=exact") == 2
-    assert "was imported, and what it was trained on is not known here: give text" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("imported", "corpus=text", "corpus.path=")), said
     assert lmtransfer("evaluate", "run=hf:bert", *TEXT, "corpus.name=films", "hardware=exact", "name=e") == 0
     metrics = result("runs/evaluate/e")["metrics"]
     assert set(metrics) >= {"loss", "mlm", "nsp"}
@@ -135,14 +139,15 @@ def test_it_is_measured_on_text(world: Path, capsys: pytest.CaptureFixture[str])
 def test_an_encoder_alone_has_no_heads_to_ask(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_published(world / "body", "BertModel")
     assert lmtransfer("import", "source=body") == 0
-    assert "without heads of pretraining" in capsys.readouterr().out
+    assert "heads" in capsys.readouterr().out
     assert "objective" not in config("runs/import/body")
     assert lmtransfer("predict", "run=runs/import/body", "text=a [MASK]", "hardware=exact") == 2
-    assert "was not trained on a task" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("runs/import/body", "lmtransfer finetune")), said
     assert lmtransfer("finetune", *QUICK, "init=runs/import/body", "name=ft") == 0
     go_on = ["pretrain", "experiment=adapt", "init=runs/import/body", *TEXT, "train.seconds=null", "train.steps=1"]
     assert lmtransfer(*go_on, "objective.max_length=16", "hardware=exact", "name=on") == 0
-    assert "heads: mlm begin anew" in capsys.readouterr().err
+    assert str(TakenHeads((), (), ("mlm",))) in capsys.readouterr().err
 
 
 def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +156,7 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
     assert lmtransfer("import", "source=bert") == 0
     start = Path("runs/import/bert/checkpoints/last")
     assert lmtransfer("pretrain", "experiment=adapt", "init=hf:bert", *TEXT, *short, *still, "name=still") == 0
-    assert "heads: mlm came along" in capsys.readouterr().err
+    assert str(TakenHeads(("mlm",), (), ())) in capsys.readouterr().err
     before = load_file(start / "model.safetensors")
     after = load_file("runs/pretrain/still/checkpoints/last/model.safetensors")
     assert set(before) - set(after) == {"objectives.nsp.classifier.weight", "objectives.nsp.classifier.bias"}
@@ -164,9 +169,7 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     assert lmtransfer("report", "figures=false") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Going on with pretraining on text" in out
-    assert "after (finetuned) reaches" in out
-    assert "of before, which began from the run before" in out
+    assert re.search(r"\bon text\b.*\bafter \(finetuned\).*\bof before\b", out)
     table = Path("runs/report/report.md").read_text()
     assert "published + text" in table
     rows = {row["run"]: row for row in json.loads(Path("runs/report/report.json").read_text())["rows"]}
@@ -182,7 +185,7 @@ def test_a_discriminators_head_waits_for_its_objective(world: Path, capsys: pyte
     go_on = ["pretrain", "experiment=adapt", "init=runs/import/electra", *TEXT, "train.seconds=null", "train.steps=1"]
     still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0", "hardware=exact", "name=on"]
     assert lmtransfer(*go_on, *still, "objective=rtd", "objective.max_length=16") == 0
-    assert "heads: rtd came along in part" in capsys.readouterr().err
+    assert str(TakenHeads((), ("rtd",), ())) in capsys.readouterr().err
     after = load_file("runs/pretrain/on/checkpoints/last/model.safetensors")
     wanted = theirs["discriminator_predictions.dense.weight"]
     torch.testing.assert_close(after["objectives.rtd.dense.weight"], wanted, rtol=0, atol=1e-25)
@@ -191,7 +194,7 @@ def test_a_discriminators_head_waits_for_its_objective(world: Path, capsys: pyte
 def test_words_are_added(world: Path, made: tuple[Path, Any], capsys: pytest.CaptureFixture[str]) -> None:
     Path("words.txt").write_text("zyxotide\nboatyard\n")
     assert lmtransfer("import", "source=bert", "tokenizer.add=words.txt", "name=more") == 0
-    assert "2 of them added" in capsys.readouterr().out
+    assert f"{len(PIECES) + 2} tokens, 2 " in capsys.readouterr().out
     encoder, tokenizer, _ = load_encoder("runs/import/more")
     assert encoder.vocab_size == tokenizer.vocab_size == len(PIECES) + 2
     assert len(tokenizer.encode_ids(["zyxotide"])[0]) == 1
@@ -220,23 +223,24 @@ def test_mistakes_are_answered_and_leave_nothing_behind(world: Path, capsys: pyt
     broken("bare", model__safetensors=None)
     broken("larger", config__json=json.dumps(published | {"vocab_size": 500}))
     broken("cut", model__safetensors="abc")
-    for words, message in (
-        (["source=none/at/all"], "source=none/at/all: there is no such folder; give one that holds config.json"),
-        (["source=bert/config.json"], "source=bert/config.json: is a file"),
-        (["source=empty"], "source=empty: has no config.json"),
-        (["source=torn"], "torn/config.json"),
-        (["source=strange"], "model_type"),
-        (["source=mute"], "vocab.txt"),
-        (["source=bare"], "bare: holds no weights (model.safetensors or pytorch_model.bin"),
-        (["source=larger"], "embeddings.word_embeddings.weight has shape"),
-        (["source=cut"], "model.safetensors"),
-        (["source=bert", "tokenizer.add=none.txt"], "none.txt"),
-        (["source=bert", "name=../up"], "cannot name a run"),
-        (["source=bert", "model=bert_tiny"], "model=bert_tiny"),
-        ([], "source: missing"),
+    for words, names in (
+        (["source=none/at/all"], ("source=none/at/all", "config.json")),
+        (["source=bert/config.json"], ("source=bert/config.json: ",)),
+        (["source=empty"], ("source=empty", "config.json")),
+        (["source=torn"], ("torn/config.json",)),
+        (["source=strange"], ("model_type=strange",)),
+        (["source=mute"], ("vocab.txt",)),
+        (["source=bare"], ("bare: ", "model.safetensors", "pytorch_model.bin")),
+        (["source=larger"], ("embeddings.word_embeddings.weight", "[500, 16]")),
+        (["source=cut"], ("cut/model.safetensors",)),
+        (["source=bert", "tokenizer.add=none.txt"], ("none.txt",)),
+        (["source=bert", "name=../up"], ("name:", "'../up'")),
+        (["source=bert", "model=bert_tiny"], ("model=bert_tiny",)),
+        ([], ("source: ",)),
     ):
         assert lmtransfer("import", *words) == 2, words
-        assert message in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert all(name in said for name in names), said
         assert not Path("runs").exists()
     for words in (["finetune", *QUICK, "init=hf:torn"], ["predict", "run=hf:none/at/all", "text=a"]):
         assert lmtransfer(*words) == 2
@@ -246,10 +250,12 @@ def test_mistakes_are_answered_and_leave_nothing_behind(world: Path, capsys: pyt
     assert lmtransfer("import", "source=bert") == 0
     before = (Path("runs/import/bert") / "config.yaml").read_bytes()
     assert lmtransfer("import", "source=bert") == 2
-    assert "exists already: choose another name=" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("runs/import/bert", "name=")), said
     assert (Path("runs/import/bert") / "config.yaml").read_bytes() == before
     assert lmtransfer("import", "source=runs/import/bert", "name=again") == 2
-    assert "is a run directory of lmtransfer, and no published model" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("source=runs/import/bert", "init=")), said
 
 
 def test_a_name_on_the_hub_is_looked_for_in_its_cache_first(
@@ -260,8 +266,7 @@ def test_a_name_on_the_hub_is_looked_for_in_its_cache_first(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(world / "hub"))
     assert lmtransfer("import", "source=someone/tiny-bert") == 2
     err = capsys.readouterr().err
-    assert "source=someone/tiny-bert: there is no such folder, and it could not be had from the hub (" in err
-    assert "Give a folder that holds config.json" in err
+    assert all(name in err for name in ("source=someone/tiny-bert", "config.json", "(owner/name)")), err
     repository = world / "hub" / "models--someone--tiny-bert"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)

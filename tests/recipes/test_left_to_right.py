@@ -98,13 +98,12 @@ def test_an_attention_that_a_model_cannot_have_is_refused(capsys: pytest.Capture
     capsys.readouterr()
     assert lmtransfer(*TUNE, "init=runs/pretrain/gpt", "transfer.attention=bidirectional", "name=ft") == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "transfer.attention=bidirectional: GptEncoder has causal attention" in said
-    assert "use auto" in said
+    assert all(name in said for name in ("transfer.attention=bidirectional", "GptEncoder", "causal", "auto")), said
 
 
 def test_losses_that_share_no_attention_are_not_listed_together(capsys: pytest.CaptureFixture[str]) -> None:
     lm = "+objective.losses.lm._target_=lmtransfer.objectives.language_model.LanguageModel"
     assert lmtransfer(*TINY, lm, "name=run") == 2
     said = capsys.readouterr().err.strip()
-    assert "share no attention (mlm bidirectional, lm causal)" in said
+    assert "mlm bidirectional, lm causal" in said
     assert not Path("runs/pretrain/run").exists()

@@ -7,6 +7,7 @@ Nothing but the command line of lmtransfer is used here, so that nothing here ch
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import tarfile
@@ -159,9 +160,9 @@ def test_it_is_exported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture
         pytest.importorskip("transformers")
     assert lmtransfer("export", f"run=runs/{name}", f"to={tmp_path}/out", *known["words"]) == 0
     said = capsys.readouterr().out
-    assert "read back: " in said
+    assert re.search(r"\d+ texts", said)  # were compared
     if known["architecture"]:
-        assert f" as {known['architecture']}: " in said
+        assert any(known["architecture"] in line and re.search(r"\d+ texts", line) for line in said.splitlines())
         config = json.loads((tmp_path / "out" / "config.json").read_text())
         assert config["architectures"] == [known["architecture"]]
 
@@ -195,7 +196,7 @@ def test_whole_runs_are_finished(tmp_path: Path, capsys: pytest.CaptureFixture[s
         command, _, called = name.partition("/")
         words = [*INDEX["made"][name], f"name={called}", f"output_root={tmp_path}", "resume=true"]
         assert lmtransfer(command, *words) == 0
-        assert "is finished; nothing is left to do" in " ".join(capsys.readouterr().out.split())
+        assert "finished" in capsys.readouterr().out
         assert final(tmp_path / name) == before
 
 
@@ -209,10 +210,16 @@ def test_a_third_seed_is_added(tmp_path: Path) -> None:
     assert found["seeds"][:2] == old["seeds"]
 
 
+def _table(path: Path) -> list[str]:
+    """The rows of a table in Markdown, without its headings."""
+    _, _, *rows = (line for line in path.read_text().splitlines() if line.startswith("|"))
+    return rows
+
+
 @pytest.mark.slow
 def test_a_study_goes_on(tmp_path: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("runs/study", tmp_path / "study")
-    table = (tmp_path / "study/own/own.md").read_bytes()
+    table = _table(tmp_path / "study/own/own.md")
     _name_the_place(tmp_path / "study", place)
     noted = tmp_path / "study/own/study.json"
     noted.write_text(noted.read_text().replace(f"{place}/runs", str(tmp_path)))
@@ -223,15 +230,23 @@ def test_a_study_goes_on(tmp_path: Path, place: Path, capsys: pytest.CaptureFixt
         (tmp_path / "study/own/probe/masked" / gone / "result.json").unlink()
     assert lmtransfer(*INDEX["study"], f"output_root={tmp_path}") == 0
     assert capsys.readouterr().out.count(": finished") == 3
-    assert (tmp_path / "study/own/own.md").read_bytes() == table
+    assert _table(tmp_path / "study/own/own.md") == table
+
+
+def _facts(text: str) -> list[str]:
+    """The numbers, keys and names of a text, in order, without the words around them."""
+    words = (word.strip(".,;:()") for word in text.split())
+    return [word for word in words if re.search(r"[\d._]", word)]
 
 
 def test_all_of_them_are_reported(tmp_path: Path) -> None:
     """The tables are of the runs' own files, so they are what they were to the last digit; classes have other names."""
     assert lmtransfer("report", "runs=[runs,unfinished]", f"to={tmp_path}", "figures=false") == 0
     found, known = (json.loads(path.read_text()) for path in (tmp_path / "report.json", Path("expected/report.json")))
-    for row in (*found["rows"], *known["rows"]):
-        row["note"] = row["note"] and row["note"].partition("differing in model._target_")[0]
+    for report in (found, known):
+        report["answer"] = _facts(report["answer"])
+        for row in report["rows"]:
+            row["note"] = _facts(row["note"].partition("model._target_")[0]) if row["note"] else row["note"]
     assert found == known
     text = (tmp_path / "report.html").read_text()
     for config in [*Path("runs").rglob("config.yaml"), *Path("unfinished").rglob("config.yaml")]:
@@ -248,7 +263,8 @@ def test_all_of_them_are_drawn(tmp_path: Path) -> None:
 def test_two_of_them_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = "runs=[runs/finetune/single,runs/finetune/single/control]"
     assert lmtransfer("compare", runs, f"to={tmp_path}/page") == 0
-    assert capsys.readouterr().out.partition("As a page")[0] == Path("expected/compared.txt").read_text()
+    said = [fact for fact in _facts(capsys.readouterr().out) if str(tmp_path) not in fact]
+    assert said == _facts(Path("expected/compared.txt").read_text())
 
 
 @pytest.mark.parametrize("number", [0, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,7 +227,7 @@ def test_word_vectors_suit_every_family_with_a_table(model: str) -> None:
 def test_a_run_in_phases_is_transferred_and_reported_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*WORDS, "name=run") == 0
     said = capsys.readouterr().err
-    assert "skipgram (words, 30 %), then mlm (rest, 70 %)" in said
+    assert re.search(r"skipgram \(words, 30 %\).*mlm \(rest, 70 %\)", said)
     assert "  words  30 %" in said
     assert "  rest  100 %" in said
     tuning = ["finetune", *TASK, "init=runs/pretrain/run", "hardware=exact", "train.epochs=1", "name=ft"]
@@ -237,49 +238,57 @@ def test_a_run_in_phases_is_transferred_and_reported_like_any_other(capsys: pyte
     )
     assert lmtransfer("export", "run=runs/pretrain/run", "to=out") == 0
     card = Path("out/README.md").read_text()
-    assert "words (skipgram, 30 % of the budget), then rest (mlm, 70 % of the budget)" in card
+    assert re.search(r"words \(skipgram, 30 %.*rest \(mlm, 70 %", card)
     assert lmtransfer("report", "runs") == 0
     drawn = "".join(path.read_text() for path in Path("runs").rglob("pretraining-loss*.svg"))
     assert "phase rest" in drawn
 
 
-REFUSED = {
-    "shares": ("a: {share: 0.5}\nb: {share: 0.3}", [], "phases: the shares add up to 0.8 (0.5 + 0.3), and must to 1"),
-    "no share": ("a: {share: 1}\nb: {}", [], "phases.b.share: the other phases take 1 of the budget"),
-    "a share that is none": ("a: {share: -1}\nb: {share: 2}", [], "phases.a.share: -1.0 is not greater than 0"),
-    "unknown key": ("a: {share: 0.5, obiective: {}}\nb: {share: 0.5}", [], "did you mean 'objective'"),
-    "unknown setting": ("a: {share: 0.5, objective: {mask_prop: 0.3}}\nb: {share: 0.5}", [], "mask_prob"),
+REFUSED: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
+    "shares": ("a: {share: 0.5}\nb: {share: 0.3}", [], ("phases: ", "0.8", "0.5 + 0.3")),
+    "no share": ("a: {share: 1}\nb: {}", [], ("phases.b.share: ", " 1 ")),
+    "a share that is none": ("a: {share: -1}\nb: {share: 2}", [], ("phases.a.share: ", "-1.0")),
+    "unknown key": ("a: {share: 0.5, obiective: {}}\nb: {share: 0.5}", [], ("phases.a.obiective: ", "'objective'")),
+    "unknown setting": (
+        "a: {share: 0.5, objective: {mask_prop: 0.3}}\nb: {share: 0.5}",
+        [],
+        ("phases.a.objective.mask_prop: ", "'mask_prob'"),
+    ),
     "unknown objective": (
         "defaults: [{/objective@a.objective: skipgrams}, _self_]\na: {share: 0.5}\nb: {share: 0.5}",
         [],
-        "phases/bad.yaml: there is no objective/skipgrams; did you mean 'skipgram'?",
+        ("phases/bad.yaml", "objective/skipgrams", "'skipgram'"),
     ),
     "masks": (
         "a: {share: 0.5, objective: {mask_prob: 1.5}}\nb: {share: 0.5}",
         [],
-        "phases.a.objective.corruption.mask_prob: 1.5 is",
+        ("phases.a.objective.corruption.mask_prob: ", "1.5"),
     ),
-    "no phase": ("a: 3\nb: {share: 1}", [], "phases.a: 3 is no phase"),
-    "nothing after": ("a: {share: 0.5}\nb: {share: 0.5, embedding_after: {}}", [], "phases.b.embedding_after"),
-    "less than a step": ("a: {share: 0.01}\nb: {share: 0.99}", [], "phases.a.share: 0.01 of train.steps=10"),
-    "epochs": ("a: {share: 0.5}\nb: {share: 0.5}", ["train.steps=null", "train.epochs=2"], "train.epochs"),
+    "no phase": ("a: 3\nb: {share: 1}", [], ("phases.a: ", "3 ")),
+    "nothing after": ("a: {share: 0.5}\nb: {share: 0.5, embedding_after: {}}", [], ("phases.b.embedding_after: ",)),
+    "less than a step": ("a: {share: 0.01}\nb: {share: 0.99}", [], ("phases.a.share: ", "0.01", "train.steps=10")),
+    "epochs": ("a: {share: 0.5}\nb: {share: 0.5}", ["train.steps=null", "train.epochs=2"], ("train.epochs: ",)),
     "another direction": (
         "defaults: [{/objective@a.objective: backward_lm}, _self_]\na: {share: 0.5, objective: {max_length: 16}}\n"
         "b: {share: 0.5}",
         [],
-        "phases.a: objective=backward_lm needs backward",
+        ("phases.a: ", "objective=backward_lm"),
     ),
-    "rows": ("a: {share: 0.5, objective: {max_length: 99}}\nb: {share: 0.5}", [], "phases.a: objective.max_length=99"),
+    "rows": (
+        "a: {share: 0.5, objective: {max_length: 99}}\nb: {share: 0.5}",
+        [],
+        ("phases.a: ", "objective.max_length=99"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_and_why(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text, more, why = REFUSED[name]
+    text, more, names = REFUSED[name]
     Path("own/phases/bad.yaml").write_text(text + "\n")
     assert lmtransfer(*TINY, "--config-dir=own", "phases=bad", "name=run", *more) == 2
     said = capsys.readouterr().err.strip()
-    assert why in said
+    assert all(name in said for name in names), said
     assert len(said.splitlines()) <= 2, said
     assert not Path("runs/pretrain/run").exists()
 
@@ -290,7 +299,7 @@ def test_encoders_of_characters_have_no_table_to_learn_in(capsys: pytest.Capture
     assert lmtransfer(*words, *elmo, "name=run") == 2
     said = capsys.readouterr().err.strip()
     assert "phases.words: " in said
-    assert "reads" in said
+    assert "ElmoEncoder" in said
     assert "characters" in said
     assert len(said.splitlines()) == 1
 
@@ -299,7 +308,7 @@ def test_other_phases_are_another_run(capsys: pytest.CaptureFixture[str]) -> Non
     assert lmtransfer(*WORDS, "name=run") == 0
     capsys.readouterr()
     assert lmtransfer(*WORDS, "name=run", "phases.words.share=0.4", "resume=true") == 2
-    assert "phases.words.share was 0.3 when the run was started" in capsys.readouterr().err
+    assert re.search(r"phases\.words\.share .*\b0\.3 .*\b0\.4 ", capsys.readouterr().err)
 
 
 def test_phases_of_a_recipe_are_taken_back_by_null() -> None:
@@ -323,6 +332,6 @@ def test_an_interrupted_phase_is_not_taken_for_the_run(capsys: pytest.CaptureFix
     assert lmtransfer("finetune", *TASK, "init=runs/pretrain/cut", "hardware=exact", "train.epochs=1", "name=ft") == 2
     said = capsys.readouterr().err.strip()
     assert "runs/pretrain/cut" in said
-    assert "its phase 'words'" in said
+    assert "'words'" in said
     assert "resume=true" in said
     assert len(said.splitlines()) == 1

@@ -16,6 +16,7 @@ from transfer_world import lmtransfer, make_world, sentence
 
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.pretraining import course
+from lmtransfer.pretraining.continued import TakenHeads
 from lmtransfer.training import loop
 
 QUICK = [
@@ -131,7 +132,7 @@ def test_every_laptop_recipe_is_tried() -> None:
 def test_where_words_are_read_as_characters_there_is_no_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("pretrain", "experiment=elmo_laptop", "phases=words_then_masked", "name=run") == 2
     said = capsys.readouterr().err.strip()
-    assert "phases.words: ElmoEncoder reads words as characters, so it has no table of token embeddings" in said
+    assert all(name in said for name in ("phases.words: ", "ElmoEncoder", "characters")), said
     assert len(said.splitlines()) == 1
 
 
@@ -183,7 +184,8 @@ def test_gone_on_with_it_is_the_same_to_the_last_bit(words: list[str], step: int
 def test_a_smaller_generator_cannot_begin_as_the_encoder(capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*GENERATOR_FIRST, "phases.replaced.objective.losses.rtd.generator_size=0.5", "name=run") == 2
     said = capsys.readouterr().err.strip()
-    assert "rtd.generator_start=encoder copies the encoder's layers into the generator, which has 0.5 of" in said
+    for name in ("rtd.generator_start=encoder", " 0.5 ", "rtd.generator_size=1.0", "generator_start=random"):
+        assert name in said
     assert len(said.splitlines()) == 1
 
 
@@ -195,7 +197,7 @@ def test_it_may_begin_as_another_run_ended(capsys: pytest.CaptureFixture[str]) -
     still = ["optimizer=adamw", "optimizer.learning_rate=1e-30", "optimizer.weight_decay=0", "train.steps=1"]
     capsys.readouterr()
     assert lmtransfer(*words, *set_start, *still, "init=runs/pretrain/first", "name=second") == 0
-    assert "heads: rtd came along in part" in capsys.readouterr().err
+    assert str(TakenHeads((), ("rtd",), ())) in capsys.readouterr().err
     first, second = saved("first"), saved("second")
     torch.testing.assert_close(second["objectives.rtd.generator.project.weight"], second["encoder.project.weight"])
     head = "dense.weight"

@@ -36,9 +36,9 @@ def test_the_metrics_are_those_of_the_best_checkpoint(text_world: Path) -> None:
     assert read[0] == read[1]  # by which compare knows that both were measured on the same tokens
     assert main(["compare", "runs/pretrain/a", "runs/evaluate/e", "to=page"]) == 0
     (said,) = [
-        line for line in json.loads(next(Path("page").glob("*.json")).read_text())["missing"] if "no diff" in line
+        line for line in json.loads(next(Path("page").glob("*.json")).read_text())["missing"] if "eval_tokens" in line
     ]
-    assert said == "no difference: the sides were measured otherwise: eval_tokens (100000 against none)"
+    assert "eval_tokens (100000 " in said
 
 
 def test_without_validation_the_last_checkpoint_is_named(text_world: Path) -> None:

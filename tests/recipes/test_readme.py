@@ -125,7 +125,7 @@ def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFix
     report = (world / "runs/report/report.html").read_text(encoding="utf-8")
     for name in ("first-ft", "imdb-probe", "imdb-ft", "mine-ft", "objective.mask_prob"):
         assert name in report
-    assert "Pretraining helped" in captured.out or "difference" in captured.out
+    assert "difference" in captured.out
 
 
 def problems(cfg: DictConfig, command: str) -> list[str]:

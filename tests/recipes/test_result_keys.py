@@ -13,7 +13,7 @@ from transfer_world import TASK, lmtransfer, make_world, result
 
 COMMON = {"command", "task", "split", "metrics", "main_metric", "control", "seconds", "tokens", "tokens_per_second"}
 COMMON |= {"num_parameters"}
-PRETRAINED = COMMON | {"checkpoint", "checkpoint_step", "steps", "epochs", "unigram_entropy", "attention"}
+PRETRAINED = COMMON | {"checkpoint", "checkpoint_step", "steps", "epochs", "unigram_entropy", "attention", "flops"}
 OVER_SEEDS = {"seeds", "mean", "median", "deviation", "n"}
 TRAINED = COMMON | {"higher_is_better", "seed", "pretraining_seed", "learning_rate", "labels", "majority_label"}
 TRAINED |= {"num_train", "num_held_out", "num_scored", "num_truncated", "chosen_by", "chosen_score", "chosen_step"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from refusals import refuses
 from safetensors.torch import load_file, save_file
 from saved_encoder import load_encoder
 from transfer_world import QUICK, TASK, lmtransfer, make_world, result, write_split
@@ -46,7 +48,7 @@ def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.Captu
     assert found["majority"]["accuracy"] == pytest.approx(0.6)
     assert (found["num_train"], found["num_held_out"], found["num_scored"]) == (108, 12, 60)
     assert (found["task"], found["split"], found["main_metric"]) == ("toy", "dev", "accuracy")
-    assert "checkpoint chosen by accuracy (ties: loss) on held-out training examples" in capsys.readouterr().out
+    assert re.search(r"checkpoint .*\baccuracy\b.*\bheld-out training examples", capsys.readouterr().out)
     keys = {"step", "tokens", "seconds", "loss", "learning_rate", "tokens_per_second"}
     assert all(keys <= set(line) for line in _metrics("runs/finetune/ft"))
 
@@ -148,7 +150,7 @@ def test_learning_rates_are_chosen_on_held_out_labels_with_as_many_tries_for_the
             for rate in (1e-6, 2e-2)
         }
         assert part["learning_rate"] == max(mean, key=lambda rate: mean[rate])
-    assert "learning rate chosen by accuracy (ties: loss) on held-out training examples" in found["chosen_by"]
+    assert re.search(r"learning rate .*\baccuracy\b.*\bheld-out training examples", found["chosen_by"])
     config = yaml.safe_load(Path("runs/finetune/ft/seed-1/config.yaml").read_text())
     assert config["optimizer"]["learning_rate"] == found["learning_rate"]
     assert (config["seed"], config["seeds"], config["learning_rates"]) == (1, 1, None)
@@ -158,13 +160,14 @@ def test_without_a_choice_all_labels_are_trained_on(world: Path) -> None:
     assert lmtransfer("finetune", *QUICK, "checkpoint=last", "name=ft") == 0
     found = result("runs/finetune/ft")
     assert (found["num_train"], found["num_held_out"]) == (120, 0)
-    assert found["chosen_by"] == "nothing was chosen: the end of training"
+    assert "accuracy" not in found["chosen_by"]
+    assert "end of training" in found["chosen_by"]
 
 
 def test_choosing_on_what_is_reported_is_said(world: Path) -> None:
     assert lmtransfer("finetune", *QUICK, "task.dev_from_train=null", "name=ft") == 0
     found = result("runs/finetune/ft")
-    assert found["chosen_by"] == "checkpoint chosen by accuracy (ties: loss) on dev, which is also what is reported"
+    assert re.search(r"checkpoint .*\baccuracy\b.*\bdev, .*\balso\b", found["chosen_by"])
     assert found["num_train"] == 120
     lines = _metrics("runs/finetune/ft")
     best = max(line["validation/accuracy"] for line in lines if "validation/accuracy" in line)
@@ -267,48 +270,50 @@ def test_labels_are_matched_by_name(world: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     renamed = [*TASK[:3], "task.labels=[yes,no]", "task.label_values=[p,n]", TASK[5]]
     assert lmtransfer("evaluate", "run=runs/finetune/ft", *renamed, "name=other") == 2
-    assert "tells apart negative, positive; the task's labels are yes, no" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("negative, positive", "yes, no", "task.labels")), said
 
 
 def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("finetune", *QUICK, "name=ft") == 0
     write_split(Path("data/test.tsv"), 50, seed=2, values=("-1", "-1"))
     assert lmtransfer("evaluate", "run=runs/finetune/ft") == 2
-    assert "split test: 50 of 50 examples have no gold answer" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("split test", "50 of 50")), said
     assert not Path("runs/evaluate").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "names"),
     [
-        (["init=null"], "init: give the run directory of a pretrained encoder"),
+        (["init=null"], ("init: ", "init=runs/pretrain/<name>", "tokenizer_from=")),
         (
             ["init=null", "model=bert_tiny", "tokenizer_from=runs/pretrain/base", "control=true"],
-            "control=true without init",
+            ("control=true", "init"),
         ),
-        (["model=bert_tiny"], "model= and init= are both given"),
-        (["init=runs/pretrain/none"], "there is no run directory"),
-        (["init=data"], "is not a run directory"),
-        (["checkpoint=first"], "checkpoint=first: must be best or last"),
-        (["checkpoint=last", "train.patience=2"], "train.patience"),
-        (["learning_rates=[0]"], "learning_rates=[0]"),
-        (["learning_rates=0.1"], "learning_rates=0.1"),
-        (["task.num_train=1000"], "task.num_train=1000: the training split has 120 examples"),
-        (["task.max_length=600"], "task.max_length=600: the encoder reads at most 24 tokens"),
-        (["transfer.layers=7", "transfer.pooling=mean"], "transfer.layers=7"),
-        (["transfer.pooling=average"], "transfer.pooling"),
-        (["split=train"], "split=train"),
-        (["split=validation"], "split=validation: task toy has train, dev, test"),
-        (["optimizer.learning_rat=1"], "learning_rate"),
-        (["task.files.train=data/none.tsv"], "no file"),
+        (["model=bert_tiny"], ("model=", "init=")),
+        (["init=runs/pretrain/none"], ("runs/pretrain/none",)),
+        (["init=data"], ("data", "config.yaml")),
+        (["checkpoint=first"], ("checkpoint=first", "best", "last")),
+        (["checkpoint=last", "train.patience=2"], ("train.patience", "checkpoint=best")),
+        (["learning_rates=[0]"], ("learning_rates=[0]",)),
+        (["learning_rates=0.1"], ("learning_rates=0.1",)),
+        (["task.num_train=1000"], ("task.num_train=1000", "120 examples")),
+        (["task.max_length=600"], ("task.max_length=600", "24 tokens")),
+        (["transfer.layers=7", "transfer.pooling=mean"], ("transfer.layers=7",)),
+        (["transfer.pooling=average"], ("transfer.pooling", "average")),
+        (["split=train"], ("split=train",)),
+        (["split=validation"], ("split=validation", "toy", "train, dev, test")),
+        (["optimizer.learning_rat=1"], ("optimizer.learning_rat=1", "learning_rate'")),
+        (["task.files.train=data/none.tsv"], ("data/none.tsv", "task.files.train=")),
     ],
 )
 def test_mistakes_are_one_message_and_leave_nothing(
-    world: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    world: Path, capsys: pytest.CaptureFixture[str], words: list[str], names: tuple[str, ...]
 ) -> None:
     assert lmtransfer("finetune", *QUICK, *words, "name=ft") == 2
     captured = capsys.readouterr().err
-    assert message in captured
+    assert all(name in captured for name in names), captured
     assert "Traceback" not in captured
     assert not Path("runs/finetune").exists()
 
@@ -322,11 +327,13 @@ def test_training_from_scratch_takes_a_run_s_tokenizer(world: Path) -> None:
 
 def test_evaluate_says_what_it_needs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("evaluate", "run=runs/pretrain/base") == 2
-    assert "was not trained on a task" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("runs/pretrain/base", "lmtransfer finetune")), said
     assert lmtransfer("finetune", *QUICK, "name=ft") == 0
     assert lmtransfer("evaluate", "run=runs/finetune/ft", "name=e") == 0
     assert lmtransfer("evaluate", "run=runs/finetune/ft", "name=e") == 2
-    assert "exists already" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("runs/evaluate/e", "name=")), said
     assert lmtransfer("evaluate", "run=runs/finetune/ft", "name=e", "overwrite=true") == 0
 
 
@@ -341,7 +348,8 @@ def test_a_run_directory_can_be_moved(world: Path) -> None:
 def test_a_run_of_several_seeds_is_no_starting_point(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("finetune", *QUICK, "seeds=2", "name=ft") == 0
     assert lmtransfer("probe", *QUICK, "init=runs/finetune/ft", "name=p") == 2
-    assert "has several seeds: name one of them, such as" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("runs/finetune/ft", "seed-0")), said
     assert lmtransfer("probe", *QUICK, "init=runs/finetune/ft/seed-1", "name=p") == 0
 
 
@@ -355,18 +363,18 @@ def test_load_encoder_gives_the_run_s_weights(world: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "names"),
     [
-        (lambda weights: weights.pop("encoder.pooler.dense.bias"), "pooler.dense.bias is missing"),
-        (lambda weights: weights.update({"encoder.extra": torch.zeros(1)}), "extra is not in the model"),
-        (lambda weights: weights.update({"encoder.pooler.dense.bias": torch.zeros(2)}), r"bias has shape \[2\]"),
+        (lambda weights: weights.pop("encoder.pooler.dense.bias"), ("pooler.dense.bias",)),
+        (lambda weights: weights.update({"encoder.extra": torch.zeros(1)}), ("extra",)),
+        (lambda weights: weights.update({"encoder.pooler.dense.bias": torch.zeros(2)}), ("pooler.dense.bias", "[2]")),
     ],
 )
-def test_an_encoder_tensor_that_does_not_fit_is_named(world: Path, change: Any, message: str) -> None:
+def test_an_encoder_tensor_that_does_not_fit_is_named(world: Path, change: Any, names: tuple[str, ...]) -> None:
     weights = _weights("runs/pretrain/base", "last")
     change(weights)
     Checkpoints(Path("runs/pretrain/base/checkpoints")).save("last", tensors={"model": weights}, state={"step": 1})
-    with pytest.raises(CheckpointError, match=message):
+    with refuses(CheckpointError, *names):
         load_encoder("runs/pretrain/base")
 
 

@@ -19,7 +19,7 @@ def test_a_run_with_wordpiece_is_exported_as_bert(text_world: Path, capsys: pyte
     assert (tokenizer.kind, tokenizer.num_pieces) == ("wordpiece", 64)
     capsys.readouterr()
     assert lmtransfer("export", "run=runs/pretrain/wp", "to=out") == 0
-    assert "verified with transformers" in capsys.readouterr().out
+    assert f"transformers {transformers.__version__}" in capsys.readouterr().out
     theirs = transformers.BertTokenizer.from_pretrained("out")
     text = "The boat lay on shore number 7, all day!"
     assert theirs(text)["input_ids"][1:-1] == tokenizer.encode(text).ids.tolist()

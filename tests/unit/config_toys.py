@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from os import system  # noqa: F401 - a foreign object that a hostile config might try to reach through this module
 from pathlib import Path  # noqa: F401 - and a foreign class
 from textwrap import dedent
@@ -39,6 +40,16 @@ class Inherits(Net):
 
 def not_a_class() -> None:
     """Refused as a target."""
+
+
+def check_problems(problems: Sequence[str], expected: Mapping[str, Sequence[str]]) -> None:
+    """Exactly these keys must have a problem, one each, which names what is expected of it, whatever its words."""
+    found = dict(problem.split(": ", 1) for problem in problems)
+    assert len(found) == len(problems), f"a key has several problems: {problems}"
+    assert found.keys() == expected.keys(), f"found {sorted(found)}, expected {sorted(expected)}"
+    for key, names in expected.items():
+        missing = [name for name in names if name not in found[key]]
+        assert not missing, f"{key}: {found[key]!r} does not name {missing}"
 
 
 def write_tree(folder: Path, files: dict[str, str]) -> Path:

@@ -1,10 +1,11 @@
-"""A tokenizer of hashed words, made-up text, and stores of given tokens, for tests of corpora."""
+"""A tokenizer of hashed words, made-up text, stores of given tokens, and notes by their noun, for tests of corpora."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,15 @@ from lmtransfer.tokenizers.base import Encoding
 _WORDS = [
     a + b + c for a in ("ba", "ke", "mo", "tri") for b in ("l", "st", "nd", "r") for c in ("a", "en", "ow", "ish")
 ]
+
+_T = TypeVar("_T")
+
+
+def by_noun(notes: Mapping[str, _T], *nouns: str) -> dict[str, _T]:
+    """Notes by the one of ``nouns`` that their kind has, whatever words stand around it; others by their kind."""
+    found = {next((noun for noun in nouns if noun in kind), kind): value for kind, value in notes.items()}
+    assert len(found) == len(notes), f"two kinds have one noun: {list(notes)}"
+    return found
 
 
 class WordTokenizer:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from config_toys import write_tree
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config import paths
 from lmtransfer.config.budget import effective_train, settle_budget
@@ -52,18 +53,19 @@ def test_a_budget_repeated_on_the_command_line_still_wins() -> None:
 
 
 def test_two_budgets_on_the_command_line_are_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"train\.steps=5 and train\.tokens=7 are set on the command line"):
+    with refuses(ConfigError, "train.steps=5", "train.tokens=7", "command line") as raised:
         settled("timed", ["train.steps=5", "train.tokens=7"], steps=5, tokens=7, seconds=600)
+    assert "train.seconds" not in str(raised.value)
 
 
 def test_two_budgets_in_an_experiment_are_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"train\.steps=5 and train\.seconds=9 are set in the config files"):
+    with refuses(ConfigError, "train.steps=5", "train.seconds=9", "files"):
         settled("timed", [], steps=5, seconds=9)
 
 
 def test_a_budget_set_to_null_on_the_command_line_is_none() -> None:
     assert settled("timed", ["train.seconds=null", "train.steps=5"], steps=5) == {"steps": 5}
-    with pytest.raises(ConfigError, match=r"there is no budget; set one of train\.steps, "):
+    with refuses(ConfigError, "train.steps", "train.tokens", "train.epochs", "train.seconds"):
         effective_train(OmegaConf.create({"train": {"seconds": None}}), primary="open", overrides=[])
 
 

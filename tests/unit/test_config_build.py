@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from config_toys import Inherits, Net, Part
+from config_toys import Inherits, Net, Part, check_problems
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import ConfigError
@@ -58,34 +59,34 @@ def test_every_problem_is_listed_with_its_full_key() -> None:
     wrong = node(dim="abc", nrom="pre", norm="pots", limit=None, rate=None, part=part(siez=1), _partial_=True)
     with pytest.raises(ConfigError) as error:
         build(wrong)
-    assert set(error.value.problems) == {
-        "model.dim: 'abc' is not an integer",
-        "model.nrom: Net takes no such argument; did you mean 'norm'? "
-        "it takes: vocab_size, dim, rate, norm, limit, part, parts",
-        "model.norm: 'pots' is not one of pre, post",
-        "model.rate: null is not a number",
-        "model.part.siez: Part takes no such argument; did you mean 'size'? it takes: size, shape",
-        "model.part.size: missing: Part needs it",
-        "model._partial_: is not supported; a component is its _target_ and the arguments of that class",
-        "model.vocab_size: missing: Net needs it",
+    expected = {
+        "model.dim": ("'abc'", "integer"),
+        "model.nrom": ("Net", "'norm'", "vocab_size, dim, rate, norm, limit, part, parts"),
+        "model.norm": ("'pots'", "pre, post"),
+        "model.rate": ("null", "number"),
+        "model.part.siez": ("Part", "'size'", "size, shape"),
+        "model.part.size": ("Part",),
+        "model._partial_": ("_target_",),
+        "model.vocab_size": ("Net",),
     }
+    check_problems(error.value.problems, expected)
 
 
 def test_missing_values_and_broken_references_are_problems() -> None:
     with pytest.raises(ConfigError) as error:
         build(node(dim="???", rate="${nowhere}"), vocab_size=1)
-    assert error.value.problems[0] == "model.dim: missing: give model.dim=<value>"
-    assert error.value.problems[1].startswith("model.rate: cannot be resolved: ")
+    check_problems(error.value.problems, {"model.dim": ("model.dim=<value>",), "model.rate": ("nowhere",)})
+    assert error.value.problems[0].startswith("model.dim: ")
 
 
 def test_an_argument_from_both_sides_is_a_problem() -> None:
-    with pytest.raises(ConfigError, match=r"model\.vocab_size: is supplied by the command; leave it out"):
+    with refuses(ConfigError, "model.vocab_size: ", "command"):
         build(node(vocab_size=5), vocab_size=100)
     assert build(node(vocab_size=None), vocab_size=100).vocab_size == 100
 
 
 def test_a_node_without_target_is_no_component() -> None:
-    with pytest.raises(ConfigError, match="model: needs a component"):
+    with refuses(ConfigError, "model: ", "_target_", "{'dim': 3}"):
         build(OmegaConf.create({"model": {"dim": 3}}).model)
 
 

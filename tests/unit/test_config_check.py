@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_toys import write_tree
+from config_toys import check_problems, write_tree
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from refusals import refuses
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
@@ -105,14 +106,21 @@ def test_all_problems_are_listed_at_once_in_the_order_of_their_keys(conf: Path) 
         "trian",
         "verbose",
     ]
-    by_key = dict(problem.split(": ", 1) for problem in found)
-    assert by_key["train.steps"] == "-3 is not greater than 0"
-    assert by_key["train.stpes"].startswith("there is no such key; did you mean 'steps'? ")
-    assert by_key["trian"].startswith("there is no such key; did you mean 'train'? ")
-    assert by_key["hardware.precision"] == "'bf61' is not one of auto, fp32, bf16, fp16"
-    assert by_key["limit"] == "1.5 is not an integer"
-    assert by_key["verbose"] == "1 is not true or false"
-    assert by_key["objective.losses.guess.size"] == "missing: give objective.losses.guess.size=<value>"
+    expected = {
+        "hardware.precision": ("'bf61'", "auto, fp32, bf16, fp16"),
+        "limit": ("1.5", "integer"),
+        "model.depth": ("Net",),
+        "model.dim": ("'abc'", "integer"),
+        "name": ("true", "text"),
+        "objective.losses.guess.size": ("objective.losses.guess.size=<value>",),
+        "seed": ("'x'", "integer"),
+        "share": ("'much'", "number"),
+        "train.steps": ("-3", " 0"),
+        "train.stpes": ("'steps'",),
+        "trian": ("'train'",),
+        "verbose": ("1", "true", "false"),
+    }
+    check_problems(found, expected)
 
 
 def test_what_was_written_loosely_is_put_right(conf: Path) -> None:
@@ -123,17 +131,17 @@ def test_what_was_written_loosely_is_put_right(conf: Path) -> None:
 
 
 def test_a_setting_of_another_command_is_unknown_here(conf: Path) -> None:
-    assert problems(composed(conf, "+train.batch_examples=3"))[0].startswith("train.batch_examples: there is no such")
+    found = problems(composed(conf, "+train.batch_examples=3"))
+    check_problems(found, {"train.batch_examples": ("steps, seconds, batch_tokens, eval_tokens",)})
 
 
 def test_a_value_in_place_of_a_group_is_a_problem(conf: Path) -> None:
-    assert problems(composed(conf, "train=5")) == [
-        "train: 5 stands where a group of keys should: steps, seconds, batch_tokens, eval_tokens"
-    ]
+    found = problems(composed(conf, "train=5"))
+    check_problems(found, {"train": ("5", "steps, seconds, batch_tokens, eval_tokens")})
 
 
 def test_a_component_that_is_not_there_is_a_problem(conf: Path) -> None:
-    assert problems(composed(conf, "~model")) == ["model: missing: choose one with model=<name>"]
+    check_problems(problems(composed(conf, "~model")), {"model": ("model=<name>",)})
 
 
 def test_a_component_that_is_null_is_an_answer(conf: Path) -> None:
@@ -144,25 +152,22 @@ def test_a_component_that_is_null_is_an_answer(conf: Path) -> None:
 
 def test_added_components_are_welcome_and_checked(conf: Path) -> None:
     added = "+objective.losses.more={_target_:config_toys.Part,size:big}"
-    assert problems(composed(conf, added)) == ["objective.losses.more.size: 'big' is not an integer"]
+    check_problems(problems(composed(conf, added)), {"objective.losses.more.size": ("'big'", "integer")})
 
 
 def test_hostile_targets_are_problems_like_others(conf: Path) -> None:
     found = problems(composed(conf, "model._target_=os.system", "seed=x"))
-    assert found[0].startswith("model._target_: 'os.system' is not allowed")
-    assert found[1] == "seed: 'x' is not an integer"
+    check_problems(found, {"model._target_": ("'os.system'", "LMTRANSFER_ALLOW"), "seed": ("'x'", "integer")})
 
 
 def test_unknown_keys_from_files_are_found_too(conf: Path) -> None:
     write_tree(conf, {"experiment/mine.yaml": "# @package _global_\ntrian:\n  steps: 3\n"})
-    assert problems(composed(conf, "+experiment=mine"))[0].startswith(
-        "trian: there is no such key; did you mean 'train'"
-    )
+    check_problems(problems(composed(conf, "+experiment=mine")), {"trian": ("'train'",)})
 
 
 def test_runtime_arguments_are_not_missing_and_others_are(conf: Path) -> None:
     cfg = OmegaConf.create({"model": {"_target_": "config_toys.Part"}})
-    with pytest.raises(ConfigError, match=r"model\.size: missing: Part needs it"):
+    with refuses(ConfigError, "model.size: ", "Part"):
         check(cfg, primary="train", nodes={"model": {"vocab_size"}})
     check(cfg, primary="train", nodes={"model": {"size"}})
     check(cfg, primary="train")  # the command does not build it, and may know more

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from config_toys import write_tree
 from hydra import compose, initialize_config_dir
+from refusals import refuses
 
 from lmtransfer.config.overrides import quoted, read
 from lmtransfer.errors import ConfigError
@@ -82,16 +83,16 @@ def test_info_takes_no_override_as_its_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "names"),
     [
-        (["--multrun"], "there is no option --multrun; did you mean '--multirun'"),
-        (["-cd"], "the option -cd needs a value"),
-        (["-c", "jb"], "the option -c has no 'jb'; did you mean 'job'"),
-        (["--experimental-rerun", "x.pickle"], "there is no option --experimental-rerun"),
-        (["--config-path", "x"], "there is no option --config-path"),
+        (["--multrun"], ("--multrun", "'--multirun'")),
+        (["-cd"], ("-cd", "value")),
+        (["-c", "jb"], ("-c", "'jb'", "'job'")),
+        (["--experimental-rerun", "x.pickle"], ("--experimental-rerun", "--help, -h, --multirun")),
+        (["--config-path", "x"], ("--config-path", "--help, -h, --multirun")),
     ],
+    ids=["misspelt", "without its value", "misspelt value", "of hydra, not ours", "another of hydra, not ours"],
 )
-def test_wrong_options_are_answered(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
+def test_wrong_options_are_answered(words: list[str], names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, *names):
         read(words)
-    assert str(error.value).startswith(message)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from refusals import refuses
 
 from lmtransfer.config.phases import phases_of, settle_phases
 from lmtransfer.errors import ConfigError
@@ -121,8 +122,8 @@ def test_shares_end_where_they_say_and_the_last_at_the_end() -> None:
         ({"a": {"share": 0.5, "train": {"batch_tokens": 0}}, "b": {"share": 0.5}}, "phases.a.train.batch_tokens: "),
         ({"a": {"share": 0.5, "train": 512}, "b": {"share": 0.5}}, "phases.a.train: "),
         ({"a": {"share": 0.5, "embedding_after": {"deviation": 0}}, "b": {"share": 0.5}}, "after.deviation: "),
-        ({"a": {"share": 0.6}, "b": {"share": 0.6}}, "phases: the shares add up to 1.2 (0.6 + 0.6)"),
-        ({"a": {"share": 0.7}, "b": {"share": 0.5}, "c": {}}, "phases.c.share: the other phases take 1.2"),
+        ({"a": {"share": 0.6}, "b": {"share": 0.6}}, "phases: "),
+        ({"a": {"share": 0.7}, "b": {"share": 0.5}, "c": {}}, "phases.c.share: "),
         ({"a": {"share": "${nowhere}"}, "b": {"share": 0.5}}, "phases.a.share: "),
     ],
 )
@@ -133,13 +134,19 @@ def test_what_is_wrong_is_said_in_one_line_by_its_key(phases: Any, key: str) -> 
     assert key in caught.value.problems[0]
 
 
+def test_shares_that_do_not_add_up_are_shown_with_their_sum() -> None:
+    with refuses(ConfigError, "phases: ", "1.2", "0.6 + 0.6"):
+        settle_phases(config({"a": {"share": 0.6}, "b": {"share": 0.6}}))
+    with refuses(ConfigError, "phases.c.share: ", "1.2", "0.7 + 0.5"):
+        settle_phases(config({"a": {"share": 0.7}, "b": {"share": 0.5}, "c": {}}))
+
+
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         settle_phases(config({"a": {"share": -1, "restrat": True}, "b": {"objective": {"mask_prop": 0.1}}}))
     said = "\n".join(caught.value.problems)
-    for key in ("phases.a.share", "phases.a.restrat", "phases.b.objective.mask_prop"):
-        assert key in said
-    assert "did you mean 'restart'" in said
+    for name in ("phases.a.share", "phases.a.restrat", "'restart'", "phases.b.objective.mask_prop"):
+        assert name in said
     with pytest.raises(ConfigError) as caught:
         settle_phases(config({"a": {}, "b": {}, "c": {"share": 0.2}}))
     assert [problem.partition(":")[0] for problem in caught.value.problems] == ["phases.a.share", "phases.b.share"]

@@ -4,6 +4,7 @@ import sys
 
 import config_toys
 import pytest
+from refusals import refuses
 
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError, DataError
@@ -36,40 +37,47 @@ def test_classes_of_allowed_packages_are_found(allow_toys: None) -> None:
     ],
 )
 def test_other_packages_are_refused_by_name(target: str) -> None:
-    with pytest.raises(ConfigError, match=r"model\._target_: '.*' is not allowed; .*LMTRANSFER_ALLOW"):
+    with refuses(ConfigError, "model._target_: ", f"'{target}'", "LMTRANSFER_ALLOW"):
         resolve(target, key="model")
 
 
 def test_a_refused_package_is_not_even_imported(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hostile_module.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="is not allowed"):
+    with refuses(ConfigError, "'hostile_module.Anything'", "LMTRANSFER_ALLOW"):
         resolve("hostile_module.Anything")
     assert "hostile_module" not in sys.modules
 
 
 @pytest.mark.parametrize("target", ["config_toys.system", "config_toys.Path", "config_toys.not_a_class"])
 def test_foreign_objects_in_allowed_modules_are_refused(target: str, allow_toys: None) -> None:
-    with pytest.raises(ConfigError, match="is not a class defined under"):
+    with refuses(ConfigError, f"'{target}'", "class", "torch.optim, somewhere_else, config_toys") as raised:
         resolve(target)
+    assert "LMTRANSFER_ALLOW" not in str(raised.value)
 
 
-@pytest.mark.parametrize("target", ["lmtransfer.config.target.os.system", "lmtransfer.launch.sys.exit"])
-def test_walking_through_an_allowed_module_is_refused(target: str) -> None:
-    with pytest.raises(ConfigError, match="does not exist"):
+@pytest.mark.parametrize(
+    ("target", "module"),
+    [
+        ("lmtransfer.config.target.os.system", "lmtransfer.config.target"),
+        ("lmtransfer.launch.sys.exit", "lmtransfer.launch"),
+    ],
+)
+def test_walking_through_an_allowed_module_is_refused(target: str, module: str) -> None:
+    with refuses(ConfigError, f"'{target}'", f"'{module}'", "package"):
         resolve(target)
 
 
 @pytest.mark.parametrize("target", [None, 3, "", "lmtransfer", "lmtransfer..errors", "lmtransfer.errors.Data Error"])
 def test_what_is_no_path_of_a_class_is_said(target: object) -> None:
-    with pytest.raises(ConfigError, match="is not the path of a class"):
+    with refuses(ConfigError, f"{target!r}", "package.module.Class"):
         resolve(target)
 
 
 def test_misspelt_classes_and_modules_are_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'DataError'"):
+    with refuses(ConfigError, "'lmtransfer.errors.DataEror'", "'DataError'"):
         resolve("lmtransfer.errors.DataEror")
-    with pytest.raises(ConfigError, match="did you mean 'errors'"):
+    with refuses(ConfigError, "'lmtransfer.erors.DataError'", "'errors'"):
         resolve("lmtransfer.erors.DataError")
 
 
@@ -77,5 +85,5 @@ def test_a_package_that_is_not_installed_is_named(tmp_path, monkeypatch: pytest.
     (tmp_path / "needy_module.py").write_text("import a_package_nobody_has\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("LMTRANSFER_ALLOW", "needy_module")
-    with pytest.raises(ConfigError, match="needs the package 'a_package_nobody_has', which is not installed"):
+    with refuses(ConfigError, "'needy_module.Anything'", "'a_package_nobody_has'"):
         resolve("needy_module.Anything")

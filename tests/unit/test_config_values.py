@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from refusals import refuses
 
 from lmtransfer.config.values import BROKEN, Misfit, convert, describe
 
@@ -43,33 +44,39 @@ def test_a_value_becomes_what_the_annotation_wants(value: Any, annotation: Any, 
 
 
 @pytest.mark.parametrize(
-    ("value", "annotation", "message"),
+    ("value", "annotation", "names"),
     [
-        ("abc", int, "'abc' is not an integer"),
-        (1.5, int, "1.5 is not an integer"),
-        (float("inf"), int, "inf is not an integer"),
-        (float("nan"), int, "nan is not an integer"),
-        (True, int, "true is not an integer"),
-        (True, float, "true is not a number"),
-        (True, str, "true is not text"),
-        ("1", float, "'1' is not a number"),
-        (None, int, "null is not an integer"),
-        (0, bool, "0 is not true or false"),
-        ("x", int | None, "'x' is not an integer or null"),
-        ("pots", Literal["post", "pre"], "'pots' is not one of post, pre"),
-        (1, Literal[True], "1 is not True"),
-        ("ab", list[int], "'ab' is not a list (each item an integer)"),
-        ([1, "b"], list[int], "'b' is not an integer"),
-        ([1], tuple[int, int], "[1] is not a list of 2: an integer, an integer"),
-        ([1], dict[str, int], "[1] is not a mapping (each value an integer)"),
-        ("x", Misfit, "'x' is not a component (a node whose _target_ is a Misfit)"),
-        (None, Misfit, "null is not a component (a node whose _target_ is a Misfit)"),
+        ("abc", int, ("'abc'", "integer")),
+        (1.5, int, ("1.5", "integer")),
+        (float("inf"), int, ("inf", "integer")),
+        (float("nan"), int, ("nan", "integer")),
+        (True, int, ("true", "integer")),
+        (True, float, ("true", "number")),
+        (True, str, ("true", "text")),
+        ("1", float, ("'1'", "number")),
+        (None, int, ("null", "integer")),
+        (0, bool, ("0", "true", "false")),
+        ("x", int | None, ("'x'", "integer", "null")),
+        ("pots", Literal["post", "pre"], ("'pots'", "post, pre")),
+        (1, Literal[True], ("1", "True")),
+        ("ab", list[int], ("'ab'", "list", "integer")),
+        ([1, "b"], list[int], ("'b'", "integer")),
+        ([1], tuple[int, int], ("[1]", "list of 2", "integer")),
+        ([1], dict[str, int], ("[1]", "mapping", "integer")),
+        ("x", Misfit, ("'x'", "component", "_target_", "Misfit")),
+        (None, Misfit, ("null", "component", "_target_", "Misfit")),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_a_value_that_does_not_fit_is_said_in_words(value: Any, annotation: Any, message: str) -> None:
-    with pytest.raises(Misfit) as error:
+def test_a_value_that_does_not_fit_is_said_in_words(value: Any, annotation: Any, names: tuple[str, ...]) -> None:
+    with refuses(Misfit, *names):
         convert(value, annotation)
-    assert str(error.value) == message
+
+
+def test_of_a_list_only_the_item_that_does_not_fit_is_shown() -> None:
+    with refuses(Misfit, "'b'") as raised:
+        convert([1, "b"], list[int])
+    assert "[" not in str(raised.value)
 
 
 def test_a_built_component_fits_every_annotation_that_is_not_about_plain_data() -> None:
@@ -77,7 +84,7 @@ def test_a_built_component_fits_every_annotation_that_is_not_about_plain_data() 
     assert convert(component, Misfit) is component
     assert convert([component], list[Misfit]) == [component]
     assert convert(component, Misfit | None) is component
-    with pytest.raises(Misfit, match="is not an integer"):
+    with refuses(Misfit, "integer"):
         convert(component, int)
 
 
@@ -87,4 +94,5 @@ def test_a_broken_value_fits_all_since_its_problem_is_known() -> None:
 
 
 def test_descriptions_name_each_kind_once() -> None:
-    assert describe(int | float | int) == "an integer or a number"
+    words = describe(int | float | int)
+    assert words.count("integer") == words.count("number") == 1

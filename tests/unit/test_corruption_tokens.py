@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from objective_fakes import NUM_PIECES, NumberTokenizer
+from refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import NoCorruption
@@ -129,15 +130,16 @@ def test_no_corruption_leaves_rows_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "names"),
     [
-        ({"mask_prob": 0.0}, r"objective\.mask_prob=0\.0"),
-        ({"mask_prob": 1.5}, r"objective\.mask_prob=1\.5"),
-        ({"max_predictions": 0}, "max_predictions=0"),
-        ({"mask_share": 0.8, "random_share": 0.3}, r"mask_share=0\.8 and .*random_share=0\.3"),
-        ({"random_share": -0.1}, r"random_share=-0\.1"),
+        ({"mask_prob": 0.0}, ("objective.mask_prob=0.0",)),
+        ({"mask_prob": 1.5}, ("objective.mask_prob=1.5",)),
+        ({"max_predictions": 0}, ("max_predictions=0",)),
+        ({"mask_share": 0.8, "random_share": 0.3}, ("mask_share=0.8", "random_share=0.3")),
+        ({"random_share": -0.1}, ("random_share=-0.1",)),
     ],
+    ids=["no mask_prob", "mask_prob above 1", "max_predictions", "shares above 1", "share below 0"],
 )
-def test_bad_numbers_are_refused_by_name(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_bad_numbers_are_refused_by_name(changes: dict[str, float], names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, *names):
         TokenMasking(**changes, tokenizer=TOKENIZER)  # type: ignore[arg-type]

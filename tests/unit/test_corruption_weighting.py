@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 from objective_fakes import NUM_PIECES, CasedTokenizer, NumberTokenizer, random_documents, store_of
+from refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.store.token_shares import token_information
@@ -147,9 +148,9 @@ def test_what_is_refused() -> None:
         def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
             raise AssertionError
 
-    with pytest.raises(ConfigError, match=r"corruption.weighting=loss is not allowed: use one of uniform, rare"):
+    with refuses(ConfigError, "objective.corruption.weighting=loss", "uniform, rare"):
         TokenMasking(weighting="loss", tokenizer=TOKENIZER)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"corruption.weighting=rare: Alike draws all units alike"):
+    with refuses(ConfigError, "objective.corruption.weighting=rare", "Alike"):
         TokenMasking(weighting="rare", selection=Alike(), tokenizer=TOKENIZER)
 
 

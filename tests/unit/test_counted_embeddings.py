@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from objective_fakes import bert, store_of
+from refusals import refuses
 from torch import nn
 
 from lmtransfer.data.store.store import MixedStore
@@ -148,7 +149,7 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_values_out_of_range_are_refused_by_name(settings: dict, key: str) -> None:
-    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+    with refuses(ConfigError, key):
         CountedEmbeddings(**settings)
 
 

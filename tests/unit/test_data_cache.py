@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from data_fakes import WordTokenizer, made_up_documents, write_text
+from data_fakes import WordTokenizer, by_noun, made_up_documents, write_text
+from refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
@@ -107,7 +108,7 @@ def test_statistics(tmp_path: Path) -> None:
         len(document[start:stop].split()) for document in documents for start, stop in sentence_spans(document)
     )
     last_line = path.read_bytes().count(b"\n")
-    assert found.notes == {"NUL characters dropped": {"count": 1, "first": f"{path}:{last_line}"}}
+    assert by_noun(found.notes, "NUL") == {"NUL": {"count": 1, "first": f"{path}:{last_line}"}}
 
 
 def test_duplicates_are_counted_in_bounded_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +278,7 @@ class _DyingTokenizer(WordTokenizer):
 
 def test_a_worker_killed_for_want_of_memory_is_one_clear_error(tmp_path: Path) -> None:
     source = corpus(write_text(tmp_path / "a.txt", made_up_documents(100)))
-    with pytest.raises(DataError, match="a worker process was killed.*fewer"):
+    with refuses(DataError, "corpus=made up", "num_workers", "2"):
         prepare(source, _DyingTokenizer(), cache_dir=tmp_path / "cache", num_workers=2)
 
 
@@ -289,28 +290,30 @@ class _FullDiskTokenizer(WordTokenizer):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_full_disk_is_one_clear_error(tmp_path: Path, workers: int) -> None:
     source = corpus(write_text(tmp_path / "a.txt", made_up_documents(100)))
-    with pytest.raises(DataError, match="cache_dir: cannot write .* \\(No space left on device\\); make room"):
-        prepare(source, _FullDiskTokenizer(), cache_dir=tmp_path / "cache", num_workers=workers)
+    folder = tmp_path / "cache"
+    with refuses(DataError, "cache_dir: ", str(folder), "No space left on device", "LMTRANSFER_CACHE"):
+        prepare(source, _FullDiskTokenizer(), cache_dir=folder, num_workers=workers)
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     source = corpus(write_text(tmp_path / "a.txt", made_up_documents(100)))
-    with pytest.raises(DataError, match="cache_dir: cannot write"):
-        prepare(source, WordTokenizer(), cache_dir=tmp_path / "file" / "cache", num_workers=0)
+    folder = tmp_path / "file" / "cache"
+    with refuses(DataError, "cache_dir: ", str(folder), "LMTRANSFER_CACHE"):
+        prepare(source, WordTokenizer(), cache_dir=folder, num_workers=0)
 
 
 @pytest.mark.parametrize("content", ["", "\n \n\n", "\x00\n"])
 def test_a_corpus_without_text(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.txt").write_text(content)
-    with pytest.raises(DataError, match="corpus=made up: there is no text in it"):
+    with refuses(DataError, "corpus=made up", str(tmp_path / "a.txt")):
         prepare(corpus(tmp_path / "a.txt"), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
 
 
 def test_a_corpus_shorter_than_a_row(tmp_path: Path) -> None:
     source = corpus(write_text(tmp_path / "a.txt", ["Five words are in here."]))
     assert prepare(source, WordTokenizer(), cache_dir=tmp_path, num_workers=0, min_tokens=5).train.num_tokens == 5
-    with pytest.raises(DataError, match="has 5 tokens, and one row needs 6"):
+    with refuses(DataError, "corpus=made up", "5 tokens", "6"):
         prepare(source, WordTokenizer(), cache_dir=tmp_path, num_workers=0, min_tokens=6)
 
 
@@ -331,12 +334,12 @@ def test_bad_bytes_in_the_middle_stop_it_and_lose_nothing(tmp_path: Path) -> Non
     path.write_bytes(good + b"\n\ncaf\xe9\n")
     line = path.read_bytes().count(b"\n")
     for workers in (0, 2):
-        with pytest.raises(DataError, match=rf"a\.txt:{line}: not UTF-8"):
+        with refuses(DataError, f"{path}:{line}: ", "UTF-8"):
             prepare(corpus(path), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=workers)
     prepared = prepare(
         corpus(path, encoding_errors="replace"), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0
     )
-    assert prepared.statistics.notes["lines with bytes that are not UTF-8, replaced"]["first"] == f"{path}:{line}"
+    assert by_noun(prepared.statistics.notes, "UTF-8")["UTF-8"]["first"] == f"{path}:{line}"
 
 
 def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +395,7 @@ class TestTokenizer:
         assert len(train) < len(documents)
 
     def test_a_failed_training_leaves_nothing(self, tmp_path: Path, source: FileCorpus) -> None:
-        with pytest.raises(DataError, match="supports at most"):
+        with refuses(DataError, "tokenizer.vocab_size=100000", "tokenizer.allow_fewer=true"):
             tokenizer_for(source, self.trainer(vocab_size=100_000), cache_dir=tmp_path / "cache")
         assert [path for path in (tmp_path / "cache" / "tokenizers").iterdir() if path.is_dir()] == []
 
@@ -420,7 +423,7 @@ def test_who_waits_for_another_process_says_so(
     with cache.writing(folder):
         assert capsys.readouterr().err == ""
         waiting.start()
-        while "waiting" not in said:
+        while "\n" not in said:
             said += capsys.readouterr().err
             time.sleep(0.01)
         assert not entered.is_set()

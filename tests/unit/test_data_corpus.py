@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_fakes import made_up_documents, write_text
+from data_fakes import by_noun, made_up_documents, write_text
+from refusals import refuses
 
 from lmtransfer.data.corpora import corpus as corpus_module
 from lmtransfer.data.corpora import sources as digests
@@ -55,7 +56,7 @@ def test_formats_may_be_mixed_and_unknown_suffixes_are_text(tmp_path: Path) -> N
     (tmp_path / "b.raw").write_text("Two.")
     source = FileCorpus(path=[str(tmp_path / "a.jsonl"), str(tmp_path / "b.raw")], split_unit="document")
     assert texts(source) == ["One.", "Two."]
-    with pytest.raises(DataError, match=r"a\.jsonl:1"):
+    with refuses(DataError, f"{tmp_path / 'a.jsonl'}:1", "`body`", "corpus.text_field"):
         texts(corpus(tmp_path / "a.jsonl", text_field="body"))
 
 
@@ -192,10 +193,11 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, monkeypa
 
 def test_bad_settings_are_all_named_at_once(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a.txt", ["One."])
-    with pytest.raises(ConfigError) as raised:
+    names = ("corpus.max_documents=0", "corpus.max_words=-1", "corpus.validation_fraction=1.0")
+    with refuses(ConfigError, *names) as raised:
         corpus(path, max_documents=0, max_words=-1, validation_fraction=1.0)
+    assert isinstance(raised.value, ConfigError)
     assert len(raised.value.problems) == 3
-    assert "corpus.max_words=-1" in str(raised.value)
 
 
 def test_notes_and_progress_of_a_pass(tmp_path: Path) -> None:
@@ -205,5 +207,5 @@ def test_notes_and_progress_of_a_pass(tmp_path: Path) -> None:
     assert source.fraction_read() is None
     for _ in range(2):  # a second pass counts anew
         assert len(texts(source)) == 2
-        assert source.notes.counts == {"byte order marks dropped": 1, "NUL characters dropped": 1}
+        assert by_noun(source.notes.counts, "byte order", "NUL") == {"byte order": 1, "NUL": 1}
         assert source.fraction_read() == 1.0

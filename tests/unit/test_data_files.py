@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import lzma
+import os
 import sys
 from pathlib import Path
 
 import pytest
 import zstandard
+from data_fakes import by_noun
+from refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import Meter, find_file, open_binary
@@ -41,7 +45,7 @@ def test_a_file_cut_short_is_an_error_that_names_it(tmp_path: Path, suffix: str)
     data = COMPRESS[suffix]("".join(f"line {number * 7919}\n" for number in range(20_000)).encode())
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(DataError, match=rf"a\.txt{suffix}: damaged or cut short"):
+    with refuses(DataError, f"{path}: ", "damaged"):
         list(read_lines(path))
 
 
@@ -49,7 +53,7 @@ def test_a_file_cut_short_is_an_error_that_names_it(tmp_path: Path, suffix: str)
 def test_what_is_not_compressed_at_all_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(b"plain text\n" * 100)
-    with pytest.raises(DataError, match="damaged or cut short"):
+    with refuses(DataError, f"{path}: ", "damaged"):
         list(read_lines(path))
 
 
@@ -64,17 +68,16 @@ def test_a_missing_zstandard_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "a.txt.zst"
     path.write_bytes(COMPRESS[".zst"](b"x"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    message = r"a.txt.zst: the package zstandard is not installed: pip install 'lmtransfer\[zstd\]'$"
-    with pytest.raises(DataError, match=message):
+    command = "pip install 'lmtransfer[zstd]'"
+    with refuses(DataError, f"{path}: ", "package zstandard", command) as raised:
         list(read_lines(path))
+    assert str(raised.value).endswith(command)
 
 
 def test_bad_bytes_stop_at_their_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("fine\ncaf\u00e9\n".encode() + "caf\u00e9 au lait\n".encode("latin-1"))
-    with pytest.raises(
-        DataError, match=r"a\.txt:3: not UTF-8 at byte 3 of the line: e9 20 61 75.*encoding_errors=replace"
-    ):
+    with refuses(DataError, f"{path}:3: ", "UTF-8", "byte 3 ", "e9 20 61 75", "encoding_errors=replace"):
         list(read_lines(path))
 
 
@@ -87,14 +90,13 @@ def test_bad_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
         "ok",
         "\ufffd\ufffd",
     ]
-    kind = "lines with bytes that are not UTF-8, replaced"
-    assert notes.as_dict() == {kind: {"count": 2, "first": f"{path}:1"}}
+    assert by_noun(notes.as_dict(), "UTF-8") == {"UTF-8": {"count": 2, "first": f"{path}:1"}}
 
 
 def test_utf16_is_recognised(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("hello".encode("utf-16"))
-    with pytest.raises(DataError, match="looks like UTF-16"):
+    with refuses(DataError, f"{path}:1: ", "UTF-16", "encoding_errors=replace"):
         list(read_lines(path))
 
 
@@ -103,7 +105,7 @@ def test_a_byte_order_mark_is_dropped_and_counted(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n")
     notes = Notes()
     assert list(read_lines(path, notes=notes)) == [(1, "one"), (2, "\ufefftwo")]
-    assert notes.counts == {"byte order marks dropped": 1}
+    assert by_noun(notes.counts, "byte order") == {"byte order": 1}
 
 
 def test_a_line_of_ten_megabytes(tmp_path: Path) -> None:
@@ -122,5 +124,6 @@ def test_the_meter_counts_compressed_bytes(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read"), open_binary(tmp_path / "gone.txt"):
+    path = tmp_path / "gone.txt"
+    with refuses(DataError, f"{path}: ", os.strerror(errno.ENOENT)), open_binary(path):
         pass

@@ -7,7 +7,9 @@ from typing import Any
 
 import datasets
 import pytest
+from data_fakes import by_noun
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
@@ -39,7 +41,7 @@ def test_files_are_found_compressed(tmp_path: Path) -> None:
     corpus = shipped("imdb_unsup", tmp_path)
     assert isinstance(corpus, DataFolderCorpus)
     assert [document.text for document in corpus.documents()] == ["One.", "Two."]
-    assert corpus.notes.counts == {"NUL characters dropped": 1}
+    assert by_noun(corpus.notes.counts, "NUL") == {"NUL": 1}
     assert corpus.fraction_read() == 1.0
     assert sorted(map(corpus.is_validation, corpus.documents())) == [False, True]
     assert corpus.fingerprint() != shipped("imdb_unsup", tmp_path, max_documents=1).fingerprint()
@@ -56,19 +58,15 @@ def test_the_hub_is_the_other_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FROM_THE_FOLDER)
 @pytest.mark.parametrize("with_root", [False, True])
 def test_a_missing_source_names_both_ways(tmp_path: Path, name: str, with_root: bool) -> None:
-    with pytest.raises(DataError) as raised:
-        list(shipped(name, tmp_path if with_root else None).documents())
-    message = str(raised.value)
-    assert f"corpus={name}" in message
-    assert "data_root=" in message
-    assert "LMTRANSFER_DATA" in message
-    assert "train" in message
-    assert "hub" in message
-    assert str(tmp_path) in message if with_root else "no data folder is set" in message
+    root = tmp_path / "mine"
+    root.mkdir()
+    with refuses(DataError, f"corpus={name}", "data_root=", "LMTRANSFER_DATA", "train", "hub") as raised:
+        list(shipped(name, root if with_root else None).documents())
+    assert (str(root) in str(raised.value)) == with_root
 
 
 def test_a_data_root_that_is_not_there_is_never_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data_root=.*typo: no such folder"):
+    with refuses(DataError, f"data_root={tmp_path / 'typo'}", "LMTRANSFER_DATA"):
         shipped("imdb_unsup", tmp_path / "typo")
 
 

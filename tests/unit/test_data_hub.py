@@ -8,7 +8,9 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from data_fakes import by_noun
 from datasets.arrow_writer import ArrowWriter
+from refusals import refuses
 
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.errors import DataError
@@ -53,7 +55,7 @@ def test_a_folder_of_save_to_disk(tmp_path: Path) -> None:
     corpus = hub(saved(tmp_path / "saved"), line_break="<br />")
     assert texts(corpus) == ["One.", "Two.\nThree.", "Four."]
     assert [document.key for document in corpus.documents()][1] == f"{tmp_path / 'saved'}[train]:row 3"
-    assert corpus.notes.counts == {"empty documents skipped": 2, "NUL characters dropped": 1}
+    assert by_noun(corpus.notes.counts, "empty documents", "NUL") == {"empty documents": 2, "NUL": 1}
     assert corpus.fraction_read() == 1.0
 
 
@@ -63,7 +65,7 @@ def test_a_folder_of_save_to_disk_with_splits(tmp_path: Path) -> None:
         {name: datasets.Dataset.from_dict({"text": rows}) for name, rows in splits.items()}
     ).save_to_disk(tmp_path / "d")
     assert texts(hub(tmp_path / "d", split="unsupervised")) == ["Two."]
-    with pytest.raises(DataError, match=r"cannot be loaded.*'gone'"):
+    with refuses(DataError, "corpus=test", str(tmp_path / "d"), "'gone'"):
         texts(hub(tmp_path / "d", split="gone"))
 
 
@@ -91,7 +93,7 @@ def test_a_published_validation_split_is_held_out_whole_and_nothing_else_is(tmp_
     corpus = hub(folder, validation_split="validation", **settings)
     sides = [(document.text, corpus.is_validation(document)) for document in corpus.documents()]
     assert sides == [("One.", False), ("Two.", False), ("Held out.", True)]
-    assert corpus.notes.counts == {"training documents left out, copies of held-out ones": 1}
+    assert by_noun(corpus.notes.counts, "copies") == {"copies": 1}
     assert texts(hub(folder, validation_split="validation", max_documents=1, **settings)) == ["One.", "Held out."]
     assert corpus.fingerprint() != hub(folder, **settings).fingerprint()
 
@@ -99,18 +101,15 @@ def test_a_published_validation_split_is_held_out_whole_and_nothing_else_is(tmp_
 @pytest.mark.parametrize("streaming", [False, True])
 def test_what_is_missing_names_the_hub_and_the_local_way(streaming: bool) -> None:
     corpus = hub("nobody/nothing", subset="sub", streaming=streaming)
-    with pytest.raises(DataError) as raised:
+    names = ("corpus=test", "nobody/nothing, sub, train", "hub", "HF_HOME", "corpus.dataset=<folder>")
+    with refuses(DataError, *names, "corpus=text corpus.path="):
         corpus.open()
-    message = str(raised.value)
-    for part in ("corpus=test", "nobody/nothing, sub, train", "hub", "HF_HOME", "corpus.dataset=<folder>"):
-        assert part in message
-    assert "corpus=text corpus.path=" in message
-    with pytest.raises(DataError, match="cannot be loaded"):
+    with refuses(DataError, *names):
         corpus.fingerprint()
 
 
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no column `body` \(found: id, text\); set corpus\.text_field"):
+    with refuses(DataError, "`body`", "id, text", "corpus.text_field"):
         texts(hub(saved(tmp_path / "s"), text_field="body"))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_fakes import write_store
+from refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
@@ -77,13 +78,13 @@ def test_what_is_torn_is_refused(tmp_path: Path) -> None:
     tokens = folder / "shard-00001" / "tokens.npy"
     whole = tokens.read_bytes()
     tokens.write_bytes(whole[:-2])
-    with pytest.raises(DataError, match=rf"tokens\.npy: expected {len(whole)} bytes, found {len(whole) - 2}"):
+    with refuses(DataError, f"{tokens}: ", f"{len(whole)} bytes", f"{len(whole) - 2} bytes"):
         TokenStore.open(folder)
     tokens.unlink()
-    with pytest.raises(DataError, match="found no file"):
+    with refuses(DataError, f"{tokens}: ", f"{len(whole)} bytes", "file"):
         TokenStore.open(folder)
     tokens.write_bytes(whole)
     TokenStore.open(folder)
     (folder / "manifest.json").unlink()
-    with pytest.raises(DataError, match="no complete token store"):
+    with refuses(DataError, f"{folder}: ", "manifest.json", "prepare"):
         TokenStore.open(folder)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from objective_fakes import NumberTokenizer, bert
+from refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError
@@ -153,10 +154,10 @@ def test_candidates_are_the_most_probable_pieces_of_a_plain_pass(
 
 
 def test_mistakes_are_one_message(learner: PretrainingLearner) -> None:
-    with pytest.raises(DataError, match=r"'4 5 6': has no \[MASK\]"):
+    with refuses(DataError, "'4 5 6'", "[MASK]"):
         _filler(learner).fill(["4 5 6"])
-    with pytest.raises(DataError, match="66 tokens with its marks, and the model reads 64"):
+    with refuses(DataError, "66 tokens", "64", "model.max_length"):
         _filler(learner).fill(["[MASK] " * 64])
     for top_k in (0, 87):
-        with pytest.raises(ConfigError, match=f"top_k={top_k} is not allowed: use 1 to 86"):
+        with refuses(ConfigError, f"top_k={top_k}", " 1 ", " 86"):
             _filler(learner, top_k=top_k)

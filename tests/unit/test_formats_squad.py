@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.answer_places import listed
@@ -47,22 +48,22 @@ def test_questions_with_without_and_with_hidden_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "complaint"),
+    ("wrong", "names"),
     [
-        (("Bob", 7), "answer_start=7 is ' Bo', not 'Bob'"),
-        (("Bob", 900), "answer_start=900 is outside of the passage, not 'Bob'"),
-        (("left.", -5), "answer_start=-5 is outside of the passage, not 'left.'"),
-        ((" ", 3), "the answer ' ' is empty"),
+        (("Bob", 7), ["answer_start=7", "' Bo'", "'Bob'"]),
+        (("Bob", 900), ["answer_start=900", "passage", "'Bob'"]),
+        (("left.", -5), ["answer_start=-5", "passage", "'left.'"]),
+        ((" ", 3), ["' '", "empty"]),
     ],
+    ids=["misplaced", "after the passage", "before the passage", "empty"],
 )
-def test_misplaced_answers_are_refused_or_set_aside(tmp_path: Path, wrong: tuple[str, int], complaint: str) -> None:
+def test_misplaced_answers_are_refused_or_set_aside(tmp_path: Path, wrong: tuple[str, int], names: list[str]) -> None:
     path = written(tmp_path, document(qa("a", wrong, ("Ann", 0)), qa("b", wrong), qa("c", ("Bob", 8))))
-    with pytest.raises(DataError) as refused:
+    with refuses(DataError, str(path), "2 of 4", "task.bad_answers=skip") as refused:
         read_squad(path, bad_answers="refuse")
-    assert f"{path}: 2 of 4 gold answers" in str(refused.value)
-    assert f"question a: {complaint}" in str(refused.value)
-    assert f"question b: {complaint}" in str(refused.value)
-    assert "task.bad_answers=skip" in str(refused.value)
+    lines = str(refused.value).splitlines()
+    for question in ("question a:", "question b:"):
+        assert any(all(name in line for name in (question, *names)) for line in lines)
 
     read = read_squad(path, bad_answers="skip")
     assert [example.id for example in read.examples] == ["a", "c"]
@@ -73,9 +74,8 @@ def test_misplaced_answers_are_refused_or_set_aside(tmp_path: Path, wrong: tuple
 
 def test_many_misplaced_answers_make_a_short_message(tmp_path: Path) -> None:
     path = written(tmp_path, document(*(qa(f"q{number}", ("Bob", 0)) for number in range(1234))))
-    with pytest.raises(DataError, match="1,234 of 1,234") as refused:
+    with refuses(DataError, "1,234 of 1,234", "1,231 more") as refused:
         read_squad(path, bad_answers="refuse")
-    assert "and 1,231 more" in str(refused.value)
     assert str(refused.value).count("\n") == 5
     assert listed([f"q{number}" for number in (1, 1, 2, 3, 4)], most=2) == "q1, q2 and 2 more"
 
@@ -83,10 +83,9 @@ def test_many_misplaced_answers_make_a_short_message(tmp_path: Path) -> None:
 def test_ids_differ(tmp_path: Path) -> None:
     both = document(qa("a", ("Ann", 0)))
     both["data"] += document(qa("b", ("Ann", 0)), qa("a", ("Bob", 8)))["data"]
-    with pytest.raises(DataError) as refused:
+    places = ("data[1].paragraphs[0].qas[1]", "data[0].paragraphs[0].qas[0]")
+    with refuses(DataError, *places, "question a"):
         read_squad(written(tmp_path, both), bad_answers="skip")
-    assert "data[1].paragraphs[0].qas[1] (question a)" in str(refused.value)
-    assert "data[0].paragraphs[0].qas[0] (question a)" in str(refused.value)
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
@@ -94,44 +93,44 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "names"),
     [
-        (changed("question", " \n"), "qas[0].question (question a): is empty"),
-        (changed("question", None), "qas[0].question (question a): must be a text; it is null"),
-        (changed("question", "half \ud83d"), "character 5 is half of a surrogate pair"),
-        (changed("id", ""), "qas[0].id: is empty"),
-        (changed("id", True), "qas[0].id: must be a text; it is true"),
-        (changed("answers", None), "qas[0].answers (question a): must be a list; it is null"),
-        (changed("answers", ["Ann"]), 'answers[0] (question a): must be an object; it is "Ann"'),
-        (changed("answers", [{"text": "Ann"}]), "answers[0] (question a): no key 'answer_start'; there are text"),
-        (changed("answers", [{"text": "Ann", "answer_start": "0"}]), 'must be a whole number; it is "0"'),
-        (changed("is_impossible", True), "is_impossible is true and there are 1 answers"),
-        (changed("is_impossible", "no"), 'must be true or false; it is "no"'),
-        (document(qa("a", is_impossible=False)), "is_impossible is false and there are 0 answers"),
-        (document(qa("a"), context=""), "paragraphs[0].context: is empty"),
-        ({"data": {"title": "T"}}, "data: must be a list"),
-        ({"dota": []}, "no key 'data'; there are dota"),
-        ([1], "must be an object; it is [1]"),
-        ('{"data": [],\n "data": []}', "has the key 'data' twice"),
-        ('{"data": [\n  {"title": oops}]}', "dev.json:2:13: not JSON (Expecting value)"),
-        ('{"data": []}\n{"data": []}', "dev.json:2:1: not JSON (Extra data); one object a line is another format"),
-        ('{"data": [', "dev.json:1:11: not JSON"),
-        (" ", "is empty; one JSON object is expected"),
-        ("[" * 200_000, "not JSON that can be read"),
+        (changed("question", " \n"), ("qas[0].question (question a)", "empty")),
+        (changed("question", None), ("qas[0].question (question a)", "text", "null")),
+        (changed("question", "half \ud83d"), ("qas[0].question (question a)", "character 5", "\\ud83d")),
+        (changed("id", ""), ("qas[0].id", "empty")),
+        (changed("id", True), ("qas[0].id", "text", "true")),
+        (changed("answers", None), ("qas[0].answers (question a)", "list", "null")),
+        (changed("answers", ["Ann"]), ("answers[0] (question a)", "object", '"Ann"')),
+        (changed("answers", [{"text": "Ann"}]), ("answers[0] (question a)", "'answer_start'", "text")),
+        (changed("answers", [{"text": "Ann", "answer_start": "0"}]), ("answers[0].answer_start", "number", '"0"')),
+        (changed("is_impossible", True), ("qas[0] (question a)", "is_impossible", "true", "1 answer")),
+        (changed("is_impossible", "no"), ("qas[0].is_impossible (question a)", "true", "false", '"no"')),
+        (document(qa("a", is_impossible=False)), ("qas[0] (question a)", "is_impossible", "false", "0 answer")),
+        (document(qa("a"), context=""), ("paragraphs[0].context", "empty")),
+        ({"data": {"title": "T"}}, ("data", "list", '{"title": "T"}')),
+        ({"dota": []}, ("'data'", "dota")),
+        ([1], ("object", "[1]")),
+        ('{"data": [],\n "data": []}', ("'data'", "data, data")),
+        ('{"data": [\n  {"title": oops}]}', ("dev.json:2:13", "JSON", "Expecting value")),
+        ('{"data": []}\n{"data": []}', ("dev.json:2:1", "JSON", "Extra data", ".jsonl")),
+        ('{"data": [', ("dev.json:1:11", "JSON")),
+        (" ", ("JSON", "empty")),
+        ("[" * 200_000, ("JSON",)),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_is_malformed_is_named(tmp_path: Path, value: Any, message: str) -> None:
+def test_what_is_malformed_is_named(tmp_path: Path, value: Any, names: tuple[str, ...]) -> None:
     path = written(tmp_path, value)
-    with pytest.raises(DataError) as refused:
+    with refuses(DataError, *names) as refused:
         read_squad(path, bad_answers="skip")
     assert str(refused.value).startswith(str(path))
-    assert message in str(refused.value)
 
 
 def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
     path.write_bytes(b'{"data":\n "caf\xe9"}')
-    with pytest.raises(DataError, match="dev.json:2: not UTF-8 at byte 6 of the line: e9 22 7d"):
+    with refuses(DataError, "dev.json:2", "UTF-8", "byte 6", "e9 22 7d"):
         load_json(path)
 
 
@@ -146,7 +145,7 @@ def test_compressed_files_marks_and_foreign_characters(tmp_path: Path) -> None:
     assert read[0] == read[1] == read[2]
     assert read[0][0].answers == (GoldSpan("\u4e2d\u6587", 7, 9),)
     (tmp_path / "cut.json.xz").write_bytes(lzma.compress(raw)[:-20])
-    with pytest.raises(DataError, match="damaged or cut short"):
+    with refuses(DataError, "cut.json.xz", "end-of-stream"):  # lzma's word for a file that was cut
         read_squad(tmp_path / "cut.json.xz")
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from objective_fakes import random_documents, store_of
 from objective_table import NAMES, built
+from refusals import refuses
 from task_fakes import labels_head, random_examples
 from torch.nn import functional
 
@@ -161,7 +162,7 @@ def test_text_stops_at_its_share_of_the_budget(store: TokenStore) -> None:
 
 @pytest.mark.parametrize("until", [0.0, -0.1, 1.01])
 def test_a_share_that_is_none_is_refused(until: float) -> None:
-    with pytest.raises(ConfigError, match=r"transfer\.text_until"):
+    with refuses(ConfigError, f"transfer.text_until={until}"):
         TransferMethod(freeze="joint", text_until=until)
 
 

@@ -36,7 +36,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     [
         (["what=[models]"], 1, 0),
         (["models"], 1, 0),
-        (["what=[models]", "-m"], 0, 1),
+        (["what=[models]", "-m"], 1, 1),  # the plan of the sweep
         (["what=[models]", "--cfg", "job"], 0, 1),
         (["what=[models]", "hydra.job.name=mine"], 0, 1),
     ],

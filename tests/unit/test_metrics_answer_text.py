@@ -7,6 +7,7 @@ import string
 from fractions import Fraction
 
 import pytest
+from refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.metrics.answer_text import (
@@ -96,15 +97,15 @@ def test_one_reference_is_left_out_in_turn() -> None:
     assert leave_one_out_max([0.5, 1.0]) == 0.75
     assert leave_one_out_max([0.0, 1.0, 0.5]) == pytest.approx((1 + 0.5 + 1) / 3)
     assert leave_one_out_max([1.0, 0.0, 1.0]) == 1.0
-    with pytest.raises(ValueError, match="no reference"):
+    with refuses(ValueError, "reference"):
         leave_one_out_max([])
 
 
 def test_questions_and_answers_have_to_match() -> None:
     check_same_questions({"q1": ""}, ["q1"])
-    with pytest.raises(DataError, match=r"2 of 3 questions have no answer, the first is 'q1'"):
+    with refuses(DataError, "2 of 3", "answer", "'q1'"):
         check_same_questions({"q2": "x"}, ["q1", "q2", "q3"])
-    with pytest.raises(DataError, match=r"1 of 2 ids with answer are not among.*'q9'"):
+    with refuses(DataError, "1 of 2", "ids", "'q9'"):
         check_same_questions({"q1": "x", "q9": "x"}, ["q1"])
-    with pytest.raises(DataError, match="no question"):
+    with refuses(DataError, "question"):
         check_same_questions({}, [])

@@ -6,6 +6,7 @@ import random
 from fractions import Fraction
 
 import pytest
+from refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.metrics.coqa import coqa_scores
@@ -61,9 +62,9 @@ def test_random_questions_agree_with_a_slow_computation() -> None:
 
 
 def test_refuses_what_it_cannot_score() -> None:
-    with pytest.raises(DataError, match=r"question 'q' has no gold answer"):
+    with refuses(DataError, "'q'", "gold", "'unknown'"):
         coqa_scores({"q": "x"}, {"q": []})
-    with pytest.raises(DataError, match=r"no group.*'q'"):
+    with refuses(DataError, "1 of 1", "group", "'q'"):
         coqa_scores({"q": "x"}, {"q": ["x"]}, groups={})
-    with pytest.raises(DataError, match=r"no answer.*'q'"):
+    with refuses(DataError, "1 of 1", "answer", "'q'"):
         coqa_scores({}, {"q": ["x"]})

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.confusion import F1, Accuracy, Matthews
@@ -91,5 +92,5 @@ def test_spearman_is_pearson_of_ranks_and_sees_only_order() -> None:
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "matthews", "pearson", "spearman"])
 def test_nothing_seen_is_no_number(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
+    with refuses(ValueError, name):
         make_metric(name, num_labels=2).compute()

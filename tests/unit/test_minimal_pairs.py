@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config import paths
 from lmtransfer.config.build import build
@@ -150,37 +151,39 @@ def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "names"),
     [
-        ('{"sentence_good": "A."', "a.jsonl:2: not a JSON object"),
-        ("[1, 2]", "a.jsonl:2: holds list where one JSON object"),
-        ("", "a.jsonl:2: not a JSON object"),
-        ('{"sentence_good": "A.", "UID": "a"}', "a.jsonl:2: sentence_bad and linguistics_term are missing or empty"),
-        (json.dumps(record("a", "binding", sentence_good="  ")), "a.jsonl:2: sentence_good is missing or empty"),
+        ('{"sentence_good": "A."', ("a.jsonl:2", "JSON")),
+        ("[1, 2]", ("a.jsonl:2", "list")),
+        ("", ("a.jsonl:2", "JSON")),
+        ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: sentence_bad and linguistics_term",)),
+        (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: sentence_good",)),
     ],
+    ids=["cut", "a list", "blank", "two columns missing", "one column blank"],
 )
-def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(record("a", "binding")) + "\n" + line + "\n")
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, *names):
         list(read_pairs(path))
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"no .jsonl files in .*blimp.*LMTRANSFER_DATA.*task.folder="):
+    with refuses(DataError, str(tmp_path / "blimp"), "data_root=", "LMTRANSFER_DATA", "task.folder="):
         task(tmp_path).examples("test")
     write(tmp_path / "blimp" / "a.jsonl", [record("a", "binding")])
-    with pytest.raises(DataError, match="split=dev: task blimp has test"):
+    with refuses(DataError, "split=dev", "blimp", "test"):
         task(tmp_path).examples("dev")
-    with pytest.raises(DataError, match="task.paradigms: no file of b in .*there are a"):
-        task(tmp_path, paradigms=["a", "b"]).examples("test")
+    with refuses(DataError, "task.paradigms", "absent", str(tmp_path / "blimp")) as raised:
+        task(tmp_path, paradigms=["a", "absent"]).examples("test")
+    assert str(raised.value).endswith(" a")  # the paradigms that are there
     write(tmp_path / "blimp" / "copy.jsonl", [record("a", "binding")])
-    with pytest.raises(DataError, match="pair a:0 is there twice"):
+    with refuses(DataError, "a:0", "UID"):
         task(tmp_path).examples("test")
-    with pytest.raises(ConfigError, match="task.pairs_each=0"):
+    with refuses(ConfigError, "task.pairs_each=0"):
         task(tmp_path, pairs_each=0)
-    with pytest.raises(ConfigError, match="scored without training.*lmtransfer evaluate"):
+    with refuses(ConfigError, "task=blimp", "lmtransfer evaluate"):
         _ = task(tmp_path).head
 
 
@@ -199,7 +202,5 @@ def test_the_hub_is_asked_where_there_are_no_files(tmp_path: Path, monkeypatch: 
         raise ConnectionError("offline")
 
     monkeypatch.setattr(datasets, "get_dataset_config_names", absent)
-    with pytest.raises(
-        DataError, match=r"no files in .*blimp.* and the datasets name nyu-mll/blimp could not be loaded"
-    ):
+    with refuses(DataError, str(tmp_path / "blimp"), "nyu-mll/blimp", "offline", "data_root="):
         task(tmp_path, **hub).examples("test")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from safetensors.torch import load_file, save_file
 
 from lmtransfer.data.batch import pack
@@ -96,5 +97,5 @@ def test_sharing_survives_saving_loading_and_copying(share: Sharing, tmp_path: P
 
 
 def test_an_unknown_sharing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.share=groups.*all, attention, ffn, none"):
+    with refuses(ConfigError, "model.share=groups", "all, attention, ffn, none"):
         albert("groups")  # type: ignore[arg-type]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from refusals import refuses
 from task_fakes import bert
 from torch import nn
 
@@ -47,9 +47,9 @@ def test_an_encoder_that_says_nothing_can_do_nothing_special() -> None:
     assert rows == [3]
     encoder.token_embedding = None
     assert encoder.input_rows(3, None) is None
-    with pytest.raises(ConfigError, match="memory_lengths: Recurrent has no memory"):
+    with refuses(ConfigError, "memory_lengths", "Recurrent"):
         encoder.set_memory(4, clamp_length=None, same_length=False)
-    with pytest.raises(DataError, match=r"9 tokens is longer than model.max_length=8"):
+    with refuses(DataError, "9 tokens", "model.max_length=8"):
         encoder(pack([torch.arange(9).numpy()]))
 
 

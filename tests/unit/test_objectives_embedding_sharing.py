@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from objective_fakes import NumberTokenizer, electra, modern, random_documents, store_of
+from refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import pack
@@ -279,18 +280,18 @@ def test_heads_of_another_run_leave_the_encoder_as_it_is(before: str) -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_refusals(objective: str) -> None:
-    make, key = OBJECTIVES[objective], rf"objective\.losses\.{objective}\."
-    with pytest.raises(ConfigError, match=rf"{key}embedding_sharing=untied is not allowed: use one of tied, disentan"):
+    make, key = OBJECTIVES[objective], f"objective.losses.{objective}"
+    with refuses(ConfigError, f"{key}.embedding_sharing=untied", "tied, disentangled, none"):
         make(embedding_sharing="untied")
-    with pytest.raises(ConfigError, match=rf"{key}generator_size=1.5 is not a share"):
+    with refuses(ConfigError, f"{key}.generator_size=1.5"):
         make(generator_size=1.5)
-    with pytest.raises(ConfigError, match=rf"{key}temperature=0 is not allowed"):
+    with refuses(ConfigError, f"{key}.temperature=0"):
         make(temperature=0)
 
 
 def test_two_generators_are_refused() -> None:
     both = [ReplacedTokenDetection(), AllTokensMaskedLanguageModel()]
-    with pytest.raises(ConfigError, match=r"losses=\['rtd', 'all_tokens_mlm'\].*each has a generator"):
+    with refuses(ConfigError, "objective.losses=['rtd', 'all_tokens_mlm']", "generator"):
         PretrainingLearner(electra(), both)  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from objective_fakes import NumberTokenizer, bert, gpt, random_documents, store_of
+from refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, pack
@@ -233,56 +234,55 @@ def test_predictions_in_bfloat16_have_a_float32_loss(store: TokenStore) -> None:
 
 def test_a_meaningless_direction_is_refused_with_what_fits() -> None:
     for name in ("mlm", "nsp"):
-        with pytest.raises(
-            ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*has bow, lm\\)"
-        ):
+        with refuses(
+            ConfigError, f"objective={name}", "bidirectional", "model.attention", "causal", "bow, lm"
+        ) as raised:
             PretrainingLearner(gpt(), objectives_of(name))
+        assert "bow, lm, " not in str(raised.value)
     xlnet = XlnetEncoder(vocab_size=TOKENIZER.vocab_size, dim=8, num_layers=1, num_heads=2, hidden_dim=8)
-    with pytest.raises(ConfigError, match="objective=lm needs causal.*model.attention is bidirectional.*mlm, nsp, plm"):
+    with refuses(ConfigError, "objective=lm", "causal", "model.attention", "bidirectional", "mlm, nsp, plm"):
         PretrainingLearner(xlnet, objectives_of("lm"))
 
 
 def test_an_encoder_without_a_pooler_is_refused_by_nsp() -> None:
     encoder = bert()
     encoder.pooler = None
-    with pytest.raises(ConfigError, match="objective=nsp reads the encoder's pooler, and BertEncoder has none"):
+    with refuses(ConfigError, "objective=nsp", "pooler", "BertEncoder"):
         PretrainingLearner(encoder, objectives_of("nsp"))
 
 
 def test_no_objective_and_the_same_one_twice_are_refused() -> None:
     for objectives in ([], objectives_of("mlm_mlm")):
-        with pytest.raises(ConfigError, match=r"objective\.losses="):
+        with refuses(ConfigError, f"objective.losses={[objective.name for objective in objectives]}"):
             PretrainingLearner(bert(), objectives)
 
 
 def test_all_misfits_are_told_at_once() -> None:
     rows = LanguageStream(max_length=128, tokenizer=TOKENIZER)
-    with pytest.raises(ConfigError) as raised:
+    names = ("objective.max_length=128", "model.max_length=64", "'nsp'", "objective/corruption=tokens")
+    with refuses(ConfigError, *names) as raised:
         check_fit(encoder=bert(), objectives=objectives_of("mlm_nsp"), rows=rows, corruption=NoCorruption())
     assert len(raised.value.problems) == 3
-    message = str(raised.value)
-    for part in ("objective.max_length=128", "model.max_length=64", "label 'nsp'", "objective/corruption=tokens"):
-        assert part in message
 
 
 def test_what_is_no_subclass_is_told_with_what_it_must_be() -> None:
     things: Any = SimpleNamespace(name="own", max_length=8)
     with pytest.raises(ConfigError) as raised:
         check_fit(encoder=bert(), objectives=[things], rows=things, corruption=NoCorruption())
-    assert raised.value.problems == [
-        "objective.rows: SimpleNamespace is none; a class of your own must be a subclass of "
-        "lmtransfer.objectives.rows.base.Rows",
-        "objective.losses: SimpleNamespace is none; a class of your own must be a subclass of "
-        "lmtransfer.objectives.base.Objective",
+    named = [
+        ("objective.rows", "SimpleNamespace", "lmtransfer.objectives.rows.base.Rows"),
+        ("objective.losses", "SimpleNamespace", "lmtransfer.objectives.base.Objective"),
     ]
+    for problem, names in zip(raised.value.problems, named, strict=True):
+        assert all(name in problem for name in names), problem
 
 
 def test_other_misfits_are_told() -> None:
     pairs, masks = SentencePairs(max_length=32, tokenizer=TOKENIZER), TokenMasking(tokenizer=TOKENIZER)
-    with pytest.raises(ConfigError, match=r"model\.num_segments=2"):
+    with refuses(ConfigError, "model.num_segments=2"):
         check_fit(encoder=bert(num_segments=1), objectives=objectives_of("mlm"), rows=pairs, corruption=masks)
     rows = LanguageStream(max_length=32, tokenizer=TOKENIZER)
-    with pytest.raises(ConfigError, match="hides tokens that no objective predicts"):
+    with refuses(ConfigError, "objective.corruption", "(lm)", "objective/corruption=none"):
         check_fit(encoder=gpt(), objectives=objectives_of("lm"), rows=rows, corruption=masks)
     check_fit(encoder=gpt(), objectives=objectives_of("lm"), rows=rows, corruption=NoCorruption())
     check_fit(encoder=bert(), objectives=objectives_of("mlm_nsp"), rows=pairs, corruption=masks)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
@@ -63,17 +64,23 @@ def texts(lines: list[dict[str, Any]]) -> list[Any]:
     return [line.get("error") or (line["asked"].text, line["asked"].text_pair) for line in lines]
 
 
+def names_all(error: str, *names: str) -> bool:
+    return all(name in error for name in names)
+
+
 def test_lines_of_single_texts_and_of_pairs(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text('a "smart" film, no?\n\nb\tc\n')
     lines = answered(path, SINGLE)
     assert [line["id"] for line in lines] == ["0", "1", "2"]
-    assert texts(lines) == [('a "smart" film, no?', None), f"{path}:2: the line is empty", ("b\tc", None)]
+    first, error, last = texts(lines)
+    assert (first, last) == (('a "smart" film, no?', None), ("b\tc", None))
+    assert names_all(error, f"{path}:2", "empty")
     path.write_text("a [SEP] b\na\tb\nonly one\na [SEP] b [SEP] c\n [SEP] b\n")
     found = texts(answered(path, PAIR))
     assert found[:2] == [("a", "b"), ("a", "b")]
-    wanted = "two texts are expected with [SEP] or a tab between them; there are"
-    assert found[2:] == [f"{path}:3: {wanted} 1 texts", f"{path}:4: {wanted} 3 texts", f"{path}:5: {wanted} 1 texts"]
+    for error, line, number in zip(found[2:], (3, 4, 5), (1, 3, 1), strict=True):
+        assert names_all(error, f"{path}:{line}", "[SEP]", f"{number} text")
 
 
 def test_tables_by_the_tasks_columns_or_by_those_that_the_user_names(tmp_path: Path) -> None:
@@ -81,8 +88,8 @@ def test_tables_by_the_tasks_columns_or_by_those_that_the_user_names(tmp_path: P
     path.write_text('index\tsentence\tlabel\n7\ta "quote\tnone of ours\n8\t \tx\n9\tb\n10\tc\ty\n')
     lines = answered(path, SINGLE)
     assert texts(lines)[0] == ('a "quote', None)
-    assert texts(lines)[1] == f"{path}:3: the text is empty"
-    assert "2 columns where 3 are expected" in texts(lines)[2]
+    assert names_all(texts(lines)[1], f"{path}:3", "text", "empty")
+    assert names_all(texts(lines)[2], f"{path}:4", "2 columns", " 3 ", "index, sentence, label")
     assert [line["id"] for line in lines] == ["0", "1", "2", "3"]
     named = answered(path, SINGLE, id_column="index", text_column="label")
     assert [(line["id"], line["asked"].text) for line in named if "asked" in line] == [
@@ -90,7 +97,7 @@ def test_tables_by_the_tasks_columns_or_by_those_that_the_user_names(tmp_path: P
         ("8", "x"),
         ("10", "y"),
     ]
-    with pytest.raises(DataError, match=r"in\.tsv:1: no column 'body'; .* Set text_column to one of these"):
+    with refuses(DataError, "in.tsv:1", "'body'", "index, sentence, label", "text_column"):
         answered(path, SINGLE, text_column="body")
     csv = tmp_path / "in.csv"
     csv.write_text('id,one,two\nq1,"a, ""b""\nmore",c\n,d,e\n')
@@ -101,8 +108,8 @@ def test_tables_by_the_tasks_columns_or_by_those_that_the_user_names(tmp_path: P
     rows.write_text('{"text": "a", "id": 5}\n{"text": ["a"]}\n{"text"\n')
     lines = answered(rows, SINGLE)
     assert [line["id"] for line in lines] == ["5", "1", "2"]
-    assert "'text' holds a list where a text" in lines[1]["error"]
-    assert f"{rows}:3: not a JSON object" in lines[2]["error"]
+    assert names_all(lines[1]["error"], f"{rows}:2", "'text'", "list")
+    assert names_all(lines[2]["error"], f"{rows}:3", "JSON")
 
 
 def test_sentences_to_be_tagged(tmp_path: Path) -> None:
@@ -110,16 +117,14 @@ def test_sentences_to_be_tagged(tmp_path: Path) -> None:
     path.write_text("Ann  ran\tfar .\n  \n")
     lines = answered(path, TAGS)
     assert lines[0]["asked"].words == ("Ann", "ran", "far", ".")
-    assert lines[1]["error"] == f"{path}:2: the line is empty"
+    assert names_all(lines[1]["error"], f"{path}:2", "empty")
     rows = tmp_path / "in.jsonl"
     rows.write_text('{"words": ["a b", "c"], "id": "s"}\n\n{"words": []}\n{"tokens": ["a"]}\n{"words": ["a", " "]}\n')
     lines = answered(rows, TAGS)
     assert (lines[0]["id"], lines[0]["asked"].words) == ("s", ("a b", "c"))
-    assert [line["error"].removeprefix(str(rows))[:24] for line in lines[1:]] == [
-        ":3: 'words' holds no wor",
-        ":4: no key 'words'; ther",
-        ":5: words[1]: is empty (",
-    ]
+    named = ((f"{rows}:3", "'words'"), (f"{rows}:4", "'words'", "tokens"), (f"{rows}:5", "words[1]", "empty"))
+    for line, names in zip(lines[1:], named, strict=True):
+        assert names_all(line["error"], *names)
     conll = tmp_path / "in.conll"
     conll.write_text("Ann\tZ\nran\tZ\n\nfar\tZ\n")
     assert [line["asked"].words for line in answered(conll, TAGS)] == [("Ann", "ran"), ("far",)]
@@ -133,22 +138,21 @@ def test_questions(tmp_path: Path) -> None:
         ("Who ran?", "Ann ran."),
         ("Who?", " Bob did."),
     ]
-    assert "a question and a passage are expected" in lines[2]["error"]
+    assert names_all(lines[2]["error"], f"{path}:3", "question", "passage", "[SEP]", "1 text")
     rows = tmp_path / "in.jsonl"
     row = {"id": "q", "question": "Who?", "context": "Ann.", "answers": [{"text": "Bob", "start": 7}]}
     rows.write_text(f'{json.dumps(row)}\n{{"question": "Who?", "context": ""}}\n')
     lines = answered(rows, SPANS)
     assert (lines[0]["id"], lines[0]["asked"].answers) == ("q", None)
-    assert f"{rows}:2: context: is empty" in lines[1]["error"]
+    assert names_all(lines[1]["error"], f"{rows}:2", "context", "empty")
     squad = tmp_path / "in.json"
     good = {"id": "a", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}]}
     bad = {"id": "b", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 3}]}
     squad.write_text(json.dumps({"data": [{"paragraphs": [{"context": "Ann ran.", "qas": [bad, good]}]}]}))
     lines = answered(squad, SPANS)
     assert [line["id"] for line in lines if "asked" in line] == ["a"]
-    assert [line["error"] for line in lines if "error" in line] == [
-        f"{squad} (question b): its gold answer is not where the file says"
-    ]
+    (error,) = [line["error"] for line in lines if "error" in line]
+    assert names_all(error, str(squad), "question b")
     with pytest.raises(DataError):
         answered(squad, SPANS, on_error="stop")
 
@@ -161,7 +165,7 @@ def test_what_comes_before_a_mistake_is_answered_whatever_the_group(tmp_path: Pa
         answers = AnswersInOrder(
             lambda examples: [{"id": example.id} for example in examples], written.extend, group=group, on_error="stop"
         )
-        with pytest.raises(DataError, match=r"in\.txt:4: the line is empty. Mend it, or set on_error=skip"):
+        with refuses(DataError, "in.txt:4", "empty", "on_error=skip"):
             answers.take_all(given(path, SINGLE.reader(), answers))
         assert written == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
 
@@ -210,25 +214,25 @@ def test_lines_arrive_as_soon_as_they_end() -> None:
         (6, "last"),
     ]
     assert list(arriving_lines(io.BytesIO(b""), "it", "strict", Notes(), lambda: None)) == []
-    with pytest.raises(DataError, match="it:2: not UTF-8"):
+    with refuses(DataError, "it:2", "UTF-8"):
         list(arriving_lines(Pipe(b"a\n\xff\n"), "it", "strict", Notes(), lambda: None))
 
 
 def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "in.dat"
     path.write_text("x\n")
-    with pytest.raises(ConfigError, match=r"does not say how it is written: classification reads lines, tsv"):
+    with refuses(ConfigError, f"input={path}", "classification", "lines, tsv", "format="):
         input_format(None, find_input(str(path)), SINGLE.reader())
-    with pytest.raises(ConfigError, match="format=squad: classification reads lines"):
+    with refuses(ConfigError, "format=squad", "classification", "lines, tsv"):
         input_format("squad", find_input(str(path)), SINGLE.reader())
-    with pytest.raises(ConfigError, match="format=squad: is read from a file"):
+    with refuses(ConfigError, "format=squad", "pipe", "lines", "jsonl"):
         input_format("squad", find_input("-"), SPANS.reader())
     assert input_format(None, find_input("-"), SPANS.reader()) == "lines"
-    with pytest.raises(DataError, match="there is no such file"):
+    with refuses(DataError, f"input={tmp_path / 'none.tsv'}"):
         find_input(str(tmp_path / "none.tsv"))
-    with pytest.raises(ConfigError, match="text=a b: two texts are expected"):
+    with refuses(ConfigError, "text=a b", "[SEP]", "1 text"):
         one_example("a b", PAIR.reader())
-    with pytest.raises(ConfigError, match=r"reads one text, and there is a \[SEP\]"):
+    with refuses(ConfigError, "text=a [SEP] b", "task single"):
         one_example("a [SEP] b", SINGLE.reader())
-    with pytest.raises(ConfigError, match=r"there is no \[MASK\]"):
+    with refuses(ConfigError, "text=a b", "[MASK]"):
         one_example("a b", MaskedTexts())

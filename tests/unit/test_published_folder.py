@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.published_folder import PublishedFolder, find_published, wanted_files
@@ -35,5 +36,6 @@ def test_a_name_is_made_of_the_source(source: str, name: str, tmp_path) -> None:
 @pytest.mark.parametrize("given", ["../up", "a/b/c", "./here", "hf:a b/c", "owner/", "x@../../y z"])
 def test_what_is_no_folder_and_no_name_is_told_without_asking_the_net(given: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="there is no such folder; give one that holds"):
+    with refuses(CheckpointError, f"source={given}", "config.json", "owner/name") as raised:
         find_published(given, key="source")
+    assert raised.value.__cause__ is None  # the net was not asked

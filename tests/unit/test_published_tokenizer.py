@@ -13,6 +13,7 @@ import numpy as np
 import published_toys as toys
 import pytest
 import tokenizers
+from refusals import refuses
 
 from lmtransfer.data.store.tokenising import _encode
 from lmtransfer.errors import CheckpointError
@@ -70,7 +71,7 @@ def test_it_is_a_tokenizer_with_its_specials_anywhere(kind: str, tokenizer: Publ
     assert wide.is_special[-3:].all()
     assert not wide.starts_word[-3:].any()
     assert wide.piece(wide.vocab_size - 1) == f"[unused{wide.vocab_size - 1}]"
-    with pytest.raises(ValueError, match="outside"):
+    with refuses(ValueError, f"token id {wide.vocab_size}"):
         wide.piece(wide.vocab_size)
 
 
@@ -193,7 +194,7 @@ def test_it_is_saved_loaded_and_sent_to_workers(kind: str, tokenizer: PublishedT
         np.testing.assert_array_equal(again.encode(SPELT).ids, tokenizer.encode(SPELT).ids)
     assert wide.fingerprint != tokenizer.fingerprint
     (tmp_path / "published.json").write_bytes(wide.model[:-1])
-    with pytest.raises(CheckpointError, match=r"published\.json.*sha256"):
+    with refuses(CheckpointError, "published.json", "sha256"):
         load_tokenizer(tmp_path)
 
 
@@ -225,33 +226,34 @@ def _masked(library: tokenizers.Tokenizer, text: str) -> list[int | None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        (lambda d: d["model"].update(type="Sorcery"), "type Sorcery"),
-        (lambda d: d.pop("model"), "not a tokenizer"),
-        (lambda d: d["model"].update(vocab={"[UNK]": -1}), "not a tokenizer"),
-        (lambda d: d["model"].update(vocab={}), "not a tokenizer|no tokens|has no such tokens"),
-        (lambda d: d["model"].update(vocab={**d["model"]["vocab"], "far": 1 << 30}), "ids may be 0 to"),
-        (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "not a tokenizer"),
-        (lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}}), "not a tokenizer"),
-        (lambda d: d.update(model={**d["model"], "type": "BPE", "merges": [], "vocab": {"[UNK]": 0}}), "words begin"),
+        (lambda d: d["model"].update(type="Sorcery"), "Sorcery"),
+        (lambda d: d.pop("model"), "`tokenizers`"),
+        (lambda d: d["model"].update(vocab={"[UNK]": -1}), "`tokenizers`"),
+        (lambda d: d["model"].update(vocab={}), "tokenizer"),  # which error it is, the library's version decides
+        (lambda d: d["model"].update(vocab={**d["model"]["vocab"], "far": 1 << 30}), str(1 << 30)),
+        (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "`tokenizers`"),
+        (lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}}), "`tokenizers`"),
+        (lambda d: d.update(model={**d["model"], "type": "BPE", "merges": [], "vocab": {"[UNK]": 0}}), "Metaspace"),
     ],
+    ids=["type", "no model", "negative id", "no vocabulary", "far id", "normalizer", "pattern", "spelling"],
 )
-def test_broken_files_are_one_clear_error(change: Any, message: str) -> None:
+def test_broken_files_are_one_clear_error(change: Any, name: str) -> None:
     described = json.loads(toys.model_of("wordpiece"))
     change(described)
-    with pytest.raises(CheckpointError, match=message):
+    with refuses(CheckpointError, name):
         PublishedTokenizer(json.dumps(described).encode(), specials=toys.BERT)
 
 
 def test_what_is_no_json_or_has_other_tokens_is_refused() -> None:
     model = toys.model_of("wordpiece")
     for broken in (b"", b"\xff\xfe", model[:-10], b"[]", b"[" * 100_000, b"null", b'{"model": {}}'):
-        with pytest.raises(CheckpointError, match="not a tokenizer"):
+        with refuses(CheckpointError, "`tokenizers`"):
             PublishedTokenizer(broken, specials=toys.BERT)
-    with pytest.raises(CheckpointError, match=r"no such tokens: cls '\[BOS\]'"):
+    with refuses(CheckpointError, "cls '[BOS]'"):
         PublishedTokenizer(model, specials={**toys.BERT, "cls": "[BOS]"})
-    with pytest.raises(CheckpointError, match="embeds 20 tokens"):
+    with refuses(CheckpointError, "20 tokens"):
         PublishedTokenizer(model, specials=toys.BERT, vocab_size=20)
-    with pytest.raises(CheckpointError, match="begin='x'"):
+    with refuses(CheckpointError, "begin='x'"):
         PublishedTokenizer(model, specials={"begin": "x"})

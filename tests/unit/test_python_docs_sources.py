@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from lmtransfer.data.corpora.docstrings import docstrings_of, read_docstrings
 from lmtransfer.data.corpora.libraries import LIBRARIES, find_library, source_files
@@ -86,10 +87,8 @@ def test_reading_a_library(library: str, tmp_path: Path) -> None:
         (".b", "late"), (".b", "late#2"), (".testing.h", ""),
     ]  # fmt: skip
     assert {item.library for item in found.items} == {library}
-    assert found.notes.counts == {
-        "source files that cannot be read or parsed, skipped": 3,
-        "repeated docstrings dropped": 1,
-    }
+    assert sorted(found.notes.counts.values()) == [1, 3]
+    assert [number for what, number in found.notes.counts.items() if "docstrings" in what] == [1]
 
 
 def test_the_result_is_remembered_until_a_file_changes(library: str, tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_identity_leaves_out_names(library: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_library_is_named() -> None:
-    with pytest.raises(DataError, match=r"torch, numpy.*no_such_library_here is not installed.*pip install no_such"):
+    with refuses(DataError, "torch, numpy", "pip install no_such_library_here"):
         find_library("no_such_library_here")
 
 
@@ -137,7 +136,7 @@ def test_a_library_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir()
     (folder / "__init__.pyc").write_bytes(b"")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(DataError, match=r"sourceless_library"):
+    with refuses(DataError, "sourceless_library"):
         source_files(find_library("sourceless_library"))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from head_fakes import table
+from refusals import refuses
 
 from lmtransfer.data.files import find_file, open_binary
 from lmtransfer.errors import ConfigError
@@ -272,12 +273,12 @@ def test_words_outside_the_vocabulary_are_spelt(words: WordTokenizer) -> None:
 
 @pytest.mark.parametrize("more", [{"stride": 0}, {"max_question_tokens": 0}, {"history_turns": -1}])
 def test_no_room_is_refused(words: WordTokenizer, more: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="leave no room"):
+    with refuses(ValueError, *(f"{name}={number}" for name, number in more.items())):
         encode([question("the sea")], words, **more)
 
 
 def test_windows_without_room_for_text_are_refused(words: WordTokenizer) -> None:
-    with pytest.raises(ConfigError, match=r"task\.max_length=3: leaves no room .* give 4 or more"):
+    with refuses(ConfigError, "task.max_length=3", " 4 "):
         encode([question("the sea")], words, max_length=3)
 
 

@@ -4,10 +4,11 @@ import subprocess
 import sys
 
 import pytest
+from refusals import refuses
 from reporting_fakes import pretraining, transfer, write_run
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.runs.collect import collect, read_run
+from lmtransfer.reporting.runs.collect import RUN_FILES, collect, read_run
 
 
 def test_finds_runs_seeds_controls_and_sweep_points_in_natural_order(tmp_path):
@@ -73,7 +74,8 @@ def test_a_cut_last_line_is_left_out_without_calling_the_run_torn(tmp_path):
     cut = read_run(run)
     assert cut.metrics == whole[:-1]
     assert cut.state == "finished"
-    assert cut.problems == (f"metrics.jsonl:{len(whole)}: the last line is cut, it was left out",)
+    (problem,) = cut.problems
+    assert problem.startswith(f"metrics.jsonl:{len(whole)}: ")
 
 
 def test_a_bad_line_in_the_middle_is_named(tmp_path):
@@ -108,16 +110,16 @@ def test_damaged_or_hostile_files_are_said_and_not_raised(tmp_path, file, conten
 
 
 def test_missing_and_empty_folders_are_one_clear_error(tmp_path):
-    with pytest.raises(RunDirectoryError, match="no such folder"):
+    with refuses(RunDirectoryError, f"runs={tmp_path / 'absent'}"):
         collect(tmp_path / "absent")
-    with pytest.raises(RunDirectoryError, match="holds no run"):
+    with refuses(RunDirectoryError, f"runs={tmp_path}", *RUN_FILES):
         collect(tmp_path)
 
 
 def test_reading_needs_neither_torch_nor_matplotlib():
     code = (
         "import sys\n"
-        "import lmtransfer.reporting.render.terminal, lmtransfer.reporting.render.write\n"
+        "import lmtransfer.reporting.render.terminal, lmtransfer.reporting.write, lmtransfer.inspection.kept_texts\n"
         "loaded = {'torch', 'matplotlib', 'hydra'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )

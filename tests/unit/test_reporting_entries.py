@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
@@ -16,6 +18,11 @@ from lmtransfer.reporting.runs.rows import table_rows
 
 def entries_of(root):
     return {entry.name: entry for entry in make_entries(collect(root))}
+
+
+def tells(text, *names):
+    """Whether a sentence names all of these, in this order."""
+    return re.search(".*".join(map(re.escape, names)), text) is not None
 
 
 def test_a_run_in_phases_is_named_by_all_its_losses():
@@ -135,14 +142,14 @@ def test_unfinished_torn_and_collapsed_runs_say_so(tmp_path):
     transfer(tmp_path / "finetune" / "flat", [0.5, 0.6], collapsed=1)
     rows = {row.run: row for row in table_rows(list(entries_of(tmp_path).values()))}
     assert rows["going"].state == "unfinished"
-    assert rows["going"].note.startswith("at step 30, loss ")
+    assert tells(rows["going"].note, "step 30", "loss ")
     assert rows["torn"].state == "torn"
     assert rows["torn"].score is None
     assert "result.json" in rows["torn"].note
     assert rows["waiting"].state == "unfinished"
-    assert rows["waiting"].note == "2 of 3 seeds so far finished"
+    assert "2 of 3 seeds" in rows["waiting"].note
     assert rows["waiting"].score.mean == pytest.approx(0.75)
-    assert rows["flat"].note == "1 of 2 seeds answer one and the same label"
+    assert "1 of 2 seeds" in rows["flat"].note
 
 
 def test_foreign_values_in_a_result_are_no_numbers(tmp_path):
@@ -182,23 +189,24 @@ def test_rows_go_from_majority_to_finetuned_and_from_few_labels_to_many(tmp_path
 
 
 def test_the_answer_says_whether_how_much_and_how_certain(tmp_path):
-    assert "not known yet" in answer([])
+    assert "probe" in answer([])
     transfer(tmp_path / "a" / "finetune" / "ft", [0.70, 0.72])
     assert "control=true" in answer(make_entries(collect(tmp_path / "a")))
 
     transfer(tmp_path / "b" / "finetune" / "ft", [0.70, 0.72, 0.74], controls=[0.60, 0.62, 0.628])
     # three pairs 10, 10 and 11.2 points apart: a standard error of 0.4, 4.303 of which are 1.72
-    assert answer(make_entries(collect(tmp_path / "b"))) == (
-        "Pretraining helped: on sst2, dev, 1,000 labels, ft (finetuned) reaches 72.0 % accuracy against 61.6 % without "
-        "pretraining, a difference of +10.4 points (95 % interval +8.7 to +12.1 over 3 pairs of seeds, on these "
-        "examples; of this checkpoint). Differences from 2.3 points on are found in 80 of 100 cases."
+    assert tells(
+        answer(make_entries(collect(tmp_path / "b"))),
+        *("helped", "sst2, dev, 1,000 labels", "ft (finetuned)", "72.0 % accuracy", "61.6 %", "+10.4 points"),
+        *("95 % interval +8.7 to +12.1", "3 pairs", "these examples", "this checkpoint", "2.3 points", "80 of 100"),
     )
     transfer(tmp_path / "b" / "finetune" / "same", [0.70, 0.72], controls=[0.72, 0.70])
     transfer(tmp_path / "b" / "finetune" / "hurt", [0.50, 0.52, 0.53], controls=[0.70, 0.72, 0.7301])
     transfer(tmp_path / "b" / "finetune" / "single", [0.50], controls=[0.40])
-    assert answer(make_entries(collect(tmp_path / "b"))).startswith(
-        "Pretraining helped in 1 of 4 comparisons, hurt in 1, showed no difference in 1 and cannot be judged from a "
-        "single seed in 1. The clearest: on sst2, dev, 1,000 labels, hurt (finetuned)"
+    assert tells(
+        answer(make_entries(collect(tmp_path / "b"))),
+        *("helped", "1 of 4", "hurt", "in 1", "no difference", "in 1", "seed", "in 1"),
+        *("sst2, dev, 1,000 labels", "hurt (finetuned)"),
     )
 
 
@@ -209,12 +217,11 @@ def test_a_run_that_answers_one_label_is_flagged_and_not_called_better(tmp_path)
     verdicts = {entry.run.name: entry.difference.verdict for entry in entries}
     assert verdicts == {"flat": "collapsed", "fine": "better"}
     text = answer(entries)
-    assert "helped in 1 of 2 comparisons and collapsed to one label in 1" in text
-    assert "fine (finetuned) reaches 70.0 %" in text
+    assert tells(text, "helped", "1 of 2", "collapsed", "in 1", "fine (finetuned)", "70.0 %")
     notes = {row.run: row.note for row in table_rows(entries)}
-    assert notes["flat"] == "3 of 3 seeds answer one and the same label"
+    assert "3 of 3 seeds" in notes["flat"]
     flat = next(entry for entry in entries if entry.run.name == "flat")
-    assert comparison(flat).startswith("Collapsed: every seed answers one and the same label: on sst2")
+    assert tells(comparison(flat), "label", "sst2")
 
 
 def test_a_majority_worth_nothing_is_still_a_number():
@@ -224,20 +231,20 @@ def test_a_majority_worth_nothing_is_still_a_number():
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("model.dim", 16, "model.dim (16 against 256)"),
-        ("model.num_layers", 1, "model.num_layers (1 against 4)"),
+        ("model.dim", 16, ("model.dim (16", "256)")),
+        ("model.num_layers", 1, ("model.num_layers (1", "4)")),
         (
             "model._target_",
             "lmtransfer.models.gpt.GptEncoder",
-            "model._target_ (lmtransfer.models.gpt.GptEncoder",
+            ("model._target_ (lmtransfer.models.gpt.GptEncoder",),
         ),
-        ("train.epochs", 1, "train.epochs (1 against 20)"),
-        ("task.max_length", 32, "task.max_length (32 against none)"),
-        ("transfer.pooling", "mean", "transfer.pooling (mean against none)"),
-        ("optimizer.learning_rate", 0.1, "learning_rates ([0.1] against [0.001])"),
-        ("learning_rates", [0.1, 0.2], "learning_rates ([0.1, 0.2] against [0.001])"),
-        ("checkpoint", "last", "checkpoint (last against best)"),
-        ("schedule.warmup_steps", 7, "schedule.warmup_steps (7 against none)"),
+        ("train.epochs", 1, ("train.epochs (1", "20)")),
+        ("task.max_length", 32, ("task.max_length (32", "none)")),
+        ("transfer.pooling", "mean", ("transfer.pooling (mean", "none)")),
+        ("optimizer.learning_rate", 0.1, ("learning_rates ([0.1]", "[0.001])")),
+        ("learning_rates", [0.1, 0.2], ("learning_rates ([0.1, 0.2]", "[0.001])")),
+        ("checkpoint", "last", ("checkpoint (last", "best)")),
+        ("schedule.warmup_steps", 7, ("schedule.warmup_steps (7", "none)")),
     ],
 )
 def test_a_control_that_differs_in_more_than_the_weights_is_none(tmp_path, key, value, said):
@@ -248,11 +255,9 @@ def test_a_control_that_differs_in_more_than_the_weights_is_none(tmp_path, key, 
     transfer(tmp_path / "finetune" / "scratch", [0.50, 0.52], init=None, settings=shared | {key: value})
     entry = entries_of(tmp_path)["ft"]
     assert (entry.control, entry.difference) == (None, None)
-    assert entry.without_control.startswith("scratch is no control of it, differing in ")
-    assert said in entry.without_control
+    assert tells(entry.without_control, "scratch", *said)
     entries = make_entries(collect(tmp_path))
-    assert "Whether pretraining helped is not known" in answer(entries)
-    assert f"No verdict on ft: {entry.without_control}." in answer(entries)
+    assert tells(answer(entries), "control", "ft", entry.without_control)
     assert {row.run: row.note for row in table_rows(entries)}["ft"] == entry.without_control
 
 
@@ -261,7 +266,7 @@ def test_a_control_has_the_tokenizer_of_its_run(tmp_path):
     transfer(tmp_path / "finetune" / "scratch", [0.60, 0.621], init=None, fingerprint="abc")
     assert entries_of(tmp_path)["ft"].difference.verdict == "better"
     transfer(tmp_path / "finetune" / "scratch", [0.60, 0.62], init=None, fingerprint="xyz")
-    assert entries_of(tmp_path)["ft"].without_control == "scratch is no control of it, differing in tokenizer"
+    assert tells(entries_of(tmp_path)["ft"].without_control, "scratch", "tokenizer")
 
 
 def test_of_several_runs_the_one_that_is_the_same_is_the_control(tmp_path):
@@ -285,7 +290,7 @@ def test_an_evaluation_has_the_evaluation_of_its_control(tmp_path):
     scored("scratch", 0.59)
     assert entries_of(tmp_path)["ft-test"].difference.delta == pytest.approx(0.1)
     transfer(tmp_path / "finetune" / "scratch", [0.60], init=None, settings={"train.epochs": 1})
-    assert "train.epochs (1 against 20)" in entries_of(tmp_path)["ft-test"].without_control
+    assert tells(entries_of(tmp_path)["ft-test"].without_control, "train.epochs (1", "20)")
 
 
 @pytest.mark.parametrize("controls", [[0.509] * 3, [0.491] * 3])
@@ -293,8 +298,10 @@ def test_a_control_without_spread_makes_nothing_better(tmp_path, controls):
     transfer(tmp_path / "finetune" / "ft", [0.69, 0.70, 0.71], controls=controls)
     (entry,) = make_entries(collect(tmp_path))
     assert entry.difference.verdict == ("control collapsed" if controls[0] == 0.509 else "seeds all alike")
-    assert "helped" not in answer([entry]).replace("whether pretraining helped", "")
-    assert answer([entry]).endswith("Train longer, or with another learning rate.")
+    helped = replace(entry, difference=replace(entry.difference, verdict="better"))
+    assert answer([entry]).partition(":")[0] != answer([helped]).partition(":")[0]
+    assert "interval" not in answer([entry])
+    assert "learning rate" in answer([entry])
 
 
 def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):
@@ -305,10 +312,10 @@ def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):
         result["learning_rate"], result["control"]["learning_rate"] = rate, 0.1
         (folder / "result.json").write_text(json.dumps(result))
     notes = {row.run: row.note for row in table_rows(make_entries(collect(tmp_path)))}
-    searched = "learning rate: best of 3"
-    assert notes["low"] == f"{searched}; learning rate 0.001 is the smallest of its grid: a better one may lie beyond"
-    assert notes["middle"] == searched
-    assert notes["high"] == f"{searched}; learning rate 0.1 is the largest of its grid: a better one may lie beyond"
+    searched = notes["middle"]
+    assert tells(searched, "learning rate", "best of 3")
+    assert tells(notes["low"], searched, "0.001", "smallest")
+    assert tells(notes["high"], searched, "0.1", "largest")
     assert notes["middle control"] == notes["high"]
 
 
@@ -324,4 +331,4 @@ def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):
 )
 def test_the_sentence_says_what_was_chosen_on_the_split_that_scores(tmp_path, changed, said):
     transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.62], settings={"split": "dev"} | changed)
-    assert ("both chosen on the split that scores them (dev)" in answer(make_entries(collect(tmp_path)))) == said
+    assert ("(dev)" in answer(make_entries(collect(tmp_path)))) == said

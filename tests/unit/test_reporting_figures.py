@@ -125,7 +125,7 @@ def test_layer_weights_are_bars_with_their_control_in_grey(tmp_path):
     with_result(run, layer_weights=learnt, control=control)
     figure = draw(tmp_path, tmp_path / "figures")["layers-1"]
     found = texts(figure)
-    for label in ("embeddings", "layer 1", "layer 2", "elmo  (gamma 1.21)", "elmo control  (gamma 1.00)", "all alike"):
+    for label in ("embeddings", "layer 1", "layer 2", "elmo  (gamma 1.21)", "elmo control  (gamma 1.00)", "equal weights"):
         assert label in found
     assert "#8a8a8a" in figure.svg.read_text().lower()
     weights = read_layer_weights({"layer_weights": learnt}, "elmo")
@@ -230,7 +230,7 @@ def test_more_runs_than_colours_are_said_to_be_left_out(tmp_path):
     for number in range(MAX_CURVES + 2):
         pretraining(tmp_path / "runs" / "pretrain" / f"run{number}")
     figure = draw(tmp_path / "runs", tmp_path / "figures")["pretraining-loss-mlm"]
-    assert f"the first {MAX_CURVES} of {MAX_CURVES + 2} runs" in figure.title
+    assert f"{MAX_CURVES} of {MAX_CURVES + 2} runs" in figure.title
     assert f"run{MAX_CURVES}" not in texts(figure)
 
 
@@ -309,4 +309,4 @@ def test_replaced_tokens_are_drawn_beside_the_base_rate(tmp_path):
     for label in ("precision (%)", "recall (%)", "small", "silent", "tokens"):
         assert label in found
     assert "old" not in found
-    assert any(text.startswith("dashed: base rate") for text in found)
+    assert any("base rate" in text for text in found)

@@ -48,5 +48,5 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
 
 
 def test_a_choice_is_said() -> None:
-    assert searched_text([1e-3, 1e-2, 1e-2]) == "learning rate: best of 2"
+    assert "best of 2" in searched_text([1e-3, 1e-2, 1e-2])
     assert [searched_text(grid) for grid in ([1e-3], None, "1e-3", [True, "x"])] == [""] * 4

@@ -213,7 +213,7 @@ def test_a_setting_of_pretraining(tmp_path: Path, drawn: Drawn) -> None:
     for rate in (0.05, 0.8):
         source = pretraining(tmp_path / "runs" / "pretrain" / f"mask_{rate}", mask_prob=rate)
         transfer(tmp_path / "runs" / "finetune" / source.name, [rate, rate + 0.1], init=str(source))
-    figure = draw(tmp_path / "runs", drawn, "what it is worth on")
+    figure = draw(tmp_path / "runs", drawn, "pretraining loss, and scores on")
     assert dots(figure, 1) == approximately([(x, 100 * (x + more)) for x in (0.05, 0.8) for more in (0, 0.1)])
 
 

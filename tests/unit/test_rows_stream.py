@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from data_fakes import write_store
 from objective_fakes import NumberTokenizer, random_documents, store_of
+from refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame
@@ -85,10 +86,10 @@ def test_a_corpus_shorter_than_a_window_is_one_short_row(tmp_path: Path) -> None
 
 
 def test_bad_lengths_and_empty_stores_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"objective\.max_length=2.*use 4 or more"):
+    with refuses(ConfigError, "objective.max_length=2", "4"):
         LanguageStream(max_length=2, tokenizer=TOKENIZER)
     empty = write_store(tmp_path / "s", [], vocab_size=96)
-    with pytest.raises(DataError, match="holds no text"):
+    with refuses(DataError, "corpus.validation_fraction"):
         LanguageStream(max_length=16, tokenizer=TOKENIZER).plan(empty, seed=0, epoch=0)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
@@ -88,9 +89,9 @@ def test_xlm_r_numbers_the_pieces_after_four_specials(tmp_path: Path) -> None:
 
 def test_other_families_and_torn_files_are_refused(tmp_path: Path) -> None:
     content = _folder(tmp_path, "camembert", XLM_R)
-    with pytest.raises(CheckpointError, match="model_type=camembert does to text before.*albert, xlnet, xlm-roberta"):
+    with refuses(CheckpointError, "model_type=camembert", "albert, xlnet, xlm-roberta"):
         read_tokenizer(tmp_path, vocab_size=500)
     _folder(tmp_path, "albert", ALBERT)
     (tmp_path / "spiece.model").write_bytes(content[: len(content) // 2])
-    with pytest.raises(CheckpointError, match=r"spiece\.model"):
+    with refuses(CheckpointError, "spiece.model"):
         read_tokenizer(tmp_path, vocab_size=500)

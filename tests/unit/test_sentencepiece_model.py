@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
+from refusals import refuses
 from tokenizers import normalizers
 
 from lmtransfer.errors import CheckpointError
@@ -131,15 +132,15 @@ def test_pieces_that_are_not_for_text_are_not_spelt() -> None:
 
 
 def test_other_sorts_are_refused() -> None:
-    for settings, message in (
-        ({"model_type": "char"}, "model_type=char: unigram and bpe"),
-        ({"model_type": "word"}, "model_type=word"),
-        ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
+    for settings, names in (
+        ({"model_type": "char"}, ("model_type=char", "unigram", "bpe")),
+        ({"model_type": "word"}, ("model_type=word", "unigram", "bpe")),
+        ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, ("treat_whitespace_as_suffix=true",)),
     ):
-        with pytest.raises(CheckpointError, match=f"spm.model: {message}"):
+        with refuses(CheckpointError, "spm.model", *names):
             _read(_trained(**settings))
     for junk in (b"", b"no model", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"):
-        with pytest.raises(CheckpointError, match=r"spm\.model: not a sentencepiece model"):
+        with refuses(CheckpointError, "spm.model", "sentencepiece"):
             _read(junk)
 
 
@@ -171,7 +172,7 @@ def test_fields_of_the_wire() -> None:
     assert Message(b"\x08" + b"\xff" * 9 + b"\x01").integer(1, 0) == -1
     for wrong in (lambda: message.integer(2, 0), lambda: message.real(1, 0.0), lambda: message.data(1),
                   lambda: message.messages(1), lambda: Message(b"\x0b"), lambda: Message(b"\x0d\0")):  # fmt: skip
-        with pytest.raises(ValueError, match="field"):
+        with refuses(ValueError, "field"):
             wrong()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.step_plan import cut_by_tokens, cut_evenly, share
@@ -200,18 +201,18 @@ def test_workers_outlive_interrupts_of_the_process_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "names"),
     [
-        ({"batch_tokens": None}, "either train.batch_tokens or train.batch_examples"),
-        ({"batch_examples": 4}, "either train.batch_tokens or train.batch_examples"),
-        ({"batch_tokens": 0}, r"train\.batch_tokens=0"),
-        ({"micro_batch_tokens": -1}, r"train\.micro_batch_tokens=-1"),
-        ({"batch_tokens": 20}, r"train\.batch_tokens=20 is less than the longest row \(29 tokens\)"),
-        ({"micro_batch_tokens": 20}, r"train\.micro_batch_tokens=20 is less than the longest row"),
+        ({"batch_tokens": None}, ("train.batch_tokens", "train.batch_examples")),
+        ({"batch_examples": 4}, ("train.batch_tokens", "train.batch_examples")),
+        ({"batch_tokens": 0}, ("train.batch_tokens=0",)),
+        ({"micro_batch_tokens": -1}, ("train.micro_batch_tokens=-1",)),
+        ({"batch_tokens": 20}, ("train.batch_tokens=20", "29 tokens")),
+        ({"micro_batch_tokens": 20}, ("train.micro_batch_tokens=20", "29 tokens")),
     ],
 )
-def test_bad_budgets_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_bad_budgets_are_refused_by_name(settings: dict[str, Any], names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, *names):
         taken(stream(**settings), 10)
 
 
@@ -220,7 +221,7 @@ def test_an_empty_epoch_is_refused() -> None:
         def plan(self, epoch: int) -> Plan:
             return Plan(np.zeros(0, dtype=np.int32))
 
-    with pytest.raises(DataError, match="not a single row"):
+    with refuses(DataError, "row"):
         taken(PlannedStream(Empty(), seed=0, batch_tokens=10), 1)
 
 

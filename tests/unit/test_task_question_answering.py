@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from head_fakes import table
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config.build import build
+from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.primary import group_config
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Example, Task
@@ -22,8 +25,11 @@ from lmtransfer.tasks.heads import SpanSpec
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tokenizers.words import WordTokenizer
 
-CONF = Path(__file__).parents[2] / "conf" / "task"
 PASSAGE = "Ann ran to the sea. Bob stayed."
+
+
+def shipped(name: str) -> Any:
+    return OmegaConf.create(group_config("task", name, [conf_dir()]))
 
 
 def qa(name: str, text: str | None, start: int | None = None) -> dict[str, Any]:
@@ -74,7 +80,7 @@ def perfect(made: SpanQa, split: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", ["squad", "squad2", "quac", "coqa", "span_qa"])
 def test_every_config_is_a_task(name: str, tmp_path: Path) -> None:
-    node = OmegaConf.load(CONF / f"{name}.yaml")
+    node = shipped(name)
     if name == "span_qa":
         node.train = write(tmp_path / "train.jsonl", [row("a")])
     made = build(node, data_root=str(tmp_path))
@@ -227,20 +233,20 @@ def test_a_split_may_have_several_files(tmp_path: Path) -> None:
 
 def test_ids_in_two_files_are_refused(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{i}.json", squad(qa("a", "Ann"))) for i in range(2)]
-    with pytest.raises(DataError, match=r"1\.json: question id a is in .*0\.json too"):
+    with refuses(DataError, "1.json", "id a", "0.json"):
         task(files={"train": files}).examples("train")
-    with pytest.raises(DataError, match=r"0\.json: question id a is in .*0\.json too"):
+    with refuses(DataError, "0.json", "id a"):
         task(files={"train": [files[0], files[0]]}).examples("train")
 
 
 def test_bad_answers_are_refused_or_counted_by_name(tmp_path: Path) -> None:
     asked = [qa("good", "Ann"), qa("bad", "Ann", 3)]
     file = write(tmp_path / "t.json", squad(*asked))
-    with pytest.raises(DataError, match="bad.*not 'Ann'"):
+    with refuses(DataError, "question bad", "answer_start=3", "'Ann'"):
         task(train=file).examples("train")
     rows = [row("good", {"text": "Ann", "start": 0}, {"text": "Bob", "start": 1}), row("bad", {"text": "Zoe"})]
     own = write(tmp_path / "t.jsonl", rows)
-    with pytest.raises(DataError, match=r"(?s)2 of 3 gold answers.*question good.*'Zoe' is nowhere"):
+    with refuses(DataError, "2 of 3", "question good", "question bad", "'Zoe'", "task.bad_answers=skip"):
         task(train=own, file_format="jsonl").examples("train")
     for made, count in (
         (task(train=file, bad_answers="skip"), 1),
@@ -253,48 +259,48 @@ def test_bad_answers_are_refused_or_counted_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "names"),
     [
-        ("{", r"t\.jsonl:2: not JSON"),
-        ("[]", r"t\.jsonl:2: must be an object"),
-        (json.dumps({"id": "b"}), r"t\.jsonl:2 \(question b\): no key 'question'"),
-        (json.dumps(row("b", question=" ")), r"t\.jsonl:2.*question.*is empty"),
-        (json.dumps(row("b", context="")), r"t\.jsonl:2.*context.*is empty"),
-        (json.dumps(row("b", answers="Ann")), r"t\.jsonl:2.*answers.*must be a list"),
-        (json.dumps(row("b", {"start": 0})), r"t\.jsonl:2.*answers\[0\].*no key 'text'"),
-        (json.dumps(row("a")), r"t\.jsonl:2.*also that of.*t\.jsonl:1"),
-        (json.dumps(row("b")), r"question b has no answer.*task\.no_answer=true"),
+        ("{", ("t.jsonl:2", "JSON")),
+        ("[]", ("t.jsonl:2", "object")),
+        (json.dumps({"id": "b"}), ("t.jsonl:2", "question b", "'question'")),
+        (json.dumps(row("b", question=" ")), ("t.jsonl:2", "question b", ": question", "' '")),
+        (json.dumps(row("b", context="")), ("t.jsonl:2", "question b", ": context", "''")),
+        (json.dumps(row("b", answers="Ann")), ("t.jsonl:2", "question b", ": answers", "list")),
+        (json.dumps(row("b", {"start": 0})), ("t.jsonl:2", "question b", "answers[0]", "'text'")),
+        (json.dumps(row("a")), ("t.jsonl:2", "t.jsonl:1")),
+        (json.dumps(row("b")), ("question b", "task.no_answer=true")),
     ],
 )
-def test_malformed_rows_are_refused_with_their_line(tmp_path: Path, line: str, message: str) -> None:
+def test_malformed_rows_are_refused_with_their_line(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:
     file = tmp_path / "t.jsonl"
     file.write_text(json.dumps(row("a", {"text": "Ann"})) + "\n" + line + "\n")
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, *names):
         task(train=str(file), file_format="jsonl").examples("train")
 
 
 def test_missing_files_and_splits_are_named(tmp_path: Path) -> None:
     made = task(files={"train": "no/such.json"}, data_root=str(tmp_path))
-    with pytest.raises(DataError, match=r"split train: no file .*such\.json"):
+    with refuses(DataError, "such.json", "task.files.train="):
         made.examples("train")
-    with pytest.raises(DataError, match="split=dev"):
+    with refuses(DataError, "split=dev"):
         made.examples("dev")
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "names"),
     [
-        ({"files": {}}, "task.files is empty"),
-        ({"stride": 0}, "task.stride=0"),
-        ({"max_answer_tokens": 0, "history_turns": -1}, "2 problems"),
-        ({"labels": ["yes"]}, "task.labels"),
-        ({"file_format": "coqa"}, r"must be \[yes, no, unknown\]"),
-        ({"file_format": "coqa", "labels": ["yes", "no", "unknown"], "no_answer": True}, "task.no_answer"),
-        ({"file_format": "quac", "hub": "quac"}, "task.hub=quac"),
+        ({"files": {}}, ("task.files", "task.files.train=")),
+        ({"stride": 0}, ("task.stride=0",)),
+        ({"max_answer_tokens": 0, "history_turns": -1}, ("task.max_answer_tokens=0", "task.history_turns=-1")),
+        ({"labels": ["yes"]}, ("task.labels=['yes']",)),
+        ({"file_format": "coqa"}, ("task.labels=", "[yes, no, unknown]", "coqa")),
+        ({"file_format": "coqa", "labels": ["yes", "no", "unknown"], "no_answer": True}, ("task.no_answer=true",)),
+        ({"file_format": "quac", "hub": "quac"}, ("task.hub=quac",)),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, *names):
         task(**{"files": {"train": "t.json"}, **more})
 
 
@@ -327,12 +333,12 @@ def test_the_hub_serves_splits_without_files(monkeypatch: pytest.MonkeyPatch, tm
     assert asked == [("org/squad", None, "validation")]
     assert [example.answers and example.answers[0].text for example in examples] == ["Ann", ()]
     del columns["answers"]
-    with pytest.raises(DataError, match="no column answers"):
+    with refuses(DataError, "column answers"):
         made.examples("dev")
 
 
 def test_squads_development_set_is_read_and_scored(data_root: Path) -> None:
-    made = build(OmegaConf.load(CONF / "squad2.yaml"), data_root=str(data_root))
+    made = build(shipped("squad2"), data_root=str(data_root))
     examples = made.examples("dev")
     assert len(examples) == 11873
     scores = made.score(examples, made.baseline(examples, examples))

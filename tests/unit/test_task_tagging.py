@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.primary import group_config
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
@@ -36,7 +38,7 @@ def task(folder: Path, train: str = TRAIN, **settings: Any) -> Tagging:
 
 
 def shipped(name: str, **changes: Any) -> Tagging:
-    node = OmegaConf.load(conf_dir() / "task" / f"{name}.yaml")
+    node = OmegaConf.create(group_config("task", name, [conf_dir()]))
     return build(OmegaConf.merge(node, changes), data_root=os.environ.get("LMTRANSFER_DATA"))
 
 
@@ -69,40 +71,42 @@ def test_spans_that_begin_with_inside_are_counted_or_read_as_iob1(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "names"),
     [
-        ({"files": {}}, "task.files is empty"),
-        ({"labels": ["A"]}, "at least two different names"),
-        ({"labels": ["A", "A"]}, "at least two different names"),
-        ({"scheme": "bio", "labels": ["O", "NOUN"]}, "tag 'NOUN' does not mark a chunk.*task.scheme=words"),
-        ({"tag_column": 0}, "task.tag_column=0: must be the number of a column, from 1"),
-        ({"word_column": "form"}, "task.word_column=form: must be the number"),
-        ({"word_column": 2}, "words and tags cannot be in one column"),
-        ({"file_format": "conllu", "tag_column": "lemma"}, "must be upos or xpos"),
-        ({"file_format": "conllu", "word_column": 2}, "leave it null"),
-        ({"file_format": "jsonl", "tag_column": 2}, "must be the name of a field"),
-        ({"hub": "x", "hub_columns": ["tokens"]}, "task.hub_columns"),
+        ({"files": {}}, ("task.files", "task.hub")),
+        ({"labels": ["A"]}, ("task.labels=[A]",)),
+        ({"labels": ["A", "A"]}, ("task.labels=[A, A]",)),
+        ({"scheme": "bio", "labels": ["O", "NOUN"]}, ("task.labels", "'NOUN'", "task.scheme=words")),
+        ({"tag_column": 0}, ("task.tag_column=0", "1")),
+        ({"word_column": "form"}, ("task.word_column=form", "1")),
+        ({"word_column": 2}, ("task.tag_column=2",)),
+        ({"file_format": "conllu", "tag_column": "lemma"}, ("task.tag_column=lemma", "upos", "xpos")),
+        ({"file_format": "conllu", "word_column": 2}, ("task.word_column=2", "null")),
+        ({"file_format": "jsonl", "tag_column": 2}, ("task.tag_column=2", "field")),
+        ({"hub": "x", "hub_columns": ["tokens"]}, ("task.hub_columns=['tokens']",)),
     ],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_settings_that_cannot_be_are_refused(
+    tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    with refuses(ConfigError, *names):
         task(tmp_path, **settings)
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train.conll:2: the tag 'NOUN' of 'cat' is none of DET, VERB; .*task.labels"):
+    with refuses(DataError, "train.conll:2", "'NOUN'", "'cat'", "DET, VERB", "task.labels"):
         task(tmp_path, labels=["DET", "VERB"]).examples("train")
-    with pytest.raises(DataError, match=r"train.conll:1: tag 'DET' does not mark a chunk.*task.scheme=words"):
+    with refuses(DataError, "train.conll:1", "'DET'", "task.scheme=words"):
         task(tmp_path, scheme="bio", labels=["O", "B-X"]).examples("train")
-    with pytest.raises(DataError, match=r"train.conll: holds no sentences"):
+    with refuses(DataError, "train.conll", "sentences"):
         task(tmp_path, "\n\n", labels=["A", "B"]).examples("train")
-    with pytest.raises(DataError, match="train.conll: holds no labelled words"):
+    with refuses(DataError, "train.conll", "words"):
         assert task(tmp_path, "").labels
-    with pytest.raises(DataError, match=r"split=dev: task toy has train"):
+    with refuses(DataError, "split=dev", "toy", "train", "task.files.dev="):
         task(tmp_path).examples("dev")
-    with pytest.raises(DataError, match=r"no file .*gone.conll.*data_root="):
+    with refuses(DataError, "gone.conll", "data_root="):
         task(tmp_path, labels=["A", "B"], files={"train": "gone.conll"}).examples("train")
-    with pytest.raises(ConfigError, match=r"task.labels=null.*task.files.train="):
+    with refuses(ConfigError, "task.labels=null", "task.files.train="):
         assert task(tmp_path, files={"dev": "train.conll"}).labels
 
 
@@ -110,7 +114,7 @@ def test_ids_must_be_different(tmp_path: Path) -> None:
     row = '{"words": ["a"], "tags": ["X"], "id": "one"}\n'
     (tmp_path / "dev.jsonl").write_text(row + row.replace("one", "two") + row)
     toy = task(tmp_path, files={"dev": "dev.jsonl"}, file_format="jsonl", labels=["X", "Y"])
-    with pytest.raises(DataError, match=r"dev.jsonl:3: id one is that of .*dev.jsonl:1 too"):
+    with refuses(DataError, "dev.jsonl:3", "id one", "dev.jsonl:1"):
         toy.examples("dev")
 
 
@@ -122,9 +126,9 @@ def test_tags_may_be_missing_in_test(tmp_path: Path) -> None:
     assert [example.words for example in examples] == expected
     assert not any(example.has_gold for example in examples)
     assert examples[1].id == "test:1"
-    with pytest.raises(DataError, match="new.conll:1: 1 column, so there are no tags"):
+    with refuses(DataError, "new.conll:1", "1 column", "task.tag_column=2"):
         toy.examples("dev")
-    with pytest.raises(DataError, match="test:0: has no gold tags"):
+    with refuses(DataError, "test:0", "gold"):
         toy.score(toy.examples("test"), [TagsAnswer((0, 0), ("DET", "DET"))] * 2)
 
 
@@ -202,9 +206,9 @@ def test_hub_tags_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatch:
     toy = task(tmp_path, **settings, labels=["B-LOC", "B-PER", "O"], hub_columns=["tokens", "ner_tags"])
     assert [(e.words, e.tags) for e in toy.examples("dev")] == [(("Ann", "left"), (1, 2)), (("Oslo",), None)]
     assert toy.origin("dev") == "some/data validation"
-    with pytest.raises(DataError, match="some/data validation:0: the tag 'B-PER' of 'Ann' is none of B-LOC, O"):
+    with refuses(DataError, "some/data validation:0", "'B-PER'", "'Ann'", "B-LOC, O"):
         task(tmp_path, **settings, labels=["B-LOC", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
-    with pytest.raises(DataError, match=r"no column tags; there are tokens, ner_tags.*task.hub_columns"):
+    with refuses(DataError, "column tags", "tokens, ner_tags", "task.hub_columns"):
         task(tmp_path, **settings, labels=["B-LOC", "O"]).examples("dev")
 
 
@@ -213,7 +217,7 @@ def test_conll2003_in_its_own_form(tmp_path: Path) -> None:
     (tmp_path / "conll2003" / "eng.testa").write_text(
         "-DOCSTART- -X- O O\n\nHam NNP I-NP I-LOC\nOslo NNP I-NP B-LOC\nclub NN I-NP I-ORG\n\nrain NN I-NP O\n"
     )
-    node = OmegaConf.load(conf_dir() / "task" / "conll2003.yaml")
+    node = OmegaConf.create(group_config("task", "conll2003", [conf_dir()]))
     found = build(node, data_root=str(tmp_path))
     names = [[found.labels[tag] for tag in example.tags] for example in found.examples("dev")]
     assert names == [["B-LOC", "B-LOC", "B-ORG"], ["O"]]
@@ -245,10 +249,10 @@ def test_ud_ewt_has_its_published_counts_and_its_baseline_helps() -> None:
     assert {split: len(found) for split, found in examples.items()} == {"train": 12544, "dev": 2001, "test": 2077}
     assert sum(len(example.words) for example in examples["train"]) == 204_577
     assert {tag for example in examples["train"] for tag in example.tags or ()} == set(range(17))
-    assert ewt.notes["dev"].counts == {
-        "ranges of several words (3-4), left out": 359,
-        "empty nodes (8.1), left out": 4,
-    }
+    ranges, nodes = (
+        next(count for kind, count in ewt.notes["dev"].counts.items() if name in kind) for name in ("(3-4)", "(8.1)")
+    )
+    assert (ranges, nodes, len(ewt.notes["dev"].counts)) == (359, 4, 2)
     scores = ewt.score(examples["dev"], ewt.baseline(examples["train"], examples["dev"]) or [])
     majority = max(Counter(tag for example in examples["dev"] for tag in example.tags or ()).values())
     assert scores["accuracy"] > 0.8 > majority / sum(len(example.words) for example in examples["dev"])

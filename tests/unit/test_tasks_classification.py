@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from head_fakes import table
+from refusals import refuses
 from task_fakes import WordTokenizer
 
 from lmtransfer.errors import ConfigError, DataError
@@ -77,17 +78,17 @@ def test_several_names_of_a_file_are_tried_in_order(tmp_path: Path) -> None:
 
 
 BAD_ROWS = {
-    "sentence\tlabel\na\t1\nb\tmaybe\n": r"train.tsv:3: label 'maybe' in column 'label' is none of 0, 1 .*label_values",
-    "sentence\tlabel\na\t1\nb\n": r"train.tsv:3: 1 columns where 2 are expected \(sentence, label\)",
-    "sentence\tlabel\na\tb\t1\nb\t0\n": r"train.tsv:2: 3 columns where 2",
-    'sentence\tlabel\n"a\nb"\t1\nb\t0\n': r"train.tsv:2: 1 columns where 2.*quotation marks are text.*=quoted_tsv",
+    "sentence\tlabel\na\t1\nb\tmaybe\n": ("train.tsv:3", "'maybe'", "'label'", "0, 1", "task.label_values"),
+    "sentence\tlabel\na\t1\nb\n": ("train.tsv:3", "1 column", "(sentence, label)"),
+    "sentence\tlabel\na\tb\t1\nb\t0\n": ("train.tsv:2", "3 columns", "(sentence, label)"),
+    'sentence\tlabel\n"a\nb"\t1\nb\t0\n': ("train.tsv:2", "1 column", "=quoted_tsv"),
 }
 
 
-@pytest.mark.parametrize(("content", "message"), BAD_ROWS.items())
-def test_malformed_rows_are_named_by_line(tmp_path: Path, content: str, message: str) -> None:
+@pytest.mark.parametrize(("content", "names"), BAD_ROWS.items())
+def test_malformed_rows_are_named_by_line(tmp_path: Path, content: str, names: tuple[str, ...]) -> None:
     (tmp_path / "train.tsv").write_text(content)
-    with pytest.raises(DataError, match=message + r".*task\.bad_rows=skip"):
+    with refuses(DataError, *names, "task.bad_rows=skip"):
         _task(tmp_path).examples("train")
 
 
@@ -98,39 +99,39 @@ def test_malformed_rows_are_left_out_and_counted_on_request(tmp_path: Path, cont
     rows = content.split("\n")[1:-1]
     numbers = [int(example.id.removeprefix("train:")) for example in task.examples("train")]
     assert [len(rows[number].split("\t")) for number in numbers] == [2] * len(numbers)
-    ((kind, count),) = (
-        (kind, count) for kind, count in task.notes["train"].counts.items() if kind.endswith(", left out")
-    )
+    ((kind, count),) = task.notes["train"].counts.items()
     assert count == len(rows) - len(numbers) > 0
     assert task.notes["train"].first[kind].startswith(f"{tmp_path}/train.tsv:")
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "names"),
     [
-        ("text\tlabel\na\t1\n", r"train.tsv:1: no column 'sentence'; there are text, label. Set task.text_column to"),
-        ("sentence\tgold\na\t1\n", r"train.tsv:1: no column 'label'; there are sentence, gold. Set task.label_column"),
-        ("sentence\tlabel\tlabel\na\t1\t0\n", r"train.tsv:1: 'label' names several columns"),
-        ("sentence\tlabel\n", r"train.tsv: holds no examples"),
-        ("", r"train.tsv: holds no examples"),
+        ("text\tlabel\na\t1\n", ("train.tsv:1", "'sentence'", "text, label", "task.text_column")),
+        ("sentence\tgold\na\t1\n", ("train.tsv:1", "'label'", "sentence, gold", "task.label_column")),
+        ("sentence\tlabel\tlabel\na\t1\t0\n", ("train.tsv:1", "'label'", "task.label_column")),
+        ("sentence\tlabel\n", ("train.tsv", "examples")),
+        ("", ("train.tsv", "examples")),
     ],
 )
-def test_malformed_files_are_refused_whatever_becomes_of_rows(tmp_path: Path, content: str, message: str) -> None:
+def test_malformed_files_are_refused_whatever_becomes_of_rows(
+    tmp_path: Path, content: str, names: tuple[str, ...]
+) -> None:
     (tmp_path / "train.tsv").write_text(content)
     for bad_rows in ("refuse", "skip"):
-        with pytest.raises(DataError, match=message):
+        with refuses(DataError, *names):
             _task(tmp_path, bad_rows=bad_rows).examples("train")
 
 
 def test_a_file_without_a_usable_row_says_what_became_of_them(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("sentence\tlabel\nall\nbroken\n")
-    with pytest.raises(DataError, match=r"holds no examples; 2 rows with another number of columns, left out .*tsv:2"):
+    with refuses(DataError, "examples", "2 rows", "train.tsv:2"):
         _task(tmp_path, bad_rows="skip").examples("train")
 
 
 def test_bad_bytes_are_named_by_line_or_replaced(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_bytes(b"sentence\tlabel\nfine\t1\ncaf\xe9\t0\n")
-    with pytest.raises(DataError, match=r"train.tsv:3: not UTF-8.*task\.encoding_errors"):
+    with refuses(DataError, "train.tsv:3", "UTF-8", "task.encoding_errors"):
         _task(tmp_path).examples("train")
     task = _task(tmp_path, encoding_errors="replace")
     assert task.examples("train")[1].text == "caf\ufffd"
@@ -138,12 +139,12 @@ def test_bad_bytes_are_named_by_line_or_replaced(tmp_path: Path) -> None:
 
 
 def test_a_missing_split_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="split=test: task toy has train, dev"):
+    with refuses(DataError, "split=test", "toy", "train, dev"):
         _task(tmp_path).examples("test")
 
 
 def test_a_missing_file_names_where_it_was_looked_for_and_the_keys(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no file .*train\.tsv.*data_root=.*LMTRANSFER_DATA.*task\.files\.train="):
+    with refuses(DataError, "train.tsv", "data_root=", "LMTRANSFER_DATA", "task.files.train="):
         _task(tmp_path).examples("train")
 
 
@@ -173,7 +174,7 @@ def test_a_header_is_known_as_one_though_columns_are_named(tmp_path: Path) -> No
     assert [(e.text, e.label) for e in task.examples("train")] == [("first", 1), ("second", 0)]
     assert [(e.text, e.label) for e in task.examples("dev")] == [("third", 1)]
     (tmp_path / "dev.tsv").write_text("x\t1\t\n")
-    with pytest.raises(DataError, match=r"dev.tsv:1: 3 columns where 4 to 5 are expected"):
+    with refuses(DataError, "dev.tsv:1", "3 columns", "4 to 5"):
         task.examples("dev")
 
 
@@ -182,7 +183,7 @@ def test_a_column_may_have_other_names_in_other_files(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_text("label\tsentence\n0\tsecond\n")
     task = _task(tmp_path, text_column=["sentence", "premise"], label_column=["verdict", "label"])
     assert [(e.text, e.label) for s in task.splits for e in task.examples(s)] == [("first", 1), ("second", 0)]
-    with pytest.raises(ConfigError, match=r"task\.text_column: is empty"):
+    with refuses(ConfigError, "task.text_column"):
         _task(tmp_path, text_column=[])
 
 
@@ -200,28 +201,28 @@ def test_json_lines_and_quoted_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "names"),
     [
-        ("not json", r"a\.jsonl:2: not a JSON object"),
-        ("[1]", r"a\.jsonl:2: holds list where one JSON object a line"),
-        ('{"sentence": ["x"], "label": 1}', r"a\.jsonl:2: 'sentence' holds a list where a text"),
-        ('{"sentence": null, "label": 1}', r"a\.jsonl:2: there is no text"),
-        ('{"text": "x", "label": 1}', r"a\.jsonl:2: no column 'sentence'; there are text, label"),
-        ('{"sentence": "x"}', r"a\.jsonl:2: no column 'label'"),
-        ('{"sentence": "x", "label": true}', r"a\.jsonl:2: label 'true' in column 'label' is none of 0, 1"),
-        ("[" * 100_000, r"a\.jsonl:2: not a JSON object"),
+        ("not json", ("a.jsonl:2", "JSON")),
+        ("[1]", ("a.jsonl:2", "list", "JSON")),
+        ('{"sentence": ["x"], "label": 1}', ("a.jsonl:2", "'sentence'", "list")),
+        ('{"sentence": null, "label": 1}', ("a.jsonl:2", "text")),
+        ('{"text": "x", "label": 1}', ("a.jsonl:2", "'sentence'", "text, label")),
+        ('{"sentence": "x"}', ("a.jsonl:2", "'label'")),
+        ('{"sentence": "x", "label": true}', ("a.jsonl:2", "'true'", "'label'", "0, 1")),
+        ("[" * 100_000, ("a.jsonl:2", "JSON")),
     ],
 )
-def test_malformed_json_lines(tmp_path: Path, line: str, message: str) -> None:
+def test_malformed_json_lines(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:
     (tmp_path / "a.jsonl").write_text('{"sentence": "x", "label": 1}\n' + line + "\n")
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, *names):
         _task(tmp_path, train="a.jsonl").examples("train")
     assert len(_task(tmp_path, train="a.jsonl", bad_rows="skip").examples("train")) == 1
 
 
 def test_broken_quotation_is_named_by_the_line_where_the_row_starts(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('sentence,label\nfine,1\n"never closed,0\nnext,1\n')
-    with pytest.raises(DataError, match=r"a\.csv:3: not comma-separated values .*mend the quotation marks"):
+    with refuses(DataError, "a.csv:3", "comma-separated", "quotation marks"):
         _task(tmp_path, train="a.csv").examples("train")
 
 
@@ -244,7 +245,7 @@ def test_long_and_empty_texts_are_read_and_the_empty_ones_counted(tmp_path: Path
 
 def test_ids_of_ones_own_must_be_unique(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("uid\tsentence\tlabel\na7\tx\t1\nb\ty\t0\na7\tz\t0\n")
-    with pytest.raises(DataError, match=r"train.tsv:4: the id 'a7' is that of .*train.tsv:2 too"):
+    with refuses(DataError, "train.tsv:4", "'a7'", "train.tsv:2"):
         _task(tmp_path, id_column="uid").examples("train")
     task = _task(tmp_path, id_column="uid", bad_rows="skip")
     assert [example.id for example in task.examples("train")] == ["a7", "b"]
@@ -256,7 +257,7 @@ def test_hidden_gold_labels_are_none(tmp_path: Path) -> None:
     task = _task(tmp_path)
     (example,) = task.examples("train")
     assert (example.label, example.has_gold) == (None, False)
-    with pytest.raises(DataError, match="train:0 has no gold answer"):
+    with refuses(DataError, "train:0", "gold"):
         task.score([example], [LabelAnswer(0, "negative")])
 
 
@@ -269,7 +270,7 @@ def test_rows_without_any_answer_are_left_out_and_counted(tmp_path: Path) -> Non
     (tmp_path / "train.tsv").write_text("sentence\tlabel\na\t-\nb\t1\n")
     task = _task(tmp_path, dropped_values=["-"])
     assert [(e.id, e.text) for e in task.examples("train")] == [("train:1", "b")]
-    assert task.notes["train"].counts == {"rows without a gold answer, left out": 1}
+    assert list(task.notes["train"].counts.values()) == [1]
 
 
 def test_only_a_test_split_may_lack_the_labels(tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_only_a_test_split_may_lack_the_labels(tmp_path: Path) -> None:
         examples = task.examples(split)
         hidden = [(f"{split}:0", "a", False), (f"{split}:1", "b", False)]
         assert [(e.id, e.text, e.has_gold) for e in examples] == hidden
-    with pytest.raises(DataError, match="no column 'label'"):
+    with refuses(DataError, "bare.tsv", "'label'", "index, sentence"):
         task.examples("train")
 
 
@@ -293,7 +294,7 @@ def test_labels_are_found_in_the_training_file(tmp_path: Path) -> None:
 
 def test_found_labels_are_read_lazily_and_given_ones_win(tmp_path: Path) -> None:
     task = _task(tmp_path, labels=None, label_values=None)
-    with pytest.raises(DataError, match=r"no file .*train\.tsv"):
+    with refuses(DataError, "train.tsv", "task.files.train="):
         _ = task.labels
     stored = _own(tmp_path, "text\tlabel\na\tspam\nb\tham\n", labels=["spam", "ham"])
     assert stored.labels == ("spam", "ham")
@@ -303,42 +304,47 @@ def test_found_labels_are_read_lazily_and_given_ones_win(tmp_path: Path) -> None
 def test_a_label_of_dev_that_training_lacks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_text("text\tlabel\na\teggs\n")
     task = _own(tmp_path, "text\tlabel\na\tspam\nb\tham\n", dev="dev.tsv")
-    with pytest.raises(DataError, match=r"dev.tsv:2: label 'eggs' in column 'label' is none of ham, spam"):
+    with refuses(DataError, "dev.tsv:2", "'eggs'", "'label'", "ham, spam"):
         task.examples("dev")
 
 
 @pytest.mark.parametrize(
-    ("content", "changes", "error", "message"),
+    ("content", "changes", "error", "names"),
     [
-        ("text\tlabel\na\tspam\n", {}, DataError, r"train\.tsv: all rows have the label 'spam'"),
-        ("text\tlabel\n" + "".join(f"a\tt{i}\n" for i in range(30)), {}, DataError, "30 different labels in 30 rows"),
-        ("text\tlabel\na\tx\n", {"files": {"dev": "train.tsv"}}, ConfigError, r"task\.labels=null: .*task\.labels=\["),
-        ("text\tlabel\na\tx\nb\ty\nc\tz\n", {"metrics": ["f1"]}, ConfigError, "there are x, y, z; name it by"),
-        ("text\tlabel\na\tx\nb\ty\n", {"positive_label": "z"}, ConfigError, "must be one of x, y"),
+        ("text\tlabel\na\tspam\n", {}, DataError, ("train.tsv", "'spam'", "task.labels=[")),
+        (
+            "text\tlabel\n" + "".join(f"a\tt{i}\n" for i in range(30)),
+            {},
+            DataError,
+            ("30 rows", "task.label_column=label", "task.labels"),
+        ),
+        ("text\tlabel\na\tx\n", {"files": {"dev": "train.tsv"}}, ConfigError, ("task.labels=null", "task.labels=[")),
+        ("text\tlabel\na\tx\nb\ty\nc\tz\n", {"metrics": ["f1"]}, ConfigError, ("x, y, z", "task.positive_label")),
+        ("text\tlabel\na\tx\nb\ty\n", {"positive_label": "z"}, ConfigError, ("task.positive_label=z", "x, y")),
     ],
 )
 def test_labels_that_cannot_be_found(
-    tmp_path: Path, content: str, changes: dict[str, object], error: type[Exception], message: str
+    tmp_path: Path, content: str, changes: dict[str, object], error: type[Exception], names: tuple[str, ...]
 ) -> None:
-    with pytest.raises(error, match=message):
+    with refuses(error, *names):
         _ = _own(tmp_path, content, **changes).labels
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "names"),
     [
-        ({"labels": ["one"], "label_values": None}, "at least two"),
-        ({"labels": ["a", "a"], "label_values": None}, "different names"),
-        ({"label_values": ["0"]}, "one value for each of the 2 labels"),
-        ({"labels": None}, "give task.labels too"),
-        ({"positive_label": "good"}, "must be one of negative, positive"),
-        ({"labels": ["a", "b", "c"], "label_values": None, "metrics": ["f1"]}, "name it by task.positive_label"),
-        ({"metrics": []}, "at least one metric"),
-        ({"files": {}}, "task.files is empty"),
+        ({"labels": ["one"], "label_values": None}, ("task.labels=[one]",)),
+        ({"labels": ["a", "a"], "label_values": None}, ("task.labels=[a, a]",)),
+        ({"label_values": ["0"]}, ("task.label_values=['0']", "2 labels")),
+        ({"labels": None}, ("task.label_values=", "task.labels")),
+        ({"positive_label": "good"}, ("task.positive_label=good", "negative, positive")),
+        ({"labels": ["a", "b", "c"], "label_values": None, "metrics": ["f1"]}, ("f1", "task.positive_label")),
+        ({"metrics": []}, ("task.metrics=[]",)),
+        ({"files": {}}, ("task.files", "task.hub")),
     ],
 )
-def test_settings_that_cannot_be(tmp_path: Path, changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_settings_that_cannot_be(tmp_path: Path, changes: dict[str, object], names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, *names):
         _task(tmp_path, **changes)
 
 
@@ -432,7 +438,7 @@ def test_hub_labels_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatc
     assert asked == [("some/data", "toy", "validation")]
     assert task.origin("dev") == "some/data (toy) validation"
     table.features["label"] = type("ClassLabel", (), {"names": ["yes", "no"]})()
-    with pytest.raises(DataError, match="validation, row 0: label 'no' .* is none of negative, positive"):
+    with refuses(DataError, "validation", "row 0", "'no'", "negative, positive"):
         task.examples("dev")
     table.features["label"] = None  # plain numbers: as the files write them
     assert [e.label for e in task.examples("dev")] == [1, 0, None]
@@ -445,5 +451,5 @@ def test_an_unreachable_hub_is_one_error_that_names_both_ways(tmp_path: Path, mo
         raise ConnectionError("no network")
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    with pytest.raises(DataError, match=r"some/data.*no network.*data_root="):
+    with refuses(DataError, "some/data", "no network", "data_root="):
         _task(tmp_path, hub="some/data").examples("dev")

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from head_fakes import table
+from refusals import refuses
 from task_fakes import WordTokenizer, random_examples
 
 from lmtransfer.errors import ConfigError
@@ -67,7 +67,7 @@ def test_longest_first_cuts_one_token_at_a_time_from_the_longer() -> None:
 
 
 def test_no_room_for_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match="max_length=2"):
+    with refuses(ConfigError, "max_length=2"):
         _encode(["a"], None, 2)
 
 

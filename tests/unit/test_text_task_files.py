@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.primary import group_config
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import Task
 
 FAMILIES = ("classification.TextClassification", "regression.TextRegression", "sentiment_trees.SentimentTrees")
-TASKS = {
-    path.stem: path
+NODES = {
+    path.stem: OmegaConf.create(group_config("task", path.stem, [conf_dir()]))
     for path in sorted((conf_dir() / "task").glob("*.yaml"))
-    if str(OmegaConf.load(path)["_target_"]).endswith(FAMILIES)
 }
+TASKS = {name: node for name, node in NODES.items() if str(node["_target_"]).endswith(FAMILIES)}
 OWN = ("text_classification", "text_pair", "regression")
 
 
@@ -210,7 +212,7 @@ def _answer(task: Task, example: Any) -> str | float | None:
 
 
 def _build(name: str, root: Path, **changes: object) -> Any:
-    return build(OmegaConf.merge(OmegaConf.load(TASKS[name]), changes), data_root=str(root))
+    return build(OmegaConf.merge(TASKS[name], changes), data_root=str(root))
 
 
 def test_every_task_is_tested_here() -> None:
@@ -241,8 +243,8 @@ def test_broken_rows_of_the_published_qqp_are_counted(tmp_path: Path) -> None:
     _write(tmp_path, PUBLISHED["qqp"])
     task = _build("qqp", tmp_path)
     assert [e.id for e in task.examples("train")] == ["train:0", "train:3"]
-    assert task.notes["train"].counts == {"rows with another number of columns, left out": 2}
-    with pytest.raises(DataError, match=r"train\.tsv:3: 4 columns where 6 are expected"):
+    assert list(task.notes["train"].counts.values()) == [2]
+    with refuses(DataError, "train.tsv:3", "4 columns", " 6 "):
         _build("qqp", tmp_path, bad_rows="refuse").examples("train")
 
 
@@ -250,7 +252,7 @@ def test_pairs_without_agreement_are_left_out_of_snli(tmp_path: Path) -> None:
     _write(tmp_path, PUBLISHED["snli"])
     task = _build("snli", tmp_path)
     assert [e.id for e in task.examples("dev")] == ["dev:0", "dev:2"]
-    assert task.notes["dev"].counts == {"rows without a gold answer, left out": 1}
+    assert list(task.notes["dev"].counts.values()) == [1]
 
 
 def test_original_sts_files_have_no_header_and_sources_or_none(tmp_path: Path) -> None:
@@ -276,15 +278,15 @@ def test_the_hub_order_of_labels_is_ours() -> None:
             ("mnli", "mnli_subset", "ax", "snli", "lingnli", "nli_cad"), ["entailment", "neutral", "contradiction"]
         ),
     }
-    assert {name: list(OmegaConf.load(TASKS[name]).labels) for name in hub} == hub
+    assert {name: list(TASKS[name].labels) for name in hub} == hub
 
 
 def test_metrics_are_those_of_the_benchmark() -> None:
     official = {"ax": "matthews", "cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
-    for name, path in TASKS.items():
+    for name, node in TASKS.items():
         usual = "pearson" if name == "regression" else "accuracy"
-        assert OmegaConf.load(path).metrics[0] == official.get(name, usual)
-    assert [list(OmegaConf.load(TASKS[name]).metrics) for name in ("mrpc", "stsb")] == [
+        assert node.metrics[0] == official.get(name, usual)
+    assert [list(TASKS[name].metrics) for name in ("mrpc", "stsb")] == [
         ["f1", "accuracy"],
         ["pearson", "spearman"],
     ]

@@ -9,6 +9,7 @@ from typing import Any
 import published_toys as toys
 import pytest
 import tokenizers
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
@@ -116,7 +117,7 @@ def test_tokens_added_later_keep_their_ids(tmp_path: Path) -> None:
     assert tokenizer.is_special[14]
     assert 14 not in tokenizer.encode("a <new> b").ids
     write(folder, added_tokens__json={"far": 20})
-    with pytest.raises(CheckpointError, match=r"'far' is to have the id 20.*next free one is 15"):
+    with refuses(CheckpointError, "'far'", " 20", " 15"):
         read_tokenizer(folder, vocab_size=30)
 
 
@@ -131,41 +132,41 @@ def test_vocab_json_and_merges_are_read(kind: str, tmp_path: Path) -> None:
         assert tokenizer.encode(text).ids.tolist() == library.encode(text, add_special_tokens=False).ids
     assert tokenizer.specials["sep"] == toys.KINDS[kind][1]["sep"]
     write(folder, merges__txt=" ".join(described["merges"][0]) + "\nq\u00e9 x\n")
-    with pytest.raises(CheckpointError, match=r"merges\.txt:2: .* is no merge"):
+    with refuses(CheckpointError, "merges.txt:2"):
         read_tokenizer(folder, vocab_size=400)
 
 
 def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, tokenizer__json=toys.model_of("wordpiece"))
     rows = tokenizers.Tokenizer.from_buffer(toys.model_of("wordpiece")).get_vocab_size()
-    with pytest.raises(CheckpointError, match=rf"tokenizer\.json: .*{rows} tokens.*{rows - 1} rows"):
+    with refuses(CheckpointError, "tokenizer.json", f"{rows} tokens", f"{rows - 1} rows"):
         read_tokenizer(folder, vocab_size=rows - 1)
     for content in (b"{", b"[]", b"\xff", b'{"model": 1}', b"[" * 100_000, b'{"model": {"vocab": {"a": "b"}}}'):
         write(folder, tokenizer__json=content)
-        with pytest.raises(CheckpointError, match=r"tokenizer\.json: "):
+        with refuses(CheckpointError, "tokenizer.json: "):
             read_tokenizer(folder, vocab_size=100)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match=r"holds no tokenizer.*vocab\.txt"):
+    with refuses(CheckpointError, str(folder), "vocab.txt", "vocab.json", "merges.txt"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, tokenizer__model=b"x")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.model but no tokenizer\.json"):
+    with refuses(CheckpointError, "tokenizer.model", "tokenizer.json"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, vocab__json={"a": 0, "</w>": 1}, merges__txt="")
-    with pytest.raises(CheckpointError, match=r"vocab\.json: does not have all 256 bytes"):
+    with refuses(CheckpointError, "vocab.json", "256"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, vocab__json='{"\\ud800": 0}', merges__txt="")
-    with pytest.raises(CheckpointError, match=r"vocab\.json: "):
+    with refuses(CheckpointError, "vocab.json: "):
         read_tokenizer(folder, vocab_size=100)
     write(folder, vocab__txt="\n".join(PIECES), added_tokens__json={"a\ud800": 13, "b": None, "c": None})
-    with pytest.raises(CheckpointError, match=r"vocab\.txt: "):
+    with refuses(CheckpointError, "vocab.txt: "):
         read_tokenizer(folder, vocab_size=100)
     (folder / "added_tokens.json").unlink()
     write(folder, vocab__txt=b"\xff\xfe")
-    with pytest.raises(CheckpointError, match=r"vocab\.txt: is not UTF-8"):
+    with refuses(CheckpointError, "vocab.txt", "UTF-8"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, vocab__txt="a\nb\n")
-    with pytest.raises(CheckpointError, match=r"vocab\.txt: .*Missing \[UNK\]"):
+    with refuses(CheckpointError, "vocab.txt", "[UNK]"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, tokenizer_config__json="[1]")
-    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: .* must be a mapping"):
+    with refuses(CheckpointError, "tokenizer_config.json", "mapping"):
         read_tokenizer(folder, vocab_size=100)

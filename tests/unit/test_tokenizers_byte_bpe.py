@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.objectives.corruption.words import WholeWords
@@ -106,7 +108,7 @@ def test_it_is_a_tokenizer(trained: tuple[Path, ByteBpeTokenizer]) -> None:
     assert tokenizer.starts_word[4:360].tolist() == [piece[0] == "\u2581" for piece in pieces]
     assert not tokenizer.starts_word[360:].any()
     assert tokenizer.piece(383) == "[unused383]"
-    with pytest.raises(ValueError, match="384"):
+    with refuses(ValueError, "384"):
         tokenizer.decode([384])
 
 
@@ -166,13 +168,13 @@ def test_faults_are_named(trained: tuple[Path, ByteBpeTokenizer], tmp_path: Path
     model = tmp_path / "byte_bpe.json"
     whole = model.read_bytes()
     model.write_bytes(whole[:-100])
-    with pytest.raises(CheckpointError, match=r"byte_bpe\.json.*torn"):
+    with refuses(CheckpointError, "byte_bpe.json", "sha256"):
         load_tokenizer(tmp_path)
     for broken in (b"no model", b"{}", whole.replace(b'"added_tokens": []', b'"added_tokens": [1]')):
         assert broken != whole
-        with pytest.raises(CheckpointError, match="not a byte-level tokenizer"):
+        with refuses(CheckpointError, "byte-level"):
             ByteBpeTokenizer(broken)
-    with pytest.raises(CheckpointError, match=r"\[BOS\], \[CLS\].*needs \[UNK\]"):
+    with refuses(CheckpointError, "[BOS], [CLS]", "[UNK]"):
         ByteBpeTokenizer(whole.replace(b"[UNK]", b"[BOS]"))
 
 
@@ -193,13 +195,13 @@ def test_training_is_deterministic(tmp_path: Path) -> None:
 
 
 def test_limits_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"tokenizer.vocab_size=8192.*4 lines.*at most (\d+) pieces") as caught:
+    with refuses(DataError, "tokenizer.vocab_size=8192", "4 lines", "tokenizer.allow_fewer=true") as caught:
         ByteBpeTrainer().train(iter(TEXT), tmp_path)
     assert not (tmp_path / "byte_bpe.json").exists()
-    largest = int(str(caught.value).split("at most ")[1].split()[0])
+    largest = int(re.findall(r"tokenizer\.vocab_size=(\d+)", str(caught.value))[-1])
     assert ByteBpeTrainer(vocab_size=largest).train(iter(TEXT), tmp_path).num_pieces == largest
     assert ByteBpeTrainer(allow_fewer=True).train(iter(TEXT), tmp_path).num_pieces == largest
-    with pytest.raises(DataError, match="no text"):
+    with refuses(DataError, "text", "2 lines"):
         ByteBpeTrainer().train(iter(["", " "]), tmp_path)
     with pytest.raises(ConfigError) as raised:
         ByteBpeTrainer(vocab_size=259, min_frequency=0, max_sentences=0, max_characters=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Tokenizer
@@ -79,7 +80,7 @@ def test_decode(trained: tuple[Path, Tokenizer]) -> None:
     assert tokenizer.decode([1, *ids, 2, 3]) == "[CLS] the quick brown fox [SEP] [MASK]"
     assert tokenizer.decode([]) == ""
     assert tokenizer.decode([61]) == "[unused61]"
-    with pytest.raises(ValueError, match="64"):
+    with refuses(ValueError, "64"):
         tokenizer.decode([64])
 
 
@@ -105,29 +106,29 @@ def test_save_load_pickle(trained: tuple[Path, SentencePieceTokenizer], tmp_path
 
 def test_faults_are_named(trained: tuple[Path, SentencePieceTokenizer], tmp_path: Path) -> None:
     _, tokenizer = trained
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json.*no tokenizer"):
+    with refuses(CheckpointError, str(tmp_path / "tokenizer.json")):
         load_tokenizer(tmp_path)
     tokenizer.save(tmp_path)
     model, description = tmp_path / "spm.model", tmp_path / "tokenizer.json"
     whole, described = model.read_bytes(), json.loads(description.read_text())
 
     model.write_bytes(whole[:-100])
-    with pytest.raises(CheckpointError, match=r"spm\.model.*torn"):
+    with refuses(CheckpointError, "spm.model", "sha256"):
         load_tokenizer(tmp_path)
     model.unlink()
-    with pytest.raises(CheckpointError, match=r"spm\.model.*cannot be read"):
+    with refuses(CheckpointError, str(model)):
         load_tokenizer(tmp_path)
     model.write_bytes(whole)
     description.write_text(json.dumps({**described, "kind": "runes"}))
-    with pytest.raises(CheckpointError, match="'runes'.*sentencepiece"):
+    with refuses(CheckpointError, "'runes'", "sentencepiece"):
         load_tokenizer(tmp_path)
     description.write_text("[1")
-    with pytest.raises(CheckpointError, match="no JSON"):
+    with refuses(CheckpointError, str(description), "JSON"):
         load_tokenizer(tmp_path)
     description.write_text("[1]")
-    with pytest.raises(CheckpointError, match="mapping"):
+    with refuses(CheckpointError, str(description), "mapping"):
         load_tokenizer(tmp_path)
-    with pytest.raises(CheckpointError, match="not a sentencepiece model"):
+    with refuses(CheckpointError, "sentencepiece"):
         SentencePieceTokenizer(b"no model")
 
 
@@ -138,5 +139,5 @@ def test_a_model_with_other_specials_is_refused(tmp_path: Path) -> None:
         sentence_iterator=iter(["a few words of text"] * 5), model_prefix=str(tmp_path / "m"), vocab_size=20,
         model_type="bpe", minloglevel=2,
     )  # fmt: skip
-    with pytest.raises(CheckpointError, match=r"<unk>, <s>, </s>.*\[UNK\], \[CLS\]"):
+    with refuses(CheckpointError, "<unk>, <s>, </s>", "[UNK], [CLS]"):
         SentencePieceTokenizer((tmp_path / "m.model").read_bytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.tokenizers.base import Tokenizer
@@ -124,7 +126,7 @@ def test_specials_stand_where_the_vocabulary_has_them() -> None:
     assert np.flatnonzero(~tokenizer.is_special).tolist() == list(range(6, len(PUBLISHED)))
     assert tokenizer.vocab_size == 64
     assert tokenizer.decode([3, 12, 13, 8, 4]) == "[CLS] abbc c [SEP]"
-    with pytest.raises(ValueError, match="outside"):
+    with refuses(ValueError, "64"):
         tokenizer.piece(64)
 
 
@@ -140,16 +142,16 @@ def test_a_trained_vocabulary_is_saved_and_loaded(tmp_path: Path, lowercase: boo
             np.testing.assert_array_equal(ids, tokenizer.encode(text).ids)
     assert train_wordpiece(TEXT, vocab_size=120, lowercase=not lowercase).fingerprint != tokenizer.fingerprint
     (tmp_path / "vocab.txt").write_text("torn\n")
-    with pytest.raises(CheckpointError, match="sha256"):
+    with refuses(CheckpointError, "vocab.txt", "sha256"):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("pieces", "message"),
-    [(PUBLISHED[:5], r"no \[MASK\]"), ([*PUBLISHED, "a"], "twice"), ([*PUBLISHED, "a b"], "white space")],
+    ("pieces", "name"),
+    [(PUBLISHED[:5], "[MASK]"), ([*PUBLISHED, "a"], "WordPiece"), ([*PUBLISHED, "a b"], "WordPiece")],
 )
-def test_other_vocabularies_are_refused(pieces: list[str], message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
+def test_other_vocabularies_are_refused(pieces: list[str], name: str) -> None:
+    with refuses(CheckpointError, name):
         WordPieceTokenizer(pieces, lowercase=True)
 
 
@@ -181,14 +183,13 @@ def test_rare_characters_make_a_word_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, r"supports at most (\d+) pieces; set tokenizer.vocab_size=\1"),
-        ({"vocab_size": 9}, "needs .* its characters"),
-    ],
+    ("settings", "way"),
+    [({}, "tokenizer.allow_fewer=true"), ({"vocab_size": 9}, "tokenizer.max_alphabet=")],
 )
-def test_too_little_text_says_what_would_do(settings: dict[str, int], message: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=message):
+def test_too_little_text_says_what_would_do(settings: dict[str, int], way: str, tmp_path: Path) -> None:
+    with refuses(DataError, way) as caught:
         WordPieceTrainer(**settings).train(iter(LINES), tmp_path)
-    with pytest.raises(ConfigError, match=r"tokenizer\.max_alphabet=0"):
+    _, size = re.findall(r"tokenizer\.vocab_size=(\d+)", str(caught.value))
+    assert re.search(rf" {size} pieces", str(caught.value))
+    with refuses(ConfigError, "tokenizer.max_alphabet=0"):
         WordPieceTrainer(max_alphabet=0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from training_toys import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
@@ -205,7 +206,7 @@ def test_no_average_saves_what_it_always_did(tmp_path: Path) -> None:
 
 
 def test_two_averages_are_refused_and_so_are_values_that_mean_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"train\.ema_decay=0\.9 and train\.average_last=0\.2.*set one of them"):
+    with refuses(ConfigError, "train.ema_decay=0.9", "train.average_last=0.2"):
         averaging(TrainSettings(ema_decay=0.9, average_last=0.2))
     assert averaging(TrainSettings()) is None
     for key, value in (("ema_decay", 1.0), ("ema_decay", 0.0), ("average_last", 0.0), ("average_last", 1.5)):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refuses
 from safetensors.torch import save_file
 from torch import nn
 from training_toys import Crash, crash_at, files_below
@@ -99,7 +100,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(module, "save_file", full)
-    with pytest.raises(CheckpointError, match=r"No space left.*untouched.*resume=true"):
+    with refuses(CheckpointError, str(tmp_path / "last"), "No space left", "resume=true"):
         _save(tmp_path, 2)
     assert _newest_step(tmp_path) == 1
 
@@ -130,7 +131,7 @@ def test_damage_is_found_and_the_newest_complete_one_is_taken(damage: Callable, 
     assert found.step == 1
     assert len(problems) == 1
     assert str(tmp_path / "last") in problems[0]
-    with pytest.raises(CheckpointError, match="last"):
+    with refuses(CheckpointError, str(tmp_path / "last")):
         open_checkpoint(tmp_path / "last")
 
 
@@ -139,7 +140,7 @@ def test_only_damaged_checkpoints_are_one_clear_error(tmp_path: Path) -> None:
     _save(tmp_path, 2)
     for name in ("best", "last"):
         os.truncate(tmp_path / name / "model.safetensors", 20)
-    with pytest.raises(CheckpointError, match=r"(?s)no complete checkpoint.*last.*best.*another name"):
+    with refuses(CheckpointError, str(tmp_path / "last"), str(tmp_path / "best")):
         Checkpoints(tmp_path).newest()
 
 
@@ -159,11 +160,11 @@ def test_checkpoints_can_be_moved(tmp_path: Path) -> None:
 def test_preflight_asks_for_room_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     preflight(tmp_path / "new", num_bytes=1000)
     usage = shutil.disk_usage(tmp_path)
-    with pytest.raises(CheckpointError, match=r"output_root="):
+    with refuses(CheckpointError, str(tmp_path), "output_root="):
         preflight(tmp_path, num_bytes=usage.total)
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    with pytest.raises(CheckpointError, match=r"cannot write checkpoints.*output_root="):
+    with refuses(CheckpointError, str(blocked), "output_root="):
         preflight(blocked, num_bytes=1)
 
 
@@ -193,16 +194,13 @@ def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
 
 def test_weights_that_do_not_fit_are_all_named() -> None:
     saved = {"head.weight": torch.zeros(5, 4), "left.over": torch.zeros(1)}
-    with pytest.raises(CheckpointError) as caught:
+    with refuses(CheckpointError, "the run x", "head.weight", "[5, 4]", "[5, 3]", "encoder.scale", "left.over"):
         load_weights(_Tied(), saved, source="the run x")
-    message = str(caught.value)
-    for part in ("the run x", "head.weight has shape [5, 4]", "[5, 3]", "encoder.scale is missing", "left.over"):
-        assert part in message
 
 
 def test_read_weights_without_any_is_an_error(tmp_path: Path) -> None:
     _save(tmp_path, 1)
-    with pytest.raises(CheckpointError, match=r"no weights under 'encoder\.'"):
+    with refuses(CheckpointError, "'encoder.'"):
         read_weights(tmp_path / "last", prefix="encoder.")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from torch import nn
 from training_toys import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
 
@@ -134,9 +135,9 @@ def test_patience_stops_after_evaluations_without_a_better_one(tmp_path: Path) -
 
 def test_a_metric_that_is_not_evaluated_is_an_error(tmp_path: Path) -> None:
     trainer, _ = _scripted_run(tmp_path, [0.5], selection=ModelSelection(metric="f1"))
-    with pytest.raises(TrainingError, match=r"'f1'.*score"):
+    with refuses(TrainingError, "'f1'", "score"):
         trainer.train()
-    with pytest.raises(ConfigError, match=r"train\.patience=0"):
+    with refuses(ConfigError, "train.patience=0"):
         ModelSelection(patience=0)
 
 
@@ -272,7 +273,7 @@ def test_training_gives_up_after_three_in_a_row(tmp_path: Path) -> None:
     learner = _Sick({f"{n}.0" for n in range(4, 100)})
     notes = _Notes()
     trainer = toy_trainer(learner, progress=notes, checkpoints=Checkpoints(tmp_path), save_every=1)
-    with pytest.raises(TrainingError, match=r"(?s)step 5.*3 steps in a row.*learning_rate"):
+    with refuses(TrainingError, "step 5", "3 steps", "optimizer.learning_rate"):
         trainer.train()
     assert len(notes.notes) == 2
     assert Checkpoints(tmp_path).newest()[0].step == 4
@@ -341,7 +342,7 @@ def test_an_overflow_changes_neither_weights_nor_learning_rate() -> None:
     for (outcome, _), record in zip(snapshots, recorder.records, strict=True):
         assert record["learning_rate"] == pytest.approx(0.05 * (1 - updates / 3)), "the schedule waits"
         updates += outcome.updated
-    assert "overflowed" in notes.notes[0]
+    assert "float16" in notes.notes[0]
 
 
 def test_the_loss_scale_is_saved(tmp_path: Path) -> None:
@@ -351,7 +352,7 @@ def test_the_loss_scale_is_saved(tmp_path: Path) -> None:
     resumed = toy_trainer(precision=other, checkpoints=Checkpoints(tmp_path))
     resumed.resume()
     assert other.scaler.state_dict() == precision.scaler.state_dict()
-    with pytest.raises(CheckpointError, match=r"loss scale.*hardware\.precision"):
+    with refuses(CheckpointError, "float16", "hardware.precision"):
         toy_trainer(checkpoints=Checkpoints(tmp_path)).resume()
 
 
@@ -364,7 +365,7 @@ def test_an_overflow_without_any_scale_left_ends_training() -> None:
             square = losses["square"]
             return {**losses, "square": Loss(square.sum + (square.sum * 0).sqrt(), square.count)}, recurrent_state
 
-    with pytest.raises(TrainingError, match=r"loss scale of 0\.5.*fp32"):
+    with refuses(TrainingError, "0.5", "hardware.precision=fp32"):
         toy_trainer(Huge(), precision=precision).train()
 
 
@@ -390,13 +391,13 @@ def test_a_signal_finishes_the_step_saves_and_says_so(
         request.addfinalizer(lambda: signal.signal(number, signal.SIG_IGN))
     before = signal.getsignal(number)
     trainer = toy_trainer(stream=_Signals(4, number), checkpoints=Checkpoints(tmp_path))
-    with pytest.raises(Interrupted, match="resume=true") as caught:
+    with refuses(Interrupted, "resume=true") as caught:
         trainer.train()
     assert caught.value.exit_code == 75
     assert trainer.state.step == 3
     assert Checkpoints(tmp_path).newest()[0].step == 3
     assert signal.getsignal(number) == before, "the handlers are restored"
-    assert "finishing this step" in capfd.readouterr().err
+    assert f"{'Ctrl-C' if number == signal.SIGINT else number.name}: " in capfd.readouterr().err
 
 
 def test_a_second_interrupt_costs_no_step_either(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -410,7 +411,7 @@ def test_a_second_interrupt_costs_no_step_either(tmp_path: Path, capfd: pytest.C
         trainer.train()
     assert trainer.state.step == 3
     assert Checkpoints(tmp_path).newest()[0].step == 3
-    assert "still finishing this step" in capfd.readouterr().err
+    assert capfd.readouterr().err.count("Ctrl-C: ") == 2
 
 
 def test_a_signal_in_an_evaluation_stops_it_and_it_comes_first_after_resuming(tmp_path: Path) -> None:
@@ -483,12 +484,14 @@ def test_the_unigram_plateau_is_warned_of_once_and_its_end_is_logged() -> None:
 
     notes, records = run(fall_at=10**6)
     assert len(notes) == 1
-    assert "warning: step 100" in notes[0]
+    assert notes[0].startswith("warning: step 100: ")
+    assert "plateau" in notes[0]
     assert not any("plateau_left_at" in record for record in records)
 
     notes, records = run(fall_at=60)
     assert len(notes) == 1
-    assert "left the unigram plateau" in notes[0]
+    assert notes[0].startswith("step 63: ")
+    assert "plateau" in notes[0]
     assert [record["step"] for record in records if "plateau_left_at" in record] == list(range(63, 201))
     assert {record.get("plateau_left_at") for record in records} == {None, 63}
 
@@ -508,7 +511,7 @@ def test_resuming_before_the_first_checkpoint_starts_again_and_says_so(tmp_path:
     recorder.records = [{"step": 3}]
     trainer = toy_trainer(checkpoints=Checkpoints(tmp_path / "none"), progress=notes, trackers=[recorder])
     trainer.resume()
-    assert "from the beginning" in notes.notes[0]
+    assert "checkpoint" in notes.notes[0]
     assert recorder.records == []
     assert trainer.train().step == 10
 
@@ -570,5 +573,5 @@ def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt
 
 
 def test_out_of_memory_without_a_way_out_is_one_clear_error() -> None:
-    with pytest.raises(TrainingError, match=r"out of memory at \d+ tokens.*train\.micro_batch_tokens"):
+    with refuses(TrainingError, "step ", "memory", "train.micro_batch_tokens"):
         toy_trainer(_Greedy()).train()

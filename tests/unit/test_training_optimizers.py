@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from torch import nn
 
 from lmtransfer.errors import CheckpointError, ConfigError
@@ -106,7 +107,7 @@ def test_decay_spares_the_kinds_that_are_named() -> None:
     decayed = {id(p) for group in found if group["weight_decay"] for p in group["params"]}
     names = {name for name, p in learner.named_parameters() if id(p) in decayed}
     assert names == {name for name, kind in KINDS.items() if kind in ("hidden", "weight")}
-    with pytest.raises(ConfigError, match="no_decay"):
+    with refuses(ConfigError, "optimizer.no_decay=['layernorm']"):
         groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["layernorm"])
 
 
@@ -342,7 +343,7 @@ def test_muon_without_any_hidden_matrix_is_adamw() -> None:
     learner = nn.Linear(3, 2)
     optimizer = Muon(learner=learner)
     assert optimizer.learning_rate_at(1.0) == 1e-3
-    with pytest.raises(ConfigError, match=r"num_iterations=7 is not one of 3, 4, 5"):
+    with refuses(ConfigError, "optimizer.num_iterations=7", "3, 4, 5"):
         Muon(learner=learner, num_iterations=7)
 
 
@@ -372,7 +373,7 @@ def test_state_goes_on_exactly_where_it_was_saved(make: type[Optimizer]) -> None
 
 
 def test_state_of_another_model_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="nonesuch"):
+    with refuses(CheckpointError, "nonesuch"):
         AdamW(learner=nn.Linear(2, 2)).load_state_dict({"nonesuch/exp_avg": torch.zeros(2)})
 
 
@@ -391,5 +392,5 @@ def test_any_optimiser_of_torch_can_be_wrapped() -> None:
 def test_a_parameter_in_two_parts_is_refused() -> None:
     learner = nn.Linear(2, 2)
     parts = [torch.optim.SGD(learner.parameters()), torch.optim.SGD([learner.bias])]
-    with pytest.raises(ValueError, match="two groups"):
+    with refuses(ValueError, "groups"):
         Optimizer(learner, parts)

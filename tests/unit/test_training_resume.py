@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 from training_toys import Crash, ToyLearner, crash_at, toy_trainer
 
 from lmtransfer.errors import ConfigError
@@ -111,9 +113,9 @@ def test_keys_that_may_not_change_are_refused_by_name() -> None:
     }
     problems = resume_conflicts(old, new)
     assert len(problems) == 2
-    assert problems[0].startswith("seed was 0 when the run was started and is 1 now")
-    assert problems[1].startswith("train.patience was absent")
-    with pytest.raises(ConfigError, match=r"(?s)seed.*train\.patience"):
+    assert re.match(r"seed .*\b0 .*\b1 ", problems[0])
+    assert re.match(r"train\.patience .*\b3 ", problems[1])
+    with refuses(ConfigError, "seed ", "train.patience "):
         check_resumable(old, new)
     check_resumable(old, {**old, "name": "c", "resume": True})
     assert resume_conflicts(old, new, allowed=["*"]) == []

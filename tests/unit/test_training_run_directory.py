@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from refusals import refuses
 from training_toys import ToyLearner, files_below, toy_trainer
 
 from lmtransfer.config.build import component_problems
@@ -34,7 +34,7 @@ def test_an_existing_run_is_refused_unless_resuming(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "pretrain", "imdb")
     assert run.path == tmp_path / "pretrain" / "imdb"
     (run.path / "precious").write_text("keep me")
-    with pytest.raises(RunDirectoryError, match=r"exists already.*name=.*resume=true"):
+    with refuses(RunDirectoryError, str(run.path), "name=", "resume=true"):
         RunDirectory.create(tmp_path, "pretrain", "imdb")
     assert RunDirectory.create(tmp_path, "pretrain", "imdb", resume=True).path == run.path
     assert (run.path / "precious").read_text() == "keep me"
@@ -43,14 +43,14 @@ def test_an_existing_run_is_refused_unless_resuming(tmp_path: Path) -> None:
 def test_names_may_nest_and_may_not_lead_elsewhere(tmp_path: Path) -> None:
     assert RunDirectory.create(tmp_path, "finetune", "imdb-ft/seed-0").path.name == "seed-0"
     for name in ("", "../x", "/etc/x", "a/../../x", "a//b", "."):
-        with pytest.raises(RunDirectoryError, match="cannot name a run"):
+        with refuses(RunDirectoryError, f"name={name!r}"):
             RunDirectory.create(tmp_path, "finetune", name)
     assert [path.name for path in tmp_path.iterdir()] == ["finetune"]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RunDirectoryError, match="output_root="):
+    with refuses(RunDirectoryError, "output_root="):
         RunDirectory.create(tmp_path / "file", "pretrain", "a")
 
 
@@ -74,20 +74,20 @@ def test_a_run_can_be_moved_and_holds_no_path_of_its_own(tmp_path: Path) -> None
 
 
 def test_what_is_missing_or_damaged_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match=r"no run directory .*nowhere"):
+    with refuses(RunDirectoryError, str(tmp_path / "nowhere")):
         RunDirectory.open(tmp_path / "nowhere")
-    with pytest.raises(RunDirectoryError, match=r"no config\.yaml"):
+    with refuses(RunDirectoryError, str(tmp_path), "config.yaml"):
         RunDirectory.open(tmp_path)
     run = RunDirectory.create(tmp_path, "pretrain", "a")
-    with pytest.raises(RunDirectoryError, match="resume=true"):
+    with refuses(RunDirectoryError, str(run.path), "result", "resume=true"):
         run.read_result()
-    with pytest.raises(RunDirectoryError, match="no checkpoint"):
+    with refuses(RunDirectoryError, str(run.path), "checkpoint", "resume=true"):
         run.best_checkpoint()
     run.config_path.write_text("a: [1, 2")
-    with pytest.raises(RunDirectoryError, match=r"config\.yaml"):
+    with refuses(RunDirectoryError, str(run.config_path), "YAML"):
         run.read_config()
     run.config_path.write_text("just text")
-    with pytest.raises(RunDirectoryError, match="config.yaml: its content is .* must be a mapping"):
+    with refuses(RunDirectoryError, str(run.config_path), "mapping"):
         run.read_config()
 
 
@@ -104,13 +104,13 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     said = json.loads(run.result_path.read_text())
     assert (said["learning_curve"], said["task"], said["tokens_per_second"]) == ([1, 2], None, 2.5)
     assert run.read_result().values() == said
-    with pytest.raises(RunDirectoryError, match=r"result\.json: main_metric is null"):
+    with refuses(RunDirectoryError, "result.json", "main_metric"):
         run.read_result(SeedResult)
     of_seed = SeedResult(command="finetune", metrics={"f1": 0.5}, main_metric="f1", seed=3, collapsed=False)
     assert of_seed.score == 0.5
     run.result_path.write_text('{"metrics": {"f1": 1.0}, "mean": 1.0, "from_before": 2}')  # of an older version
     assert run.read_result().values()["from_before"] == 2
-    with pytest.raises(RunDirectoryError, match=r"result\.json: task is missing"):
+    with refuses(RunDirectoryError, "result.json: task "):
         run.read_result(JointResult)
 
 
@@ -175,10 +175,12 @@ def test_a_missing_tensorboard_is_a_problem_of_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    message = "the package tensorboard is not installed: pip install 'lmtransfer[tensorboard]'"
+    way = "pip install 'lmtransfer[tensorboard]'"
     node = {"_target_": "lmtransfer.training.trackers.TensorBoard"}
-    assert component_problems(node, key="tracker", nodes={"tracker": {"folder"}}, complete=True) == {"tracker": message}
-    with pytest.raises(TrainingError, match=re.escape(f"tracker=tensorboard: {message}")):
+    problems = component_problems(node, key="tracker", nodes={"tracker": {"folder"}}, complete=True)
+    assert list(problems) == ["tracker"]
+    assert way in problems["tracker"]
+    with refuses(TrainingError, "tracker=tensorboard", way):
         TensorBoard(folder=tmp_path)
 
 
@@ -244,7 +246,7 @@ def test_a_recurrent_state_comes_back_as_it_was() -> None:
     assert isinstance(back["lstm"][1], list)
     assert (back["lstm"][1][0], back["age"], back["on"], back["name"]) == (None, 3, True, "x")
     assert not detached(recurrent_state)["lstm"][0].requires_grad
-    with pytest.raises(TypeError, match="a recurrent state may hold"):
+    with refuses(TypeError, "<class 'object'>"):
         flatten({"thing": object()})
 
 
@@ -263,16 +265,16 @@ def test_hardware_resolves_what_is_automatic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "names"),
     [
-        ({"device": "gpu"}, r"hardware\.device=gpu"),
-        ({"device": "cuda:99"}, r"hardware\.device=cuda:99: PyTorch sees \d+ CUDA devices"),
-        ({"device": "xpu"}, r"hardware\.device=xpu: use auto"),
-        ({"device": "cpu", "precision": "fp16"}, r"hardware\.precision=fp16"),
+        ({"device": "gpu"}, ("hardware.device=gpu", "auto, cpu, cuda")),
+        ({"device": "cuda:99"}, ("hardware.device=cuda:99", f"{torch.cuda.device_count()} CUDA devices")),
+        ({"device": "xpu"}, ("hardware.device=xpu", "auto, cpu, cuda")),
+        ({"device": "cpu", "precision": "fp16"}, ("hardware.precision=fp16", "bf16, fp32")),
     ],
 )
-def test_hardware_that_is_not_there_is_named(settings: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_hardware_that_is_not_there_is_named(settings: dict, names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, *names):
         hardware.setup(**settings)
 
 

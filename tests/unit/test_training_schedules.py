@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from training_toys import FakeClock, Recorder, ToyLearner, toy_trainer
 
 from lmtransfer.errors import ConfigError
@@ -83,18 +84,18 @@ def test_a_schedule_of_a_part_is_that_of_a_budget_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "settings"),
     [
-        lambda: Linear(warmup_steps=-1),
-        lambda: Linear(warmup_fraction=1.0),
-        lambda: Cosine(final_factor=2.0),
-        lambda: WarmupStableDecay(decay_fraction=0.0),
-        lambda: InverseSqrt(warmup_steps=0),
+        (Linear, {"warmup_steps": -1}),
+        (Linear, {"warmup_fraction": 1.0}),
+        (Cosine, {"final_factor": 2.0}),
+        (WarmupStableDecay, {"decay_fraction": 0.0}),
+        (InverseSqrt, {"warmup_steps": 0}),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(make) -> None:
-    with pytest.raises(ConfigError, match=r"schedule\.(warmup_steps|warmup_fraction|final_factor|decay_fraction)="):
-        make()
+def test_values_out_of_range_are_refused_by_name(make, settings: dict[str, float]) -> None:
+    with refuses(ConfigError, *(f"schedule.{key}={value}" for key, value in settings.items())):
+        make(**settings)
 
 
 def _trained(budget: Budget, **settings) -> list[dict]:
@@ -180,11 +181,11 @@ def test_the_first_of_two_budgets_ends_training() -> None:
 
 
 def test_no_budget_and_bad_budgets_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"train\.steps, train\.tokens, train\.epochs or train\.seconds"):
+    with refuses(ConfigError, "train.steps", "train.tokens", "train.epochs", "train.seconds"):
         Budget()
-    with pytest.raises(ConfigError, match=r"train\.tokens=0"):
+    with refuses(ConfigError, "train.tokens=0"):
         Budget(tokens=0)
-    with pytest.raises(ConfigError, match="steps_per_epoch"):
+    with refuses(ConfigError, "train.epochs", "steps_per_epoch"):
         Budget(epochs=1)
 
 

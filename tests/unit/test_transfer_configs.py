@@ -13,6 +13,7 @@ from task_fakes import bert, gpt, labels_head, random_examples
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.primary import group_config
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import TaggingSpec
@@ -81,7 +82,8 @@ def test_pieces_that_are_named_are_taken_whatever_the_encoder(pieces: str) -> No
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
 def test_task_config_builds_a_task(path: Path, tmp_path: Path) -> None:
     """What tasks do with examples is tested with their classes; here that each file makes one."""
-    node = OmegaConf.merge(OmegaConf.load(path), GIVEN.get(path.stem, {}))
+    node = OmegaConf.create(group_config("task", path.stem, [conf_dir()]))
+    node = OmegaConf.merge(node, GIVEN.get(path.stem, {}))
     if path.stem in GROUPS:
         assert all((path.parent / f"{name}.yaml").is_file() for name in node.tasks)
         return

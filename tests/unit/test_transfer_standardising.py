@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from task_fakes import bert, labels_head, random_examples
 
 from lmtransfer.tasks.source import TaskSource
@@ -59,7 +60,7 @@ def test_a_constant_feature_says_nothing() -> None:
     scale = Standardising(dim=3)
     scale.fit([values])
     assert scale(values).abs().max() < 1e-4
-    with pytest.raises(ValueError, match="no features"):
+    with refuses(ValueError, "features"):
         scale.fit([values[:0]])
 
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_of_summary
 from lmtransfer.verdicts.difference import Difference, compare_conditions, score_interval
 from lmtransfer.verdicts.holm import corrected
 from lmtransfer.verdicts.spread import Spread, spread
 from lmtransfer.verdicts.student import critical, two_sided
+from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 
 def unpaired(one: Condition) -> Condition:
@@ -34,7 +36,7 @@ def test_spread_is_the_closed_form() -> None:
     assert found.deviation == pytest.approx(math.sqrt((9 + 1 + 16) / 2))  # n - 1 in the denominator
     assert (found.n, found.values) == (3, (2.0, 4.0, 9.0))
     assert spread([0.9]).deviation is None
-    with pytest.raises(ValueError, match="at least one"):
+    with refuses(ValueError, "spread"):
         spread([])
 
 
@@ -91,7 +93,7 @@ def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
     found = compare_conditions(one, other)
     assert found.delta == pytest.approx(np.mean([0.1, 0.1, 0.05]))
     assert (found.num_seeds, found.paired) == ((3, 3), True)
-    assert any("1 seeds left out" in note for note in found.notes)
+    assert any("1 seed" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_pretrainings_that_share_one_finetuning_seed_have_no_verdict() -> None:
     assert found.verdict == "one seed, no spread"
     partly = Condition((Score(0.7, 0, "a"), Score(0.8, 1, "a"), Score(0.75, 1, "b"), Score(0.9, 2, "b")))
     assert compare_conditions(partly, condition([0.5, 0.6])).verdict == "one seed, no spread"
-    with pytest.raises(ValueError, match="two scores"):
+    with refuses(ValueError, "seed"):
         Condition((Score(0.1, 0, "a"), Score(0.2, 0, "a")))
 
 
@@ -256,23 +258,25 @@ def test_columns_are_matched_by_id_and_what_cannot_be_counted_is_said() -> None:
     assert compare_conditions(with_examples(one, "a"), shuffled).standard_error == pytest.approx(wanted.standard_error)
     assert wanted.notes == ()
     elsewhere = compare_conditions(with_examples(one, "a"), with_examples(other, None, ids=np.arange(50) + 7))
-    assert elsewhere.notes == ("the luck of the examples is not counted: the sides were scored on different ones",)
+    (note,) = elsewhere.notes
+    assert "examples" in note
+    assert note != NO_PREDICTIONS
     none = compare_conditions(with_examples(one, "a"), replace(with_examples(other, None), examples=None))
-    assert none.notes == ("the luck of the examples is not counted: no predictions are kept",)
+    assert none.notes == (NO_PREDICTIONS,)
     assert not none.counts_examples
     assert none.standard_error == pytest.approx(elsewhere.standard_error)
     off = replace(with_examples(one, "a"), scores=tuple(Score(0.5 + seed, seed, "a") for seed in range(3)))
-    assert "no mean over them" in compare_conditions(off, with_examples(other, None)).notes[0]
+    assert "mean" in compare_conditions(off, with_examples(other, None)).notes[0]
 
 
 def test_misshapen_arms_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one score"):
+    with refuses(ValueError, "score"):
         Condition(())
-    with pytest.raises(ValueError, match="ids of shape"):
+    with refuses(ValueError, "ids", "(2, 3)", "(4,)"):
         Examples(np.zeros((2, 3)), np.arange(4))
-    with pytest.raises(ValueError, match="clusters of shape"):
+    with refuses(ValueError, "clusters", "(2,)", "3"):
         Examples(np.zeros((2, 3)), np.arange(3), np.arange(2))
-    with pytest.raises(ValueError, match="examples of 2 scores for 1"):
+    with refuses(ValueError, "examples", "2", "1"):
         Condition((Score(0.1, 0),), Examples(np.zeros((2, 3)), np.arange(3)))
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import MOST_SEEDS, combined, power, seeds_needed, smallest_detectable
@@ -56,10 +57,10 @@ def test_the_critical_value_has_the_chance_of_its_level(degrees: float, level: f
 
 def test_senseless_questions_are_refused() -> None:
     assert two_sided(math.inf, 3) == 0.0
-    with pytest.raises(ValueError, match="degrees of freedom"):
+    with refuses(ValueError, "0.0 degrees of freedom"):
         two_sided(1.0, 0.0)
     for level in (0.0, 1.0):
-        with pytest.raises(ValueError, match="level"):
+        with refuses(ValueError, "level", str(level)):
             critical(level, 3)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from safetensors.torch import save_file
 
 from lmtransfer.errors import CheckpointError
@@ -61,11 +62,11 @@ class TestShards:
         index = shards(tmp_path, name, save)
         index["weight_map"]["c.weight"] = index["weight_map"]["b.weight"]
         (tmp_path / f"{name}.index.json").write_text(json.dumps(index))
-        with pytest.raises(CheckpointError, match=r"lacks tensors that the index puts there: c\.weight"):
+        with refuses(CheckpointError, index["weight_map"]["b.weight"], "c.weight"):
             read_weight_files(tmp_path)
         gone = index["weight_map"]["a.bias"]
         (tmp_path / gone).unlink()
-        with pytest.raises(CheckpointError, match=f"names files that are missing: {gone}"):
+        with refuses(CheckpointError, f"{name}.index.json", gone):
             read_weight_files(tmp_path)
 
     @pytest.mark.parametrize("place", ["../secret.bin", "/etc/passwd", "deep/file.bin", "..", "", "a\\b"])
@@ -74,13 +75,13 @@ class TestShards:
         inside.mkdir()
         save(TENSORS, tmp_path / "secret.bin")
         (inside / f"{name}.index.json").write_text(json.dumps({"weight_map": {"a.weight": place}}))
-        with pytest.raises(CheckpointError, match="names files out of its folder, which are refused"):
+        with refuses(CheckpointError, f"{name}.index.json", place):
             read_weight_files(inside)
 
     def test_an_index_of_another_form_is_told(self, tmp_path: Path, name: str, save: Any) -> None:
         for content in ({}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}):
             (tmp_path / f"{name}.index.json").write_text(json.dumps(content))
-            with pytest.raises(CheckpointError, match="has no weight_map"):
+            with refuses(CheckpointError, f"{name}.index.json", "weight_map"):
                 read_weight_files(tmp_path)
 
 
@@ -91,7 +92,7 @@ def test_truncated_files_are_told(tmp_path: Path, name: str, keep: float) -> Non
     (save_file if name.startswith("model") else torch.save)(TENSORS, path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep if keep > 1 else keep * len(whole))])
-    with pytest.raises(CheckpointError, match=f"{name}: is torn"):
+    with refuses(CheckpointError, str(path)):
         read_weight_files(tmp_path)
 
 
@@ -99,7 +100,7 @@ def test_truncated_files_are_told(tmp_path: Path, name: str, keep: float) -> Non
 @pytest.mark.parametrize("content", [b"\x00" * 64, b"not weights at all, but long enough to be read", b"\xff" * 64])
 def test_files_of_another_format_are_told(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=f"{name}: is torn"):
+    with refuses(CheckpointError, str(tmp_path / name)):
         read_weight_files(tmp_path)
 
 
@@ -121,39 +122,47 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, form: str) ->
         path.write_bytes(pickle.dumps(content["code"]))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=form == "torch")
-    with pytest.raises(CheckpointError, match="wants to run|is torn, or holds more than tensors"):
+    with refuses(CheckpointError, str(path)):
         read_weight_files(tmp_path)
     assert not (tmp_path / "ran").exists()
     if form != "pickle":
-        with pytest.raises(CheckpointError, match=r"wants to run \w+\.system, and weights need no code"):
+        with refuses(CheckpointError, str(path), f"{os.name}.system"):
             read_weight_files(tmp_path)
 
 
-@pytest.mark.parametrize("content", [[torch.zeros(1)], {"state": TENSORS}, {1: torch.zeros(1)}, torch.zeros(1)])
-def test_other_things_than_tensors_by_name_are_told(tmp_path: Path, content: Any) -> None:
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ([torch.zeros(1)], "list"),
+        ({"state": TENSORS}, "state"),
+        ({1: torch.zeros(1)}, "dict"),
+        (torch.zeros(1), "Tensor"),
+    ],
+)
+def test_other_things_than_tensors_by_name_are_told(tmp_path: Path, content: Any, named: str) -> None:
     torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: holds"):
+    with refuses(CheckpointError, str(tmp_path / "pytorch_model.bin"), named):
         read_weight_files(tmp_path)
 
 
 def test_no_weights_and_weights_of_other_programs_are_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no weights"):
+    with refuses(CheckpointError, str(tmp_path), "model.safetensors", "pytorch_model.bin"):
         read_weight_files(tmp_path)
     (tmp_path / "tf_model.h5").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"tf_model\.h5 is of another program"):
+    with refuses(CheckpointError, "tf_model.h5"):
         read_weight_files(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '"a"', "[" * 100_000])
 def test_json_of_another_form_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"config\.json: "):
+    with refuses(CheckpointError, "config.json: "):
         read_json(tmp_path / "config.json")
 
 
 def test_a_missing_file_and_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is missing"):
+    with refuses(CheckpointError, "config.json: "):
         read_json(tmp_path / "config.json")
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(CheckpointError, match="no JSON"):
+    with refuses(CheckpointError, "config.json: ", "JSON"):
         read_json(tmp_path / "config.json")

@@ -30,7 +30,7 @@ class BaseCorpus(Corpus):
 
     Args:
         name: short name, part of cache folders and of messages.
-        max_documents: most documents to read, from the first.
+        max_documents: maximum number of documents to read, from the first.
         max_words: read documents until they have this many words together; the last document is read completely.
         validation_fraction: share that is held out, 0 (nothing) to below 1.
         split_unit: ``document``: the hash of a document's text decides its part, and each part has at least one
@@ -49,13 +49,13 @@ class BaseCorpus(Corpus):
         split_unit: SplitUnit,
     ) -> None:
         problems = [
-            f"corpus.{key}={value}: a cap is a whole number from 1, or null for none"
+            f"corpus.{key}={value}: must be a whole number from 1, or null for no limit"
             for key, value in (("max_documents", max_documents), ("max_words", max_words))
             if value is not None and value < 1
         ]
         if not 0 <= validation_fraction < 1:
             problems.append(
-                f"corpus.validation_fraction={validation_fraction}: allowed is 0 (no validation) to below 1"
+                f"corpus.validation_fraction={validation_fraction}: must be from 0 (no validation) to less than 1"
             )
         if problems:
             raise ConfigError(problems)

@@ -129,13 +129,13 @@ class DataFolderCorpus(Corpus):
             try:
                 self._source.open()
             except DataError as error:
-                raise DataError(self._missing(f"The other way, the hub, failed: {error}")) from None
+                raise DataError(self._missing(f"The other source, the hub, failed: {error}")) from None
         return self._source
 
     def _missing(self, hub: str) -> str:
-        looked = f"not all there in {self._data_root}" if self._data_root else "no data folder is set"
+        looked = f"they are not all in {self._data_root}" if self._data_root else "no data folder is set"
         text = (
-            f"corpus={self.name}: its text is not at hand. It is read from the data folder, named by data_root= or "
-            f"LMTRANSFER_DATA ({looked}; wanted: {', '.join(self._files)}, plain or compressed). {hub}"
+            f"corpus={self.name}: its text was not found. Set data_root= or LMTRANSFER_DATA to the folder that "
+            f"contains {', '.join(self._files)}, plain or compressed ({looked}). {hub}"
         )
         return f"{text} {self._instead}".rstrip()

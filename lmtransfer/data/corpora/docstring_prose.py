@@ -1,4 +1,4 @@
-"""Extract the prose of docstrings: without code, tables and markup, one paragraph a line.
+"""Extract the prose of docstrings: without code, tables and markup, one paragraph per line.
 
 It handles the conventions of reStructuredText, numpydoc, Google style, Sphinx fields and Markdown, as far as they
 separate English text from other text. It reads line by line and never raises. Unclear text is kept if it consists of
@@ -58,7 +58,7 @@ _EDGES = "\"'()[]{}<>,.;:!?*-\u2013\u2014\u2018\u2019\u201c\u201d"
 
 
 def prose(docstring: str) -> str:
-    """The English text of a docstring without indentation, one paragraph a line; empty if there is none."""
+    """The English text of a docstring without indentation, one paragraph per line; empty if there is none."""
     paragraphs = (_plain(" ".join(lines)) for lines in _paragraphs(_without_code(docstring.expandtabs().split("\n"))))
     return "\n".join(paragraph for paragraph in paragraphs if is_prose(paragraph))
 

@@ -44,7 +44,7 @@ class Docstring:
         library: name of the library it comes from.
         module: dotted name of its module.
         name: qualified name of the documented object within the module; empty for the module itself.
-        text: its paragraphs, one a line.
+        text: its paragraphs, one per line.
         identity: 64-bit hash of the text without case, white space and libraries' names; equal for docstrings that
             differ only in these.
     """
@@ -139,8 +139,8 @@ def _read(
                     on_progress(number / len(files))
         except BrokenProcessPool:
             raise DataError(
-                "python_docs: a process that read source files was killed, probably for want of memory; run again "
-                "with less beside it"
+                "python_docs: a process that reads source files was killed, probably because memory ran out; run again "
+                "while fewer other programs run"
             ) from None
 
 

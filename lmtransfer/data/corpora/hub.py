@@ -134,10 +134,10 @@ class HubCorpus(BaseCorpus):
     def _missing(self, reason: str, split: str) -> str:
         wanted = ", ".join(str(part) for part in (self.dataset, self.subset, split) if part)
         return (
-            f"corpus={self.name}: the data set {wanted} cannot be loaded ({reason.strip()}).\n"
-            "Either let `datasets` fetch it from the hub once, with a network (it then works offline from the cache, "
-            "HF_HOME),\nor name a local copy: corpus.dataset=<folder> (a clone of the hub repository, or what "
-            "save_to_disk wrote), or plain files by corpus=text corpus.path=<files>."
+            f"corpus={self.name}: the data set {wanted} cannot be loaded ({reason.strip()}).\nEither connect to a "
+            "network once, so that `datasets` downloads it from the hub (then it works offline from the cache, "
+            "HF_HOME),\nor set corpus.dataset=<folder> to a local copy (a clone of the hub repository, or the output "
+            "of save_to_disk), or read plain files with corpus=text corpus.path=<files>."
         )
 
     def documents(self) -> Iterator[Document]:

@@ -84,7 +84,7 @@ def find_library(name: str) -> Library:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise DataError(
-            f"python_docs reads the docstrings of {', '.join(LIBRARIES[1:])}; {name} is not installed in this "
+            f"python_docs reads the docstrings of {', '.join(LIBRARIES[1:])}, but {name} is not installed in this "
             f"environment: pip install {name}"
         )
     try:
@@ -109,8 +109,8 @@ def source_files(library: Library) -> list[SourceFile]:
         files.append(SourceFile(library.name, ".".join(parts), path))
     if not files:
         raise DataError(
-            f"python_docs: no Python sources of {library.name} in {library.root}; it was installed without them: "
-            "install it again from a normal wheel or package"
+            f"python_docs: there are no Python sources of {library.name} in {library.root}, because it was installed "
+            "without them: install it again from a normal wheel or package"
         )
     return sorted(files, key=lambda file: (file.module, str(file.path)))
 

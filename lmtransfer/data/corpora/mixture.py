@@ -55,14 +55,14 @@ class MixtureCorpus(Corpus):
     def __init__(self, *, name: str, parts: Mapping[str, Corpus], alpha: float = 0.7) -> None:
         problems = []
         if len(parts) < 2:
-            problems.append(f"corpus.parts={list(parts)}: a mixture has two parts or more, such as [enwiki,fra]")
+            problems.append(f"corpus.parts={list(parts)}: a mixture needs at least two parts, such as [enwiki,fra]")
         problems += [
-            f"corpus.parts.{part}: a part is named by letters, digits, '_' and '-'"
+            f"corpus.parts.{part}: the name of a part may only have letters, digits, '_' and '-'"
             for part in parts
             if not re.fullmatch(r"[\w-]+", part)
         ]
         if not 0 <= alpha <= 1:
-            problems.append(f"corpus.alpha={alpha}: must lie between 0 (all parts alike) and 1 (by their size)")
+            problems.append(f"corpus.alpha={alpha}: must be from 0 (all parts equally) to 1 (by their size)")
         if problems:
             raise ConfigError(problems)
         self.name, self.parts, self.alpha = name, dict(parts), alpha

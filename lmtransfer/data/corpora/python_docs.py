@@ -137,7 +137,7 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
     with the smallest hashes are kept, so that the choice does not depend on any order.
 
     Args:
-        max_per_library: most examples of a library in a split.
+        max_per_library: maximum number of examples of a library in a split.
         cache_dir: folder for the extracted docstrings; None: see ``default_cache_dir``.
 
     Returns:

@@ -126,10 +126,12 @@ def _jsonl_documents(
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}); a .jsonl file holds one object a line") from None
+            raise DataError(f"{where}: not JSON ({error}); a .jsonl file has one JSON object per line") from None
         if not isinstance(record, dict) or text_field not in record:
-            fields = ", ".join(sorted(record)) if isinstance(record, dict) else f"a {type(record).__name__}, no object"
-            raise DataError(f"{where}: no field `{text_field}` here (found: {fields}); set corpus.text_field")
+            fields = (
+                ", ".join(sorted(record)) if isinstance(record, dict) else f"a {type(record).__name__}, not an object"
+            )
+            raise DataError(f"{where}: no field `{text_field}` (found: {fields}); set corpus.text_field")
         document = as_document(record[text_field], where, notes, line_break)
         if document is not None:
             yield document
@@ -150,13 +152,13 @@ def _parquet_documents(
         try:
             file = pq.ParquetFile(source)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: not a parquet file, or a damaged one ({first_line(error)})") from None
+            raise DataError(f"{path}: is damaged or is not a parquet file ({first_line(error)})") from None
         if text_field not in file.schema_arrow.names:
             names = ", ".join(file.schema_arrow.names)
             raise DataError(f"{path}: no column `{text_field}` here (found: {names}); set corpus.text_field")
         kind = file.schema_arrow.field(text_field).type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-            raise DataError(f"{path}: column `{text_field}` holds {kind}, not strings; set corpus.text_field")
+            raise DataError(f"{path}: column `{text_field}` has {kind}, not strings; set corpus.text_field")
         row, batches = 0, file.iter_batches(batch_size=_PARQUET_ROWS, columns=[text_field])
         while True:
             try:

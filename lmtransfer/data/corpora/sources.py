@@ -54,7 +54,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
     """
     entries = [paths] if isinstance(paths, str) else list(paths)
     if not entries:
-        raise DataError(f"{key}: an empty list; give a file, a folder or a pattern")
+        raise DataError(f"{key}: the list is empty; give a file, a folder or a pattern")
     files: list[str] = []
     named = True
     for entry in entries:
@@ -67,15 +67,16 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
             found = _search(path)
             if not found:
                 raise DataError(
-                    f"{key}={entry}: no file of a known format in {path} (known: {', '.join(FORMATS)}, each also with "
-                    f"{', '.join(COMPRESSIONS)}); rename the files, or name them by a pattern such as {entry}/*.raw"
+                    f"{key}={entry}: there is no file of a known format in {path} (known: {', '.join(FORMATS)}, each "
+                    f"also with {', '.join(COMPRESSIONS)}); rename the files, or select them by a pattern such as "
+                    f"{entry}/*.raw"
                 )
         else:
             found = sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
             if not found:
                 raise DataError(
-                    f"{key}={entry}: no such file, folder or pattern (looked for {path}; relative paths start where "
-                    f"the command was started)"
+                    f"{key}={entry}: no such file, folder or pattern (looked for {path}; relative paths start at the "
+                    "folder where the command was started)"
                 )
         files.extend(found)
         named = named and len(found) == 1
@@ -96,7 +97,7 @@ def _search(folder: Path) -> list[str]:
             if not name.startswith(".") and Path(plain).suffix.lower() in FORMATS:
                 problem = not_regular(Path(parent, name))
                 if problem is not None:
-                    raise DataError(f"{os.path.join(parent, name)}: {problem}, or take it out of the folder")
+                    raise DataError(f"{os.path.join(parent, name)}: {problem}, or remove it from the folder")
                 found.setdefault(os.path.join(parent, plain), os.path.join(parent, name))
     return [found[plain] for plain in sorted(found)]
 

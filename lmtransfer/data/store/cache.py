@@ -81,7 +81,7 @@ def prepare(
         num_workers: number of worker processes; 0 and 1 use this process only; None: one for each core. The result does
             not depend on it.
         on_progress: called after each block.
-        min_tokens: least number of tokens of the training part (one row of the model that will read it).
+        min_tokens: minimum number of tokens of the training part (one row of the model that will read it).
 
     Raises:
         DataError: the corpus is empty or too small, cannot be read, or the disk is full.
@@ -121,8 +121,8 @@ def prepare(
     prepared = _open(folder, from_cache)
     if prepared.train.num_tokens < min_tokens:
         raise DataError(
-            f"corpus={corpus.name}: its training part has {prepared.train.num_tokens} tokens, and one row needs "
-            f"{min_tokens}; give more text, or shorter rows"
+            f"corpus={corpus.name}: its training part has {prepared.train.num_tokens} tokens, but one row needs "
+            f"{min_tokens}; use more text or shorter rows"
         )
     return prepared
 
@@ -150,7 +150,7 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
 
     Args:
         corpus: the documents; held-out documents are not used.
-        trainer: the settings; draws its own seeded sample of the lines.
+        trainer: the settings; takes its own seeded sample of the lines.
         cache_dir: folder of the cache; None: see ``default_cache_dir``.
 
     Raises:
@@ -201,8 +201,8 @@ def writing(folder: Path) -> Iterator[None]:
         if not (place.is_relative_to(folder.parent) or place in folder.parents):
             raise  # the error is about a source or about output, not about the cache
         raise DataError(
-            f"cache_dir: cannot write {folder} ({error.strerror}); make room, or set cache_dir= or LMTRANSFER_CACHE "
-            "to another place. What is complete is kept"
+            f"cache_dir: cannot write {folder} ({error.strerror}); free some disk space, or set cache_dir= or "
+            "LMTRANSFER_CACHE to another folder. Completed work is kept"
         ) from error
 
 
@@ -213,7 +213,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:
-        print(f"another process is preparing {folder}: waiting for it to end", file=sys.stderr, flush=True)
+        print(f"another process is preparing {folder}: waiting until it ends", file=sys.stderr, flush=True)
         lock.acquire()
     try:
         yield

@@ -100,8 +100,8 @@ def no_text(corpus: Corpus) -> DataError:
     """The error for a corpus without text; it names the corpus's files, if there are any."""
     files = list(corpus.files)
     among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
-    where = f" ({among}: {'is' if len(files) == 1 else 'are'} empty, or blank)" if files else ""
-    return DataError(f"corpus={corpus.name}: there is no text in it{where}; give a corpus with some")
+    where = f" ({among} {'is' if len(files) == 1 else 'are'} empty or blank)" if files else ""
+    return DataError(f"corpus={corpus.name}: there is no text in it{where}; give a corpus that has text")
 
 
 def _records(
@@ -128,8 +128,8 @@ def _records(
                 yield _finished(*pending.popleft())
     except BrokenProcessPool:
         raise DataError(
-            f"corpus={corpus.name}: a worker process was killed, probably for want of memory; run again with fewer "
-            f"(num_workers, now {num_workers}). What is complete is kept"
+            f"corpus={corpus.name}: a worker process was killed, probably because memory ran out; run again with fewer "
+            f"workers (num_workers is now {num_workers}). Completed work is kept"
         ) from None
 
 

@@ -6,7 +6,7 @@ A store is a folder::
     sentence_starts.npy     int64 (num_sentences + 1,): global index of each sentence's first token
     document_starts.npy     int64 (num_documents + 1,): global index of each document's first sentence
     shard-00000/tokens.npy  uint16 where the vocabulary fits, else uint32
-    shard-00000/sentence_lengths.npy, document_lengths.npy    uint32: tokens a sentence, sentences a document
+    shard-00000/sentence_lengths.npy, document_lengths.npy    uint32: tokens per sentence, sentences per document
 
 Data is read into memory only on access, so opening a store takes the same memory for any size. A store has no special
 tokens: rows add them.
@@ -132,11 +132,13 @@ class TokenStore:
         folder = Path(folder)
         path = folder / "manifest.json"
         if not path.is_file():
-            raise DataError(f"{folder}: no complete token store here (manifest.json is missing); run `prepare` again")
+            raise DataError(
+                f"{folder}: there is no complete token store (manifest.json is missing); run `prepare` again"
+            )
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest.get("format") != STORE_FORMAT:
             raise DataError(
-                f"{folder}: a token store of format {manifest.get('format')}, this version reads format "
+                f"{folder}: the token store has format {manifest.get('format')}, but this version reads format "
                 f"{STORE_FORMAT}; delete the folder and run `prepare` again"
             )
         shards = [Shard(**{**entry, "files": _pairs(entry["files"])}) for entry in manifest["shards"]]
@@ -144,7 +146,9 @@ class TokenStore:
             file = folder / name
             if not file.is_file() or file.stat().st_size != size:
                 found = f"{file.stat().st_size} bytes" if file.is_file() else "no file"
-                raise DataError(f"{file}: expected {size} bytes, found {found}; delete {folder} and prepare it again")
+                raise DataError(
+                    f"{file}: expected {size} bytes, found {found}; delete {folder} and run `prepare` again"
+                )
         return cls(folder, shards)
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
@@ -157,7 +161,7 @@ class TokenStore:
             IndexError: the range lies outside the store.
         """
         if not 0 <= start <= stop <= self.num_tokens:
-            raise IndexError(f"tokens [{start}, {stop}) of a store of {self.num_tokens} tokens")
+            raise IndexError(f"tokens [{start}, {stop}) are outside a store of {self.num_tokens} tokens")
         index = bisect_right(self._starts, start, hi=len(self._shards)) - 1
         pieces = []
         while start < stop:

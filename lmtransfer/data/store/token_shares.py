@@ -15,7 +15,7 @@ _BLOCK = 1_000_000
 
 
 def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_000) -> np.ndarray:
-    """The share of each token among the tokens that training draws, float64, shape (vocabulary,).
+    """The share of each token among the tokens that training samples, float64, shape (vocabulary,).
 
     Args:
         store: one corpus, or a mixture, whose parts are weighted by their smoothed proportions.

@@ -30,14 +30,15 @@ def evaluation_batches(
 
     Args:
         source: the rows.
-        micro_batch_tokens: most tokens of a batch (a longer row is a batch on its own).
+        micro_batch_tokens: maximum number of tokens of a batch (a longer row is a batch by itself).
         max_tokens: take a random subset of at most this many tokens (at least one row); None takes all.
         seed: seed of the subset.
         rank: rank of this process; each rank gets a share of the batches.
         world_size: number of ranks.
         num_lanes: the rows are contiguous text, as in a contiguous ``PlannedStream``. They are read in this number of
-            parallel lanes of equal length. The remaining rows are one more lane, which is shorter. With ``max_tokens``
-            only the first rows of each lane are taken. Each rank gets a share of the lanes. None: rows are independent.
+            parallel contiguous streams of equal length. The remaining rows are one more stream, which is shorter. With
+            ``max_tokens`` only the first rows of each stream are taken. Each rank gets a share of the streams. None:
+            rows are independent.
     """
     plan = source.plan(0)
     if num_lanes is not None:
@@ -61,7 +62,7 @@ def evaluation_batches(
 
 
 def _lanes(lengths: np.ndarray, num_lanes: int, max_tokens: int | None) -> list[np.ndarray]:
-    """The rows of each lane; all rows have the same length except the last one, which may be shorter."""
+    """The rows of each contiguous stream; all rows have the same length except the last one, which may be shorter."""
     longest = int(lengths.max(initial=1))
     num_full = int((lengths == longest).sum())
     most = len(lengths) if max_tokens is None else max(max_tokens // longest, 1)
@@ -75,7 +76,7 @@ def _lanes(lengths: np.ndarray, num_lanes: int, max_tokens: int | None) -> list[
 
 
 def _groups(lanes: list[np.ndarray], lengths: np.ndarray, wide: int) -> Iterator[list[np.ndarray]]:
-    """Groups of at most ``wide`` consecutive lanes with the same number of tokens."""
+    """Groups of at most ``wide`` consecutive streams with the same number of tokens."""
     for _, alike in groupby(lanes, key=lambda rows: int(lengths[rows].sum())):
         together = list(alike)
         for start in range(0, len(together), wide):

@@ -14,7 +14,7 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
 
     Args:
         lengths: tokens of each row, in order.
-        max_tokens: most tokens of a group.
+        max_tokens: maximum number of tokens of a group.
         key: name of the setting with the value ``max_tokens``, for the message.
 
     Returns:
@@ -27,7 +27,7 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
     if longest > max_tokens:
         raise ConfigError(
             f"{key}={max_tokens} is less than the longest row ({longest} tokens): raise it to {longest} or more, or "
-            f"shorten the rows"
+            "use shorter rows"
         )
     ends = np.cumsum(lengths, dtype=np.int64).data
     edges, taken = [0], 0
@@ -40,15 +40,15 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
 def lanes(
     lengths: np.ndarray, *, batch_tokens: int | None = None, batch_examples: int | None = None
 ) -> tuple[np.ndarray, list[int]]:
-    """The order of contiguous rows, and the edges of the steps in it: each step takes the next row of every lane.
+    """The order of contiguous rows, and the edges of the steps in it: each step takes the next row of every stream.
 
-    A lane is a contiguous part of the text. All rows have the same length except the last one. The last row, if it is
+    A stream is a contiguous part of the text. All rows have the same length except the last one. The last row, if it is
     shorter, and the rows that do not fill a step are not used.
 
     Args:
         lengths: tokens of each row, in the order of the text.
-        batch_tokens: most tokens of a step; give this or ``batch_examples``.
-        batch_examples: rows of a step: the number of lanes.
+        batch_tokens: maximum number of tokens of a step; give this or ``batch_examples``.
+        batch_examples: rows of a step: the number of contiguous streams.
 
     Raises:
         ConfigError: a row has more tokens than a step, or the text has fewer rows than a step.
@@ -62,8 +62,8 @@ def lanes(
     num_steps = num_rows // num_lanes
     if num_steps == 0:
         raise ConfigError(
-            f"the text has {num_rows} rows of {longest} tokens, fewer than a step reads side by side ({num_lanes}): "
-            f"lower train.batch_tokens or objective.max_length, or use more text"
+            f"the text has {num_rows} rows of {longest} tokens, but a step needs {num_lanes} contiguous streams with a "
+            "row each: lower train.batch_tokens or objective.max_length, or use more text"
         )
     order = np.arange(num_lanes * num_steps).reshape(num_lanes, num_steps).T.reshape(-1)
     return order, list(range(0, len(order) + 1, num_lanes))
@@ -85,7 +85,7 @@ def micro_batches(
     Args:
         rows: row numbers, in the step's order.
         lengths: tokens of each row.
-        micro_batch_tokens: most tokens of a micro-batch; None cuts into ``groups`` parts.
+        micro_batch_tokens: maximum number of tokens of a micro-batch; None cuts into ``groups`` parts.
         groups: number of parts, if ``micro_batch_tokens`` is None.
 
     Raises:

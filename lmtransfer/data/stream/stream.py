@@ -70,15 +70,16 @@ class PlannedStream:
     Args:
         source: the rows.
         seed: seed of the order.
-        batch_tokens: most tokens of a step over all ranks; give this or ``batch_examples``.
+        batch_tokens: maximum number of tokens of a step over all ranks; give this or ``batch_examples``.
         batch_examples: rows of a step over all ranks.
-        micro_batch_tokens: most tokens of a forward pass; None: one forward pass for each rank and step.
+        micro_batch_tokens: maximum number of tokens of a forward pass; None: one forward pass for each rank and step.
         num_workers: number of processes that build batches in advance; 0 builds batches in this process.
         rank: rank of this process.
         world_size: number of ranks.
         pin_memory: build batches in page-locked memory, for a GPU (with workers only).
         contiguous: the rows of an epoch are contiguous text: row j of each step continues row j of the previous step.
-            There are as many lanes as full rows fit a step. Rows that are left over are read in other epochs.
+            There are as many contiguous streams as full rows fit into a step. Rows that are left over are read in other
+            epochs.
 
     Raises:
         ConfigError: neither or both budgets, or a budget that is not positive.
@@ -99,7 +100,7 @@ class PlannedStream:
         contiguous: bool = False,
     ) -> None:
         if (batch_tokens is None) == (batch_examples is None):
-            raise ConfigError("give either train.batch_tokens or train.batch_examples, and not both")
+            raise ConfigError("set either train.batch_tokens or train.batch_examples, not both")
         named = {
             "batch_tokens": batch_tokens,
             "batch_examples": batch_examples,
@@ -155,7 +156,7 @@ class PlannedStream:
         return sum(self.steps_in(past) for past in range(whole)) + within
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Set the most tokens of a micro-batch for later calls of ``steps``; the rows of each step stay the same."""
+        """Set the maximum tokens of a micro-batch for later calls of ``steps``; the rows of each step stay the same."""
         self.micro_batch_tokens = tokens
         self.source.set_capacity(tokens)
 
@@ -207,7 +208,7 @@ class PlannedStream:
     def _edges(self, epoch: int, lengths: np.ndarray) -> tuple[np.ndarray, list[int]]:
         """The order of the epoch's rows, and the edges of the steps in it."""
         if len(lengths) == 0:
-            raise DataError("there is not a single row to train on: the corpus or the training set is empty")
+            raise DataError("there are no rows to train on: the corpus or the training set is empty")
         if self.contiguous:
             return lanes(lengths, batch_tokens=self.batch_tokens, batch_examples=self.batch_examples)
         order = permutation(len(lengths), self.seed, "order", epoch)

@@ -31,7 +31,7 @@ class PretrainingHead:
 
     Attributes:
         objective: class of the objective; its tensors are named ``<loss>.<name>``.
-        key_map: our tensor names and the published ones; empty if the objective has no tensors of its own.
+        key_map: our tensor names and the published ones; empty if the objective has no tensors.
         repeats: published tensors of old files that repeat another tensor, each with the name of that tensor: one of
             the encoder (without prefix) or of this head. Reading checks that they are equal; they are never written.
         settings: arguments of the objective that config.json contains, with their keys.

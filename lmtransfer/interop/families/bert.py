@@ -104,8 +104,8 @@ SEGMENTS = Setting("num_segments", "type_vocab_size", 2)
 #: Settings of BERT's format that must have one value, because nothing else is computed here.
 FIXED = (
     Fixed("position_embedding_type", "absolute", "lmtransfer computes absolute positions only"),
-    Fixed("is_decoder", False, "lmtransfer reads encoders; a decoder's mask and cache are not computed"),
-    Fixed("add_cross_attention", False, "lmtransfer computes no cross-attention"),
+    Fixed("is_decoder", False, "lmtransfer reads encoders only; it does not compute a decoder's mask and cache"),
+    Fixed("add_cross_attention", False, "lmtransfer does not compute cross-attention"),
 )
 
 

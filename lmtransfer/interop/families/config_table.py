@@ -55,9 +55,9 @@ class Setting:
             return known[value]
         if self.kind is str:
             allowed = ", ".join(str(name) for name in known)
-            raise ValueError(f"{self.theirs}={value}: lmtransfer computes {allowed}")
+            raise ValueError(f"{self.theirs}={value} is not supported: lmtransfer supports {allowed}")
         if self.kind is not bool and isinstance(value, bool):
-            raise ValueError(f"{self.theirs}={value!r} is no number")
+            raise ValueError(f"{self.theirs}={value!r} is not a number")
         if self.kind is float and isinstance(value, int | float) and value >= 0:
             return float(value)
         if self.kind is int and isinstance(value, int) and 0 < value <= _LARGEST.get(self.ours, 2**31):
@@ -65,7 +65,7 @@ class Setting:
         if self.kind is bool and isinstance(value, bool):
             return value
         wanted = {int: "a whole number above 0", float: "a number of at least 0", bool: "true or false"}[self.kind]
-        raise ValueError(f"{self.theirs}={value!r} is not {wanted} that an encoder can have")
+        raise ValueError(f"{self.theirs}={value!r} is not allowed: an encoder needs {wanted}")
 
     def _default_in(self, config: Mapping[str, Any]) -> Any:
         if not callable(self.default):
@@ -73,7 +73,9 @@ class Setting:
         try:
             return self.default(config)
         except (KeyError, TypeError):
-            raise ValueError(f"{self.theirs} is missing, and what it follows from is missing or wrong") from None
+            raise ValueError(
+                f"{self.theirs} is missing, and the settings that it could be computed from are missing or invalid"
+            ) from None
 
     def written(self, value: Any) -> dict[str, Any]:
         """Return the published keys for one of our values."""
@@ -105,7 +107,7 @@ class Fixed:
         value = config.get(self.key)
         if value is None:
             value = allowed[0] if self.default is REQUIRED else self.default
-        return None if value in allowed else f"{self.key}={_as_json(value)}: {self.why}"
+        return None if value in allowed else f"{self.key}={_as_json(value)} is not supported: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class ConfigTable:
                 continue
             if not setting.taken_over:
                 if value:
-                    notes.append(f"{setting.theirs}={value} is not taken over: the models here have none")
+                    notes.append(f"{setting.theirs}={value} is ignored: the models of lmtransfer have no such setting")
                 continue
             arguments[setting.ours] = value
             for key in setting.copies:
@@ -145,10 +147,11 @@ class ConfigTable:
                     continue
                 if setting.agree:
                     problems.append(
-                        f"{key}={_as_json(config[key])} with {setting.theirs}={_as_json(value)}: one for all"
+                        f"{key}={_as_json(config[key])} differs from {setting.theirs}={_as_json(value)}: "
+                        "lmtransfer uses one value for both"
                     )
                 else:
-                    notes.append(f"{key}={config[key]} is not taken over: {setting.theirs}={value} counts for both")
+                    notes.append(f"{key}={config[key]} is ignored: {setting.theirs}={value} is used for both")
         if not problems:
             arguments |= {**self.implied_by(arguments), **self.assumed}
         return arguments, problems, notes

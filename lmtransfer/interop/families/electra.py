@@ -1,8 +1,8 @@
 """ELECTRA in the layout of Hugging Face transformers.
 
-The encoder's names here are those of ``ElectraEncoder``. Its generator has the names of ``GeneratorEncoder`` (which has
-no embeddings of its own). The heads have the names of the objective ``rtd``, or of ``mlm`` for a generator that is an
-encoder by itself.
+The encoder's names here are those of ``ElectraEncoder``. Its generator has the names of ``GeneratorEncoder`` (without
+embeddings, because it shares them). The heads have the names of the objective ``rtd``, or of ``mlm`` for a generator
+that is a separate model.
 """
 
 from __future__ import annotations

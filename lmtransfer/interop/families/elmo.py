@@ -51,14 +51,15 @@ def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointError(f"options.json of the ELMo model: {error}") from None
     if arguments["activation"] not in _ACTIVATIONS:
         raise CheckpointError(
-            f"options.json: activation={arguments['activation']}: lmtransfer computes {', '.join(_ACTIVATIONS)}"
+            f"options.json: activation={arguments['activation']} is not supported: lmtransfer supports "
+            f"{', '.join(_ACTIVATIONS)}"
         )
     return arguments
 
 
 def _count(value: Any, *, most: int = _MOST) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
-        raise ValueError(f"{value!r} is no size that an encoder can have")
+        raise ValueError(f"{value!r} is not a valid size of an encoder")
     return value
 
 
@@ -66,12 +67,12 @@ def _clip(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ValueError(f"{value!r} is no limit of a cell")
+        raise ValueError(f"{value!r} is not a valid limit for clipping")
     return float(value)
 
 
 def elmo_weight_file(folder: Path) -> Path:
-    """Find the only weight file beside ``options.json``.
+    """Find the only weight file in the folder of ``options.json``.
 
     Raises:
         CheckpointError: there is no such file, or there are several.
@@ -80,7 +81,7 @@ def elmo_weight_file(folder: Path) -> Path:
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise CheckpointError(
-            f"{folder}: options.json wants one file of weights beside it, weights.hdf5; found {names}"
+            f"{folder}: next to options.json there must be exactly one weight file, weights.hdf5; found {names}"
         )
     return found[0]
 
@@ -101,14 +102,16 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             if item.nbytes > room:
-                raise ValueError(f"{name} is to hold {item.nbytes:,} bytes, in a file of {path.stat().st_size:,}")
+                raise ValueError(f"{name} needs {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
             found[name] = torch.from_numpy(item[...])
 
     try:
         with h5py.File(path, "r") as file:
             file.visititems(visit)
     except (OSError, TypeError, ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"{path}: is torn, or no HDF5 file of weights: {error}") from error
+        raise CheckpointError(
+            f"{path}: is damaged or incomplete, or is not an HDF5 file of weights: {error}"
+        ) from error
     return found
 
 
@@ -125,7 +128,7 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
     try:
         return _laid_out(tensors, elmo_arguments(options))
     except (RuntimeError, IndexError, ValueError) as error:
-        raise CheckpointError(f"the ELMo weights are not shaped as options.json says: {error}") from error
+        raise CheckpointError(f"the shapes of the ELMo weights do not match options.json: {error}") from error
 
 
 def _laid_out(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -157,7 +160,9 @@ def _laid_out(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> di
             lstm = _lstm(matrix, bias, projection)
             ours.update({f"lstms.{stack}.layers.{layer}.lstm.{name}": tensor for name, tensor in lstm.items()})
     if left:
-        raise CheckpointError(f"the ELMo weights have tensors that its options do not: {', '.join(sorted(left))}")
+        raise CheckpointError(
+            f"the ELMo weights have tensors that options.json does not describe: {', '.join(sorted(left))}"
+        )
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 
 

@@ -50,7 +50,7 @@ SETTINGS = (
 )
 SPECIALS = {"bos_token_id": "cls", "eos_token_id": "sep"}
 #: Why there is no published head for text classification.
-NO_BIAS = "its classifier has no bias, and the one here has"
+NO_BIAS = "the published classifier has no bias, but lmtransfer's classifier has one"
 
 GPT2_FAMILY = Family(
     model_types=("gpt2",),
@@ -64,9 +64,9 @@ GPT2_FAMILY = Family(
             activation("activation_function", "gelu_new"),
         ),
         (
-            Fixed("add_cross_attention", False, "lmtransfer computes no cross-attention"),
-            Fixed("scale_attn_weights", True, "lmtransfer scales attention scores"),
-            Fixed("scale_attn_by_inverse_layer_idx", False, "lmtransfer scales scores alike in all layers"),
+            Fixed("add_cross_attention", False, "lmtransfer does not compute cross-attention"),
+            Fixed("scale_attn_weights", True, "lmtransfer always scales attention scores"),
+            Fixed("scale_attn_by_inverse_layer_idx", False, "lmtransfer scales attention scores equally in all layers"),
         ),
         implied={"norm": "pre"},
     ),

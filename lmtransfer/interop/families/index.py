@@ -53,7 +53,8 @@ def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
     name = config.get("model_type")
     if name is None:
         raise CheckpointError(
-            f"{source}: model_type is missing, as it is in very old files: add the checkpoint's, one of {supported()}"
+            f"{source}: model_type is missing (very old files have none): add the model_type of the checkpoint, one of "
+            f"{supported()}"
         )
     for family in FAMILIES:
         if name in family.model_types:

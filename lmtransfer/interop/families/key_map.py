@@ -109,7 +109,7 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
                 raise CheckpointError(f"the checkpoint has {name} but not {', '.join(missing)}")
             ours[rewrite.ours.replace("{i}", layer)] = rewrite.join([left.pop(part) for part in parts])
     if left:
-        raise CheckpointError(f"the checkpoint has tensors that this family does not know: {', '.join(sorted(left))}")
+        raise CheckpointError(f"the checkpoint has tensors that its family does not have: {', '.join(sorted(left))}")
     return ours
 
 
@@ -177,7 +177,7 @@ def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], *
             continue
         if tensor.shape != expected[name].shape:
             shape, wanted = list(tensor.shape), list(expected[name].shape)
-            problems.append(f"{name} has shape {shape}, the settings say {wanted}")
+            problems.append(f"{name} has shape {shape}, but the settings require {wanted}")
         elif not tensor.is_floating_point():
             problems.append(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not floating-point numbers")
     if problems:

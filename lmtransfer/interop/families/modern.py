@@ -134,7 +134,7 @@ def _is_norm_bias(name: str) -> bool:
 
 _ACTIVATION = activation("hidden_activation")
 _NORM_EPS = Setting("norm_eps", "norm_eps", 1e-5, float)
-_OWN_HEAD = "its heads have a dense layer and a norm of their own before the classifier, and the one here has none"
+_OWN_HEAD = "the published heads have a dense layer and a norm before the classifier, but lmtransfer's heads have none"
 
 MODERN_FAMILY = Family(
     model_types=("modernbert",),
@@ -158,7 +158,7 @@ MODERN_FAMILY = Family(
             Setting("attention_dropout", "attention_dropout", 0.0, float, taken_over=False),
         ),
         (
-            Fixed("layer_types", None, "lmtransfer computes every n-th layer, from the first on, over all positions"),
+            Fixed("layer_types", None, "in lmtransfer the first and then every n-th layer has global attention"),
             Fixed("rope_parameters", None, "lmtransfer computes rotary positions without scaling"),
         ),
         implied={"query_key_norm": False, "normalise_first_input": False},

@@ -97,7 +97,7 @@ class CountedPositions(Quirks):
             return tensors
         position = tensors[_POSITION]
         if position[:offset].any():
-            notes.append(f"the first {offset} rows of the position embedding, which no token reads, are left out")
+            notes.append(f"the first {offset} rows of the position embedding, which no token uses, are left out")
         return tensors | {_POSITION: position[offset:]}
 
     def write(
@@ -135,7 +135,7 @@ _MLM = PretrainingHead(
 _SETTINGS = (*SIZES, HIDDEN_ACT, NORM_EPS, *DROPOUTS)
 _FIXED = (
     *FIXED,
-    Fixed("type_vocab_size", 1, "RoBERTa tells no segments apart in lmtransfer"),
+    Fixed("type_vocab_size", 1, "RoBERTa has no segment ids in lmtransfer"),
 )
 _OUTPUT = linear("output", "classifier")
 

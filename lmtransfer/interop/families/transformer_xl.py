@@ -75,10 +75,10 @@ TRANSFORMER_XL_FAMILY = Family(
             Setting("attention_dropout", "dropatt", 0.0, float, taken_over=False),
         ),
         (
-            Fixed("div_val", 1, "lmtransfer reads one embedding of all words, no adaptive ones", default=4),
-            Fixed("cutoffs", ([], None), "lmtransfer reads one embedding of all words, no adaptive ones"),
+            Fixed("div_val", 1, "lmtransfer reads one embedding for all words, not adaptive embeddings", default=4),
+            Fixed("cutoffs", ([], None), "lmtransfer reads one embedding for all words, not adaptive embeddings"),
             Fixed("untie_r", False, "lmtransfer has one pair of biases for all layers", default=True),
-            Fixed("pre_lnorm", False, "lmtransfer's Transformer-XL normalises once more after pre-norm layers"),
+            Fixed("pre_lnorm", False, "lmtransfer's Transformer-XL has one more LayerNorm after pre-norm layers"),
             Fixed("attn_type", 0, "lmtransfer computes the relative attention of the paper only"),
         ),
         implied={"norm": "post", "activation": "relu"},

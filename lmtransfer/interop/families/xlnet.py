@@ -88,9 +88,9 @@ XLNET_FAMILY = Family(
         ),
         (
             Fixed("attn_type", "bi", "lmtransfer's XLNet is bidirectional"),
-            Fixed("bi_data", False, "lmtransfer reverses no half of a batch"),
+            Fixed("bi_data", False, "lmtransfer does not reverse half of each batch"),
             Fixed("same_length", False, "lmtransfer's XLNet sees all of its memory"),
-            Fixed("untie_r", True, "each layer of lmtransfer's XLNet has biases of its own"),
+            Fixed("untie_r", True, "each layer of lmtransfer's XLNet has its own biases"),
         ),
         implied={"norm": "post"},
         assumed={"max_length": 512, "num_segments": 2},

@@ -85,7 +85,9 @@ def export_onnx(
     model = DenseModel(encoder=encoder, objective=objective, task=task).eval()
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _MAX_BYTES:
-        raise CheckpointError(f"no ONNX export: {size / 2**30:.1f} GB of weights, and a file of one piece holds 2 GB")
+        raise CheckpointError(
+            f"no ONNX export: the weights have {size / 2**30:.1f} GB, but a single ONNX file can hold at most 2 GB"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     path, unchecked = folder / name, folder / f".{name}.unchecked"
     inputs = ("input_ids", "attention_mask", "token_type_ids")[: 3 if model.has_segments else 2]

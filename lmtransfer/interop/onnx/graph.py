@@ -183,21 +183,21 @@ class DenseModel(nn.Module):
 
 
 def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
-    """Say why these parts cannot be computed on padded rows; None if they can."""
+    """Return the reason why these parts cannot be computed on padded rows; None if they can."""
     if not encoder.reads_padded:
         return (
-            f"{type(encoder).__name__} is no plain stack of transformer layers, and only those compute the same on "
-            "padded rows (BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT, modern); export it as safetensors"
+            f"{type(encoder).__name__} is not a plain stack of transformer layers; only such stacks give the same "
+            "results on padded rows (BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT, modern); export it as safetensors"
         )
     if task is None:
         return None
     if not task.composition.reads_padded:
         return (
-            f"{type(task.composition).__name__} (transfer.pooling, transfer.pairs) reads packed sequences only; train "
+            f"{type(task.composition).__name__} (transfer.pooling, transfer.pairs) needs packed sequences; train "
             "the head with transfer.pooling=family, cls, last_token, mean, max or attention and transfer.pairs=together"
         )
     if not task.reading.reads_padded:
         return "transfer.mix_layer_norm=true normalises over packed sequences; train with transfer.mix_layer_norm=false"
     if not task.head.graph_outputs:
-        return "a head for answers that are no spans (yes, no, unknown) has no published counterpart"
+        return "a head with answers other than spans (yes, no, unknown) has no published counterpart"
     return None

@@ -34,7 +34,7 @@ def read_charsmap(data: bytes) -> dict[str, str]:
     """
     size = struct.unpack_from("<I", data)[0] if len(data) >= 4 else 0
     if size % 4 or not 4 <= size <= len(data) - 4 or not data.endswith(b"\0"):
-        raise ValueError("its normalisation rules are torn")
+        raise ValueError("its normalisation rules are damaged or incomplete")
     units, targets = np.frombuffer(data, "<u4", size // 4, 4).astype(np.int64), data[4 + size :]
     rules: dict[str, str] = {}
     level, spelt = np.zeros(1, np.int64), [b""]
@@ -42,14 +42,14 @@ def read_charsmap(data: bytes) -> dict[str, str]:
     while len(level):
         num_nodes += len(level)
         if num_nodes > _MOST_NODES:
-            raise ValueError("its normalisation rules do not end")
+            raise ValueError("its normalisation rules form a loop")
         below: list[np.ndarray] = []
         longer: list[bytes] = []
         for start in range(0, len(level), _BLOCK):
             nodes = level[start : start + _BLOCK]
             children = (nodes ^ _first_child(units[nodes]))[:, None] ^ _BYTES
             if children.max() >= len(units):
-                raise ValueError("its normalisation rules lead nowhere")
+                raise ValueError("its normalisation rules contain an invalid offset")
             row, byte = np.nonzero(units[children] & (_IS_PLACE | 0xFF) == _BYTES)
             row, byte = row[byte > 0], byte[byte > 0]
             below.append(children[row, byte])
@@ -58,7 +58,7 @@ def read_charsmap(data: bytes) -> dict[str, str]:
         ends = np.flatnonzero(units[level] & _ENDS)
         leaves = level[ends] ^ _first_child(units[level[ends]])
         if len(leaves) and leaves.max() >= len(units):
-            raise ValueError("its normalisation rules lead nowhere")
+            raise ValueError("its normalisation rules contain an invalid offset")
         for i, unit in zip(ends.tolist(), units[leaves].tolist(), strict=True):
             rules[spelt[i].decode()] = _target(targets, unit)
     return rules
@@ -67,7 +67,7 @@ def read_charsmap(data: bytes) -> dict[str, str]:
 def _target(targets: bytes, unit: int) -> str:
     place = unit & ~_IS_PLACE
     if unit < _IS_PLACE or place >= len(targets):
-        raise ValueError("its normalisation rules lead nowhere")
+        raise ValueError("its normalisation rules contain an invalid offset")
     return targets[place : targets.index(b"\0", place)].decode()
 
 

@@ -70,8 +70,8 @@ def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
     if isinstance(tokenizer, ExtendedTokenizer):
         return _extended(tokenizer)
     raise CheckpointError(
-        f"a tokenizer of the class {type(tokenizer).__name__} cannot be written as Hugging Face's files: they hold "
-        "WordPiece, byte-level BPE, and sentencepiece's BPE and unigram, not whole words that are spelt by characters"
+        f"a tokenizer of the class {type(tokenizer).__name__} cannot be written as Hugging Face's files: these support "
+        "WordPiece, byte-level BPE, and sentencepiece's BPE and unigram, but not whole words read as characters"
     )
 
 

@@ -21,7 +21,7 @@ class Message:
         data: the serialised message.
 
     Raises:
-        ValueError: the data are damaged, or are no message.
+        ValueError: the data are damaged, or are not a message.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -38,10 +38,10 @@ class Message:
                 if kind == _BYTES:
                     size, place = _varint(data, place)
                 if size > len(data) - place:
-                    raise ValueError(f"field {number} is torn")
+                    raise ValueError(f"field {number} is incomplete")
                 value, place = data[place : place + size], place + size
             else:
-                raise ValueError(f"field {number} has the wire type {kind}")
+                raise ValueError(f"field {number} has the unsupported wire type {kind}")
             self._fields.setdefault(number, []).append(value)
 
     def integer(self, number: int, default: int) -> int:
@@ -52,7 +52,7 @@ class Message:
         """
         value = self._last(number, default)
         if not isinstance(value, int):
-            raise ValueError(f"field {number} is no integer")
+            raise ValueError(f"field {number} is not an integer")
         return value - (1 << 64) if value >= 1 << 63 else value
 
     def real(self, number: int, default: float) -> float:
@@ -65,7 +65,7 @@ class Message:
         if value is None:
             return default
         if not isinstance(value, bytes) or len(value) != 4:
-            raise ValueError(f"field {number} is no float")
+            raise ValueError(f"field {number} is not a float")
         return float(struct.unpack("<f", value)[0])
 
     def data(self, number: int) -> bytes:
@@ -76,7 +76,7 @@ class Message:
         """
         value = self._last(number, b"")
         if not isinstance(value, bytes):
-            raise ValueError(f"field {number} is no string of bytes")
+            raise ValueError(f"field {number} is not a string of bytes")
         return value
 
     def messages(self, number: int) -> list[Message]:
@@ -87,7 +87,7 @@ class Message:
         """
         values = self._fields.get(number, [])
         if not all(isinstance(value, bytes) for value in values):
-            raise ValueError(f"field {number} is no message")
+            raise ValueError(f"field {number} is not a message")
         return [Message(value) for value in values if isinstance(value, bytes)]
 
     def _last(self, number: int, default: int | bytes | None) -> int | bytes | None:
@@ -98,7 +98,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 7 * _LONGEST_VARINT, 7):
         if place >= len(data):
-            raise ValueError("it ends within a number")
+            raise ValueError("it ends in the middle of a number")
         byte = data[place]
         place += 1
         value |= (byte & 0x7F) << shift

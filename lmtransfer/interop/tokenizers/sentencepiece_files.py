@@ -4,8 +4,8 @@ No file says how a family cleans text before sentencepiece and how it numbers th
 ALBERT's and XLNet's (tokenization.py of google-research/albert, prepro_utils.py of zihangdai/xlnet), and fairseq's for
 XLM-R.
 
-One difference remains: text that spells a control piece becomes that piece if two of its characters are missing from
-the vocabulary, which is not the case for any published vocabulary.
+One difference remains: text that contains the name of a control piece becomes that piece if two of its characters are
+missing from the vocabulary, which is not the case for any published vocabulary.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def sentencepiece_json(path: Path, *, model_type: str, settings: Mapping[str, An
     else:
         known = ", ".join([*_CLEANED, *_FAIRSEQ])
         raise CheckpointError(
-            f"{path}: what model_type={model_type or 'none'} does to text before is not in this file, and known here "
-            f"for {known} only: save the tokenizer {AS_JSON}"
+            f"{path}: this file does not describe how model_type={model_type or 'none'} cleans text, and lmtransfer "
+            f"knows this only for {known}: save the tokenizer {AS_JSON}"
         )
     library = library_tokenizer(model, prefix="always")
     library.normalizer = normalizers.Sequence([*before, library.normalizer])

@@ -12,8 +12,8 @@ The library gives the same tokens as sentencepiece, except for these points. Som
   a word are equally likely except for rounding, either may be taken. With vocabularies of 8,192 pieces this happened in
   3 to 8 of 28,341 lines (encyclopaedia, reviews, novels in three languages), nearly all of them with "...." or
   "!!!!!". Byte-pair encoding differed in no line.
-- A character that is no piece is never joined with its neighbour in a piece of several characters.
-- U+10FFFE and U+10FFFF, which are no characters, are dropped if the model normalises text at all.
+- A character that is not a piece is never joined with its neighbour in a piece of several characters.
+- U+10FFFE and U+10FFFF, which are not characters, are dropped if the model normalises text at all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NEVER = 1e4
 
 
 def library_tokenizer(model: SentencePieceModel, *, prefix: Prefix = "first") -> tokenizers.Tokenizer:
-    """Make the tokenizer, without special tokens around a text and without special tokens that text can spell.
+    """Make the tokenizer, without special tokens around a text and without special tokens that text can contain.
 
     Args:
         model: the vocabulary and the rules.

@@ -49,7 +49,7 @@ class SentencePieceModel:
         pieces: the vocabulary, by id.
         algorithm: the algorithm that cuts a text into pieces.
         unk_id: id of the unknown piece.
-        byte_fallback: whether unknown characters are spelt by byte pieces.
+        byte_fallback: whether unknown characters are written as byte pieces.
         charsmap: compiled normalisation rules; empty if text is not changed.
         rules: the same rules in readable form: the replacement of each string.
         add_dummy_prefix: whether a space is put before a text.
@@ -74,13 +74,13 @@ def read_sentencepiece_model(model: bytes, *, source: str) -> SentencePieceModel
         source: path of the file, for messages.
 
     Raises:
-        CheckpointError: the file is damaged or no sentencepiece model, or its kind is not supported: whole words or
-            characters, spaces kept unchanged, or spaces at the ends of words.
+        CheckpointError: the file is damaged or is not a sentencepiece model, or its kind is not supported: whole words
+            or characters, spaces kept unchanged, or spaces at the ends of words.
     """
     try:
         return _model(Message(model), source)
     except ValueError as error:  # includes UnicodeDecodeError, for a piece that is not UTF-8
-        raise CheckpointError(f"{source}: not a sentencepiece model ({error}); copy it again") from None
+        raise CheckpointError(f"{source}: is not a sentencepiece model ({error}); copy it again") from None
 
 
 def _model(message: Message, source: str) -> SentencePieceModel:
@@ -88,20 +88,25 @@ def _model(message: Message, source: str) -> SentencePieceModel:
     algorithm = trainer.integer(3, 1)
     if algorithm not in _ALGORITHMS:
         raise CheckpointError(
-            f"{source}: model_type={_OTHER_ALGORITHMS.get(algorithm, algorithm)}: unigram and bpe can be read"
+            f"{source}: model_type={_OTHER_ALGORITHMS.get(algorithm, algorithm)} is not supported: lmtransfer reads "
+            "unigram and bpe"
         )
     if not normalizer.integer(5, 1):
-        raise CheckpointError(f"{source}: escape_whitespaces=false: only models that mark spaces by U+2581 can be read")
+        raise CheckpointError(
+            f"{source}: escape_whitespaces=false is not supported: lmtransfer reads only models that mark spaces by "
+            "U+2581"
+        )
     if trainer.integer(24, 0):
         raise CheckpointError(
-            f"{source}: treat_whitespace_as_suffix=true: only models whose words begin with their space can be read"
+            f"{source}: treat_whitespace_as_suffix=true is not supported: lmtransfer reads only models whose words "
+            "begin with their space"
         )
     pieces = tuple(_piece(piece) for piece in message.messages(_PIECES))
     unknown = [i for i, piece in enumerate(pieces) if piece.kind == "unknown"]
     if len(unknown) != 1:
-        raise ValueError(f"{len(unknown)} of its {len(pieces)} pieces stand for the unknown, must be one")
+        raise ValueError(f"exactly one piece must be unknown, but {len(unknown)} of its {len(pieces)} pieces are")
     if len({piece.text for piece in pieces}) < len(pieces):
-        raise ValueError("a piece is there twice")
+        raise ValueError("a piece occurs twice")
     charsmap = normalizer.data(2)
     return SentencePieceModel(
         pieces=pieces,
@@ -118,8 +123,8 @@ def _model(message: Message, source: str) -> SentencePieceModel:
 def _piece(message: Message) -> Piece:
     text, kind = message.data(1).decode(), message.integer(3, 1)
     if not text or kind not in _PIECE_KINDS:
-        raise ValueError("a piece has no text" if not text else f"the piece {text} is of kind {kind}")
+        raise ValueError("a piece has no text" if not text else f"the piece {text} has the unsupported kind {kind}")
     score = message.real(2, 0.0)
     if not isfinite(score):
-        raise ValueError(f"the piece {text} has the score {score}")
+        raise ValueError(f"the piece {text} has the invalid score {score}")
     return Piece(text, score, _PIECE_KINDS[kind])

@@ -73,14 +73,14 @@ def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
     except CheckpointError:
         raise
     except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{path}: not a tokenizer's ({error}); copy it again") from None
+        raise CheckpointError(f"{path}: is not a tokenizer file ({error}); copy it again") from None
     try:
         vocabulary = _vocabulary(model)
         largest = max(vocabulary.values(), default=-1)
         if largest >= vocab_size:
             raise CheckpointError(
                 f"the vocabulary has {largest + 1} tokens, but the model's token embedding has {vocab_size} rows: "
-                "the files are of two checkpoints; copy both from one"
+                "the files come from two checkpoints; copy both from the same one"
             )
         return PublishedTokenizer(
             model,
@@ -129,7 +129,7 @@ def _vocabulary(model: bytes) -> dict[str, int]:
         added = {entry["content"]: entry["id"] for entry in described.get("added_tokens") or []}
         return {str(token): int(token_id) for token, token_id in {**vocabulary, **added}.items()}
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"not a tokenizer of the `tokenizers` library ({error}); copy it again") from None
+        raise CheckpointError(f"is not a tokenizer of the `tokenizers` library ({error}); copy it again") from None
 
 
 def _with_settings(model: bytes, settings: Mapping[str, Any], path: Path) -> bytes:
@@ -142,7 +142,7 @@ def _with_settings(model: bytes, settings: Mapping[str, Any], path: Path) -> byt
             for part in _parts(whole)
         ]
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: is not JSON of a tokenizer ({error}); copy it again") from None
+        raise CheckpointError(f"{path}: is not the JSON file of a tokenizer ({error}); copy it again") from None
     return json.dumps(described, ensure_ascii=False).encode("utf-8", "replace") if any(changed) else model
 
 
@@ -184,11 +184,11 @@ def _of_wordpiece(path: Path, settings: Mapping[str, Any]) -> bytes:
 def _of_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> bytes:
     vocabulary = _object(vocab)
     if not all(isinstance(token_id, int) and 0 <= token_id < 1 << 31 for token_id in vocabulary.values()):
-        raise CheckpointError(f"{vocab}: must give each token its id, a number; copy it again")
+        raise CheckpointError(f"{vocab}: must map each token to its id, a number; copy it again")
     if not set(byte_letters()) <= set(vocabulary):
         raise CheckpointError(
-            f"{vocab}: does not have all 256 bytes, as GPT-2's and RoBERTa's vocabularies do: save this tokenizer with "
-            "`transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+            f"{vocab}: lacks some of the 256 bytes, which GPT-2's and RoBERTa's vocabularies have: save this tokenizer "
+            "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
         )
     pairs = []
     for number, line in enumerate(_text(merges).split("\n"), start=1):
@@ -196,7 +196,7 @@ def _of_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> byte
             continue
         left, _, right = line.partition(" ")
         if not all(part in vocabulary for part in (left, right, left + right)):
-            raise CheckpointError(f"{merges}:{number}: {line!r} is no merge of this vocabulary; copy it again")
+            raise CheckpointError(f"{merges}:{number}: {line!r} is not a merge of this vocabulary; copy it again")
         pairs.append((left, right))
     library = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
@@ -220,8 +220,8 @@ def _finished(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: 
         library.add_tokens([tokenizers.AddedToken(token, special=is_special, normalized=not is_special, **flags)])
         if library.token_to_id(token) != added[token]:
             raise CheckpointError(
-                f"{path}: the added token {token!r} is to have the id {added[token]}, but the next free one is "
-                f"{library.token_to_id(token)}; copy all files of the tokenizer from one checkpoint"
+                f"{path}: the added token {token!r} should have the id {added[token]}, but the next free id is "
+                f"{library.token_to_id(token)}; copy all files of the tokenizer from the same checkpoint"
             )
     return library.to_str().encode("utf-8", "replace")
 
@@ -229,11 +229,11 @@ def _finished(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: 
 def _nothing_readable(folder: Path) -> str:
     if (folder / "tokenizer.model").is_file():
         return (
-            "has tokenizer.model but no tokenizer.json, and what its family does to text before is not in it: save it "
-            f"{sentencepiece_files.AS_JSON}"
+            "has tokenizer.model but no tokenizer.json, and tokenizer.model does not describe how its model family "
+            f"cleans text: save the tokenizer {sentencepiece_files.AS_JSON}"
         )
     wanted = ", ".join(name for name in _FILES if name != "vocab.json")
-    return f"holds no tokenizer that lmtransfer reads: {wanted}, or vocab.json and merges.txt"
+    return f"has no tokenizer files that lmtransfer reads: {wanted}, or vocab.json and merges.txt"
 
 
 def _object(path: Path) -> dict[str, Any]:

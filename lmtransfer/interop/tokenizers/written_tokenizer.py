@@ -5,7 +5,7 @@
 in our tasks, ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, even if the family's own frame differs.
 
 There are two intended differences. First, a special token that is written out in a text becomes that token, so that
-users can type "[MASK]" for a model to fill in; our tokenizers spell it like any other text. Second,
+users can type "[MASK]" for a model to fill in; our tokenizers encode it like any other text. Second,
 ``truncation=True`` cuts a pair by the rule of the library, which removes a token of the first text where ours
 removes one of the second.
 """
@@ -66,8 +66,8 @@ class TokenDifference:
         place = min(len(self.ours), len(self.written)) if place is None else place
         around = slice(max(0, place - 2), place + 4)
         return (
-            f"{self.line[:80]!r}: token {place} differs, {list(self.ours[around])} by the run's tokenizer and "
-            f"{list(self.written[around])} by {TOKENIZER_FILE}"
+            f"{self.line[:80]!r}: token {place} differs: the run's tokenizer gives {list(self.ours[around])}, "
+            f"{TOKENIZER_FILE} gives {list(self.written[around])}"
         )
 
 
@@ -106,11 +106,11 @@ def write_tokenizer(
         missing = "" if tokenizer.num_pieces < tokenizer.vocab_size else ", for which the model needs one more row"
         notes.append(f"{specials['pad']} (id {pad_id}) was added for padding{missing}")
     if "mask" in specials:
-        notes.append(f"{specials['mask']} in a text is the special token; here it would be spelt like other text")
+        notes.append(f"{specials['mask']} in a text becomes the special token; lmtransfer encodes it like other text")
     if written.ties:
         notes.append(
-            "of two equally likely ways to cut a word, such as '...', '.' and '.', '...', transformers may take the "
-            "other: both sum up scores, but round them differently"
+            "if two ways to split a word are equally likely, such as '...', '.' and '.', '...', transformers may "
+            "choose the other one, because it rounds the scores differently"
         )
     roles = {
         "cls": int(tokenizer.cls_id),
@@ -159,8 +159,8 @@ def write_tokenizer(
 def tokens_differ(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
     """Return the first text whose ids from the files differ from ours, or None.
 
-    Texts that spell a special token or have no UTF-8 form are skipped. For a unigram vocabulary, another cut of the
-    same text is no difference if it is equally likely within float32 rounding.
+    Texts that contain a special token or have no UTF-8 form are skipped. For a unigram vocabulary, another split of
+    the same text is not a difference if it is equally likely within float32 rounding.
 
     Args:
         tokenizer: the tokenizer that was written.
@@ -199,7 +199,7 @@ def _is_comparable(line: str, specials: Iterable[str]) -> bool:
 def _are_tied(
     library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> bool:
-    """Whether both spell the same text, and their scores differ by no more than rounding each partial sum explains."""
+    """Whether both stand for the same text, and their scores differ only by the rounding of partial sums."""
     spelt, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
     total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
     return spelt == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)
@@ -247,5 +247,5 @@ def _check(content: Mapping[str, Any], text: str) -> None:
         if library.token_to_id(token) != token_id:
             raise CheckpointError(
                 f"the token {token} has the id {token_id}, but {TOKENIZER_FILE} would give it "
-                f"{library.token_to_id(token)}: its name is another piece's too, or ids below it are not in use"
+                f"{library.token_to_id(token)}: another token has the same name, or lower ids are not in use"
             )

@@ -47,7 +47,7 @@ class RelativeLayer(nn.Module):
             streams: the states of the queries, one or two streams.
             keys_XD: the input of the layer at all keys, which are the memory and all tokens.
             distances_PD: sinusoids of the distances.
-            biases: biases of the queries, if the layer has none of its own.
+            biases: biases of the queries, if the layer has no biases.
         """
         biases = self.biases or biases
         assert biases is not None

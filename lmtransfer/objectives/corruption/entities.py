@@ -38,7 +38,7 @@ class Entities(Selection):
     def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
         if not 0 <= entity_share <= 1:
             raise ConfigError(
-                f"objective.corruption.selection.entity_share={entity_share} is no share: use a number from 0 to 1"
+                f"objective.corruption.selection.entity_share={entity_share} is not allowed: use a number from 0 to 1"
             )
         if max_words < 1:
             raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
@@ -55,8 +55,8 @@ class Entities(Selection):
         self.texts = ["" if special[i] else tokenizer.decode([i]) for i in range(tokenizer.num_pieces)]
         if not any(text.strip()[:1].isupper() for text in self.texts):
             raise ConfigError(
-                "objective/corruption=entities finds named entities by their capital letters, and the tokenizer has "
-                "none: use tokenizer.lowercase=false, or objective/corruption=spans"
+                "objective/corruption=entities finds named entities by their capital letters, but the vocabulary has "
+                "no capital letters: use tokenizer.lowercase=false, or objective/corruption=spans"
             )
 
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:

@@ -14,7 +14,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 class PermutationTargets(Corruption):
     """Chooses short spans to predict, and the order in which their tokens are predicted; the tokens do not change.
 
-    Spans are chosen as in section 3.1 of Yang et al. 2019: draw a length of 1 to ``max_ngram``, and place a span of
+    Spans are chosen as in section 3.1 of Yang et al. 2019: sample a length of 1 to ``max_ngram``, and place a span of
     this length within a context of ``alpha / beta`` times as many tokens, until the row is used up. Then
     ``beta / alpha`` of the tokens of the row are predicted. The probability of a length n is proportional to 1 / n, as
     in the published data_utils.py; the paper does not specify it. Special tokens belong to no context.
@@ -56,7 +56,7 @@ class PermutationTargets(Corruption):
         if not 0 < beta < alpha:
             raise ConfigError(
                 f"objective.corruption.alpha={alpha} and objective.corruption.beta={beta} are not allowed: beta of "
-                f"alpha tokens are predicted, so use 0 < beta < alpha (XLNet has 6 and 1)"
+                f"every alpha tokens are predicted, so use 0 < beta < alpha (XLNet uses alpha=6, beta=1)"
             )
         for name, value in (("max_ngram", max_ngram), ("max_predictions", max_predictions)):
             if value is not None and value < 1:

@@ -27,11 +27,11 @@ class Chosen(NamedTuple):
 
 
 def drawn_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    """Items in random order: the first is drawn by weight from all items, the second from the rest, and so on.
+    """Items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
 
     Args:
         items: the items, shape (n,).
-        weights: weight of each item, above 0; an item is drawn in proportion to it. None: equal weights.
+        weights: weight of each item, above 0; an item is sampled in proportion to it. None: equal weights.
         rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
             (Efraimidis and Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
     """

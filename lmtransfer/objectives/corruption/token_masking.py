@@ -14,7 +14,7 @@ from lmtransfer.objectives.corruption.selection import Selection, SingleTokens
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: How the tokens of a row are drawn: all with the same probability, or rare tokens more often.
+#: How the tokens to mask are sampled: all with the same probability, or rare tokens more often.
 Weighting = Literal["uniform", "rare"]
 #: Least information of a token, in nats. Smaller values (tokens that are more than a third of the text) count as this.
 _LEAST_INFORMATION = 1.0
@@ -39,7 +39,7 @@ class Replacement:
         if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
             raise ConfigError(
                 f"objective.corruption.mask_share={mask_share} and objective.corruption.random_share={random_share} "
-                f"are no shares: use numbers from 0 to 1 that are at most 1 together (BERT has 0.8 and 0.1)"
+                f"are not allowed: use numbers from 0 to 1 with a sum of at most 1 (BERT uses 0.8 and 0.1)"
             )
         self.mask_share, self.random_share = mask_share, random_share
         self.mask_id = tokenizer.mask_id
@@ -82,13 +82,13 @@ class TokenMasking(Corruption):
             4.1).
         random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
             code does; the paper does not specify it.
-        weighting: with "uniform" all tokens of a row have the same probability. With "rare" tokens are drawn, one after
-            the other, in proportion to their information ``-log p``, where p is the share of the token in the training
-            text; the least value is 1 nat. The number of masked tokens is the same, but they are harder, so losses of
-            the two settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, weight by the
-            losses so far; batches here do not depend on the state of the model.)
-        causal_share: share of the rows, drawn independently, that stay unchanged and are read left to right, for a
-            language model beside the masked one (Charpentier & Samuel 2024, arXiv 2410.24159).
+        weighting: with "uniform" all tokens of a row have the same probability. With "rare" tokens are sampled, one
+            after the other, in proportion to their information ``-log p``, where p is the share of the token in the
+            training text; the least value is 1 nat. The number of masked tokens is the same, but they are harder, so
+            losses of the two settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, weight
+            by the losses so far; batches here do not depend on the state of the model.)
+        causal_share: share of the rows, sampled independently, that stay unchanged and are read left to right, for
+            a language model next to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
         tokenizer: defines the special tokens; the selection is bound to it.
 
     Raises:
@@ -114,8 +114,8 @@ class TokenMasking(Corruption):
     ) -> None:
         if not 0 <= causal_share < 1:
             raise ConfigError(
-                f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; with all rows "
-                "left to right use objective=lm"
+                f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; to read all "
+                "rows left to right, use objective=lm"
             )
         if weighting not in get_args(Weighting):
             ways = ", ".join(get_args(Weighting))
@@ -135,8 +135,8 @@ class TokenMasking(Corruption):
         self.hides_alike = weighting == "uniform"
         if weighting == "rare" and not self.selection.weighs:
             raise ConfigError(
-                f"objective.corruption.weighting=rare: {type(self.selection).__name__} draws all units alike "
-                f"(weighs=False); use weighting=uniform"
+                f"objective.corruption.weighting=rare is not allowed: {type(self.selection).__name__} samples all "
+                f"units with the same probability (weighs=False); use weighting=uniform"
             )
         self.gives = self.selection.gives
         self.shared_replacement = shared_replacement

@@ -13,11 +13,11 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class ContextWindows(Corruption):
-    """Selects the context words of each word and draws noise words; masks nothing.
+    """Selects the context words of each word and samples noise words; masks nothing.
 
     As in word2vec.c, special tokens and subsampled words are removed from the text first, so that windows reach
-    further. The window of each word is drawn from 1 to ``window``. Noise words follow the unigram distribution to the
-    power of ``noise_power`` (Mikolov et al. 2013, "Distributed representations of words and phrases and their
+    further. The size of each window is sampled from 1 to ``window``. Noise words follow the unigram distribution to
+    the power of ``noise_power`` (Mikolov et al. 2013, "Distributed representations of words and phrases and their
     compositionality", sections 2.2 and 2.3). A window ends at [CLS] and [SEP], so it never spans two documents.
 
     ``per_token["context_left"]`` and ``per_token["context_right"]`` are the numbers of context words on each side of a
@@ -29,7 +29,7 @@ class ContextWindows(Corruption):
     Args:
         window: largest number of context words on each side.
         num_negatives: number of noise words per word.
-        noise_power: with 0 all words are equally likely noise words, with 1 they are drawn by their frequency.
+        noise_power: with 0 all words are equally likely noise words, with 1 they are sampled by their frequency.
         subsample: words with a frequency above this number t are removed at random, with probability
             ``1 - sqrt(t / frequency)`` (1e-5 in the paper, for a billion words); null: no subsampling.
         static_masking: every epoch repeats the rows and random draws of the first epoch.
@@ -55,7 +55,9 @@ class ContextWindows(Corruption):
             if value < 1:
                 raise ConfigError(f"objective.corruption.{name}={value} is not allowed: use 1 or more")
         if subsample is not None and not subsample > 0:
-            raise ConfigError(f"objective.corruption.subsample={subsample}: use a number above 0, or null for none")
+            raise ConfigError(
+                f"objective.corruption.subsample={subsample} is not allowed: use a number above 0, or null"
+            )
         self.window, self.num_negatives, self.noise_power = window, num_negatives, noise_power
         self.subsample, self.static_masking = subsample, static_masking
         self.ordinary = ~tokenizer.is_special

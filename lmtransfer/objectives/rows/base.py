@@ -108,6 +108,6 @@ def check_not_empty(store: TokenStore) -> None:
     """
     if store.num_tokens == 0:
         raise DataError(
-            "this part of the corpus (training or validation) holds no text: check corpus.* and "
+            "this part of the corpus (training or validation) contains no text: check corpus.* and "
             "corpus.validation_fraction"
         )

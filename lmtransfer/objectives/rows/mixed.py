@@ -14,8 +14,8 @@ from lmtransfer.randomness import derived_seed, permutation
 
 #: The error message for contiguous rows of a mixture.
 CONTIGUOUS_MIXTURE = (
-    "objective.rows.contiguous=true does not fit a mixture of corpora: rows that go on from one another are of one "
-    "text; use objective/rows=stream, or one corpus"
+    "objective.rows.contiguous=true is not possible with a mixture of corpora: contiguous rows continue one text; "
+    "use objective/rows=stream, or one corpus"
 )
 
 
@@ -62,7 +62,7 @@ class MixedPlan:
             start, stop = epoch * count, (epoch + 1) * count
             for number in range(start // size, -(-stop // size)):
                 plan = first[part] if number == 0 else planned(part, number)
-                # If rows are drawn again in each pass, the number of rows differs a little between passes.
+                # If rows are sampled again in each pass, the number of rows differs a little between passes.
                 places = np.arange(max(start - number * size, 0), min(stop - number * size, size)) % len(plan.lengths)
                 chosen = permutation(len(plan.lengths), seeds[part], "pass", number)[places]
                 lengths.append(plan.lengths[chosen])

@@ -31,7 +31,7 @@ class OrderedPairs(Rows):
 
     Where we differ: at least two sentences are collected, and a single sentence that remains at the end of a document
     is added to the sentences before it. So there are always two texts of the same document, and a document of one
-    sentence gives no row. Rows are drawn again in each epoch.
+    sentence gives no row. Rows are sampled again in each epoch.
 
     Args:
         max_length: longest row in tokens, special tokens included.
@@ -74,14 +74,14 @@ class OrderedPairs(Rows):
         check_not_empty(store)
         if self.lone_with_other_document and store.num_documents < 2:
             raise DataError(
-                "objective.rows.lone_with_other_document=true needs at least 2 documents, and this part of the corpus "
-                "(training or validation) holds 1: set it to false, separate documents by a blank line, or change "
+                "objective.rows.lone_with_other_document=true needs at least 2 documents, but this part of the corpus "
+                "(training or validation) contains 1: set it to false, separate documents by a blank line, or change "
                 "corpus.validation_fraction"
             )
         if not self.lone_with_other_document and np.diff(store.document_starts).max() < 2:
             raise DataError(
-                "sentence order prediction needs documents of at least 2 sentences, and each document of this part of "
-                "the corpus (training or validation) holds 1: keep the sentences of a text together in one document, "
+                "sentence order prediction needs documents of at least 2 sentences, but each document of this part of "
+                "the corpus (training or validation) contains 1: keep the sentences of a text in one document, "
                 "change corpus.validation_fraction, or use objective=mlm"
             )
         return PairsPlan(
@@ -95,7 +95,7 @@ class OrderedPairs(Rows):
 
 
 def _draw_pairs(rows: OrderedPairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
-    """Draw the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and the label."""
+    """Sample the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and the label."""
     starts, documents = store.sentence_starts.data, store.document_starts.data
     least = 1 if rows.lone_with_other_document else 2
     uniform = uniforms(rng)

@@ -23,7 +23,7 @@ def check_probability(name: str, value: float) -> None:
         ConfigError: the number is outside [0, 1]; the message names ``objective.rows.<name>``.
     """
     if not 0 <= value <= 1:
-        raise ConfigError(f"objective.rows.{name}={value} is no probability: use a number from 0 to 1")
+        raise ConfigError(f"objective.rows.{name}={value} is not a probability: use a number from 0 to 1")
 
 
 def paired_row(

@@ -31,8 +31,8 @@ class SentencePairs(Rows):
     instead, so this happens for more than half of the rows. The collected sentences that were not used then start the
     next row. A row that is too long loses tokens of its longer side, at a random end.
 
-    Where we differ: the other document is never the same document (the original gives up after ten draws), and rows are
-    drawn again in each epoch (the original draws ten times and repeats these rows).
+    Where we differ: the other document is never the same document (the original gives up after ten samples), and rows
+    are sampled again in each epoch (the original samples ten times and repeats these rows).
 
     Args:
         max_length: longest row in tokens, special tokens included.
@@ -66,8 +66,8 @@ class SentencePairs(Rows):
         check_not_empty(store)
         if store.num_documents < 2:
             raise DataError(
-                "next sentence prediction needs at least 2 documents, and this part of the corpus (training or "
-                "validation) holds 1: separate documents by a blank line, give one file a document, change "
+                "next sentence prediction needs at least 2 documents, but this part of the corpus (training or "
+                "validation) contains 1: separate documents by a blank line, use one file for each document, change "
                 "corpus.validation_fraction, or use objective=mlm"
             )
         return PairsPlan(
@@ -81,7 +81,7 @@ class SentencePairs(Rows):
 
 
 def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
-    """Draw the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and whether B is random."""
+    """Sample the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and whether B is random."""
     starts, documents = store.sentence_starts.data, store.document_starts.data
     uniform = uniforms(rng)
     drawn = array("q")

@@ -36,8 +36,8 @@ class LanguageStream(Rows):
     ) -> None:
         if contiguous and frame != "none":
             raise ConfigError(
-                f"objective.rows.frame={frame} does not fit objective.rows.contiguous=true: windows that go "
-                f"on from one another have no special tokens between them; use objective.rows.frame=none"
+                f"objective.rows.frame={frame} does not fit objective.rows.contiguous=true: contiguous windows "
+                f"have no special tokens between them; use objective.rows.frame=none"
             )
         self.max_length, self.frame, self.contiguous = max_length, frame, contiguous
         self.room = checked_length(max_length, num_special=NUM_SPECIAL[frame])

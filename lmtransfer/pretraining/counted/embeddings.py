@@ -68,7 +68,7 @@ class CountedEmbeddings:
         if any(window < 1 for window in windows):
             problems.append(f"embeddings.windows={list(windows)}: each must be at least 1")
         if not windows and not documents:
-            problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: give one")
+            problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set one")
         for name, value in (("segment_tokens", segment_tokens), ("contexts", contexts), ("max_tokens", max_tokens)):
             if value < 1:
                 problems.append(f"embeddings.{name}={value}: must be at least 1")

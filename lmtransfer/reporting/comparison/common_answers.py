@@ -20,8 +20,9 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
     lacking = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
     if lacking:
         told = [
-            f"{' and '.join(lacking)} kept no predictions, or not of every seed: no classes, lengths and flipped "
-            "examples, and the luck of the examples is not counted; lmtransfer evaluate keeps them"
+            f"{' and '.join(lacking)} kept no predictions, or not for every seed: there is no comparison by class, by "
+            "length and by example, and the interval ignores the variance of the examples; lmtransfer evaluate keeps "
+            "predictions"
         ]
         numbers = [side.num_scored for side in (one, other)]
         if None not in numbers and numbers[0] != numbers[1]:
@@ -37,7 +38,7 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
         return None, 0, ["no difference: no example was scored on both sides"]
     told = []
     if len(common) < most:
-        told = [f"compared on the {len(common):,} examples that both were scored on, of {most:,}"]
+        told = [f"compared on the {len(common):,} examples that both sides were scored on, out of {most:,}"]
     chosen = [[only(kept, common) for kept in side] for side in answers]
     changed = _gold_differs(chosen[0][0].examples, chosen[1][0].examples)
     told += [f"the gold answers of {changed:,} examples differ between the sides"] if changed else []

@@ -84,8 +84,8 @@ def uneven_seeds(one: Side, other: Side) -> list[str]:
     if min(counts) == 1:
         single = " and ".join(side.name for side, n in zip((one, other), counts, strict=True) if n == 1)
         return [
-            f"no verdict: {single} {'have' if max(counts) == 1 else 'has'} one seed, whose luck is not known; "
-            "seeds=5 can tell"
+            f"no verdict: {single} {'have' if max(counts) == 1 else 'has'} one seed, so the variance of "
+            "seeds is not known; use seeds=5"
         ]
     seeds = [sorted(str(member.seed) for member in side.members) for side in (one, other)]
     if counts[0] != counts[1]:

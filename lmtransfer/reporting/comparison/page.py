@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.comparison.comparison import Comparison
-from lmtransfer.reporting.comparison.tables import Section, headline, remarks, sections, to_json
-from lmtransfer.reporting.render.page import cell, page, table
+from lmtransfer.reporting.comparison.tables import headline, remarks, sections, to_json
+from lmtransfer.reporting.page.document import document
+from lmtransfer.reporting.page.table import plain_table
 from lmtransfer.reporting.render.terminal import plus_minus
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def print_comparison(found: Comparison, console: Console, *, most: int) -> None:
 
 
 def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Path:
-    """Write the page and a JSON file beside it; return the path of the page.
+    """Write the page and a JSON file next to it; return the path of the page.
 
     Args:
         found: the comparison.
@@ -66,23 +66,16 @@ def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Pa
 
 def html_comparison(found: Comparison, *, most: int) -> str:
     """The page as HTML."""
-    title = f"{found.sides[0].name} against {found.sides[1].name}"
-    missing = "".join(f"<li>{escape(line)}</li>" for line in remarks(found))
-    return page(
-        title,
-        [
-            f"<h1>{escape(title)}</h1>",
-            f'<p class="answer">{escape(headline(found))}</p>',
-            f"<ul>{missing}</ul>" if missing else "",
-            *(_section(section) for section in sections(found, most=most)),
+    return document(
+        "comparison.html.j2",
+        title=f"{found.sides[0].name} against {found.sides[1].name}",
+        headline=headline(found),
+        remarks=remarks(found),
+        sections=[
+            (section, plain_table(section.title, section.headings, section.rows))
+            for section in sections(found, most=most)
         ],
     )
-
-
-def _section(section: Section) -> str:
-    rows = [f"<tr>{''.join(map(cell, row))}</tr>" for row in section.rows]
-    note = f'<p class="quiet">{escape(section.note)}</p>' if section.note else ""
-    return f"<h2>{escape(section.title)}</h2>{table(section.headings, rows)}{note}"
 
 
 def _beside(found: Comparison) -> Path:

@@ -31,12 +31,12 @@ _OWN_NOISE = ("ReplacedTokenDetection", "AllTokensMaskedLanguageModel")
 
 _WHY = {
     _TEXT: (
-        "no difference: the sides were measured on other held-out text each (other files, or another split of them); "
-        "lmtransfer evaluate run=... corpus=... measures both on one text"
+        "no difference: the sides were measured on different held-out texts (other files, or another split of them); "
+        "lmtransfer evaluate run=... corpus=... measures both on the same text"
     ),
     TOKENIZER: (
-        "no difference: the sides have other tokenizers, so that a loss per token is of other tokens each; bits per "
-        "character, which could be compared, are not measured"
+        "no difference: the sides have different tokenizers, so their losses are means over different tokens; bits per "
+        "character could be compared, but are not measured"
     ),
 }
 
@@ -55,7 +55,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
     missing += uneven_seeds(one, other)
     mixed = [side.name for side in (one, other) if not _trained_alike(side)]
     if mixed:
-        missing.append(f"no verdict: the runs of {' and of '.join(mixed)} were not trained alike")
+        missing.append(f"no verdict: the runs of {' and of '.join(mixed)} were trained with different settings")
     not_shared = _not_shared(one, other)
     difference = None
     if one.metric in not_shared:
@@ -64,7 +64,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
         conditions = [_condition(side) for side in (one, other)]
         difference = compare_conditions(*conditions, higher_is_better=False, settings_differ=bool(mixed))
         missing += [note for note in difference.notes if note != NO_PREDICTIONS]
-        missing.append("the luck of the held-out text is not counted: losses of its documents are not kept")
+        missing.append("the interval ignores the variance of the held-out text: losses of its documents are not kept")
     losses = _losses(one, other, not_shared, settings_differ=bool(mixed))
     return Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, losses=losses)
 
@@ -72,26 +72,26 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
 def _unlike(one: Side, other: Side) -> str:
     """Why the losses of two sides are not comparable; empty if they are."""
     if one.metric != other.metric:
-        return f"no difference: the sides were scored by another metric each ({one.metric}, {other.metric})"
+        return f"no difference: the sides were scored by different metrics ({one.metric}, {other.metric})"
     measured = _measured(one.first), _measured(other.first)
     for key, what in ((_TEXT, "held-out text"), (TOKENIZER, "tokenizer")):
         unknown = [side.name for side, found in zip((one, other), measured, strict=True) if found.get(key) is None]
         if unknown:
             return (
-                f"no difference: which {what} {' and '.join(unknown)} was measured with is not known: lmtransfer "
-                "evaluate run=... measures it anew"
+                f"no difference: the {what} that {' and '.join(unknown)} was measured with is not known: measure again "
+                "with lmtransfer evaluate run=..."
             )
     for side, found in zip((one, other), measured, strict=True):
         for entry in side.entries[1:]:
             inside = differing(found, _measured(entry))
             if inside:
                 named = differences_text(found, _measured(entry), inside)
-                return f"no difference: the runs of {side.name} were not measured alike: {named}"
+                return f"no difference: the runs of {side.name} were measured with different settings: {named}"
     keys = differing(*measured, but=[_LOSSES])
     known = next((_WHY[key] for key in (_TEXT, TOKENIZER) if key in keys), "")
     if known or not keys:
         return known
-    return f"no difference: the sides were measured otherwise: {differences_text(*measured, keys=keys)}"
+    return f"no difference: the sides were measured with different settings: {differences_text(*measured, keys=keys)}"
 
 
 def _measured(entry: Entry) -> dict[str, Any]:
@@ -119,11 +119,11 @@ def _not_shared(one: Side, other: Side) -> dict[str, str]:
         for part in {*first, *second} if name == "loss" else {name}:
             targets = {_target(node, part) for node in (first, second)}
             if any(target.endswith(_OWN_NOISE) for target in targets):
-                found[metric] = "what replaced tokens there are to find is up to each run's own generator"
+                found[metric] = "each run's own generator decides which tokens are replaced"
             elif len(targets) > 1:
-                found[metric] = f"it is of other parts each ({' + '.join(first)}, {' + '.join(second)})"
+                found[metric] = f"it has different parts on each side ({' + '.join(first)}, {' + '.join(second)})"
         if name == "loss" and metric not in found and first != second:
-            found[metric] = "its parts have other weights on each side"
+            found[metric] = "its parts have different weights on each side"
     return found
 
 

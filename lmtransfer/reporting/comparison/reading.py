@@ -26,7 +26,7 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
     """
     if len(paths) != 2:
         raise ConfigError(
-            f"runs: {len(paths)} given, and two are compared: lmtransfer compare runs/finetune/a runs/finetune/b"
+            f"runs: {len(paths)} given, but exactly two are needed: lmtransfer compare runs/finetune/a runs/finetune/b"
         )
     folders = [Path(path).expanduser() for path in paths]
     if folders[0].resolve() == folders[1].resolve():
@@ -36,8 +36,8 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
     if one.first.is_pretraining != other.first.is_pretraining:
         pretrained, answers = (one, other) if one.first.is_pretraining else (other, one)
         raise RunDirectoryError(
-            f"runs: {pretrained.name} holds losses of pretraining, and {answers.name} scores of a task "
-            f"({answers.scored_on}): compare two of one kind, such as two runs of that task begun from each pretraining"
+            f"runs: {pretrained.name} has losses of pretraining, but {answers.name} has scores of a task "
+            f"({answers.scored_on}): compare two runs of one kind, such as a run of that task from each pretraining"
         )
     return one, other
 
@@ -57,7 +57,7 @@ def read_side(folder: Path, name: str) -> Side:
     entries = [entry for entry in scored if not entry.is_pretraining] or [_with_source(entry, runs) for entry in scored]
     if not entries:
         raise RunDirectoryError(
-            f"runs: {folder} holds no run that has a score; give a finished run of pretrain, probe, finetune or "
+            f"runs: {folder} has no run with a score; give a finished run of pretrain, probe, finetune or "
             "evaluate, or a folder of such runs"
         )
     kinds = {
@@ -67,8 +67,8 @@ def read_side(folder: Path, name: str) -> Side:
     if len(kinds) > 1:
         listed = "; ".join(f"{kind} ({entry.run.key})" for kind, entry in list(kinds.items())[:4])
         raise RunDirectoryError(
-            f"runs: {folder} holds runs of {len(kinds)} kinds, which have no common score: {listed}; name one of them, "
-            "or a folder of one kind"
+            f"runs: {folder} has runs of {len(kinds)} kinds, which have no common score: {listed}; give one of these "
+            "runs, or a folder with runs of one kind"
         )
     problems: list[str] = []
     members = [

@@ -45,7 +45,7 @@ def headline(found: Comparison) -> str:
     difference, metric = found.difference, one.metric
     where = one.scored_on
     if difference is None:
-        return f"{one.name} and {other.name} have no difference that could be told."
+        return f"There is no valid difference between {one.name} and {other.name}."
     points = " points" if in_percent(metric) else ""
     lead = f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
     if difference.verdict in JUDGED:
@@ -55,15 +55,15 @@ def headline(found: Comparison) -> str:
 
 
 def remarks(found: Comparison) -> list[str]:
-    """Notes: what was not compared and why, and what the design could show; one line each."""
+    """Notes: what was not compared and why, and which difference could be found; one line each."""
     if found.difference is None:
         return [printable(line) for line in found.missing]
     one, other = (side.name for side in found.sides)
-    alike = "answers one and the same label, or scores what the majority does"
+    alike = "predicts the same label for every example, or scores the same as the majority label"
     why = {
         "collapsed": f"no verdict: every seed of {one} {alike}",
         "control collapsed": f"no verdict: every seed of {other} {alike}",
-        "seeds all alike": "no verdict: the seeds of a side, or the differences of all pairs, are alike",
+        "seeds all alike": "no verdict: all seeds of one side, or the differences of all pairs, are equal",
     }.get(found.difference.verdict, "")
     said = [why, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
     return [printable(line) for line in (*found.missing, *said) if line]
@@ -206,14 +206,14 @@ def _flips(found: Comparison, most: int) -> list[Section]:
     if flips.counts is not None:
         both, first, second, neither = flips.counts
         counted = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
-        headings = ("both", f"{one} alone", f"{other} alone", "neither")
-        note = f"An example counts as right where a side's seeds reach more than half of its {flips.score} in the mean."
-        made.append(Section("Examples answered rightly by", headings, counted, note))
+        headings = ("both", f"only {one}", f"only {other}", "neither")
+        note = f"A side answers an example correctly if the mean {flips.score} of its seeds is above one half."
+        made.append(Section("Examples answered correctly by", headings, counted, note))
     better = "closer" if flips.counts is None else "right"
     for name, rows_of in ((one, flips.to_one), (other, flips.to_other)):
         rows = tuple((_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in rows_of[:most])
         more = f"{len(rows_of) - most:,} more are in the .json" if len(rows_of) > most else ""
-        made.append(Section(f"{name} alone is {better}", ("example", "gold", one, other), rows, more))
+        made.append(Section(f"Examples on which only {name} is {better}", ("example", "gold", one, other), rows, more))
     return made
 
 

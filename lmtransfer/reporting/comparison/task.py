@@ -58,7 +58,7 @@ def _unlike(one: Side, other: Side) -> str:
     ):
         if first != second:
             return (
-                f"no difference: the sides were scored on another {what} each ({first or 'none'}, {second or 'none'})"
+                f"no difference: the sides do not have the same {what} ({first or 'none'}, {second or 'none'})"
             )
     return ""
 
@@ -76,11 +76,11 @@ def _judged_apart(one: Side, other: Side) -> str:
         side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)
     ]
     if unlike:
-        return f"no verdict: the runs of {' and of '.join(unlike)} were not trained alike"
+        return f"no verdict: the runs of {' and of '.join(unlike)} were trained with different settings"
     if not keys:
         return ""
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return f"no verdict: more than the weights is different ({', '.join(keys[:3])}{more})"
+    return f"no verdict: the sides differ in more than the weights ({', '.join(keys[:3])}{more})"
 
 
 def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Condition:

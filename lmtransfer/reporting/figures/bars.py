@@ -75,7 +75,7 @@ def _kind(transfer: str) -> BarKind:
 
 
 def draw_comparison(bars: Sequence[Bar], folder: Path, *, name: str, title: str, metric: str) -> SavedFigure:
-    """Draw bars from zero with a dot for each seed, and beside them the difference from the control with its interval.
+    """Draw bars from zero with a dot for each seed, and next to them the difference from the control with its interval.
 
     Args:
         bars: from top to bottom.
@@ -148,4 +148,4 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
     axes.set_xlim(low - room, high + room)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))
-    subtitle(axes, "whisker: the interval that decides")
+    subtitle(axes, "whisker: the interval that decides the verdict")

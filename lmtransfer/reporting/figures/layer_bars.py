@@ -71,7 +71,7 @@ def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: 
                     )  # fmt: skip
         axes.axhline(1 / num_layers, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
         axes.annotate(
-            "all alike", (1.0, 1 / num_layers), xycoords=("axes fraction", "data"), xytext=(4, 0),
+            "equal weights", (1.0, 1 / num_layers), xycoords=("axes fraction", "data"), xytext=(4, 0),
             textcoords="offset points", va="center", fontsize=8, color="#666666",
         )  # fmt: skip
         axes.set_xticks(range(num_layers), ["embeddings", *(f"layer {n}" for n in range(1, num_layers))])

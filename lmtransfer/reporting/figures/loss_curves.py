@@ -25,6 +25,7 @@ from lmtransfer.reporting.figures.style import (
 )
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.reference import ReferenceCurve, entropy_of, is_normal, references_of
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count_formatter, time_unit
 
@@ -48,6 +49,7 @@ class LossCurve:
         validation: (tokens, seconds, loss) at each validation.
         plateau: loss of a model that knows only the frequencies of tokens (unigram entropy, nats), or None.
         changes: (tokens, seconds, name of the phase) where a new phase starts.
+        references: curves of earlier runs of the same recipe.
     """
 
     label: str
@@ -57,6 +59,7 @@ class LossCurve:
     validation: tuple[tuple[float, float, float], ...] = ()
     plateau: float | None = None
     changes: tuple[tuple[float, float, str], ...] = ()
+    references: tuple[ReferenceCurve, ...] = ()
 
 
 def loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
@@ -102,13 +105,9 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
     if len(training) < 2:
         return None
     tokens_, seconds_, losses = zip(*training, strict=True)
-    plateau = number(run.result.get("unigram_entropy"))
-    if plateau is None:
-        plateau = next(
-            (value for line in run.metrics if (value := number(line.get("unigram_entropy"))) is not None), None
-        )
-    known = plateau if part in _LOSS_PARTS else None
-    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), known, _changes(run))
+    known = entropy_of(run) if part in _LOSS_PARTS else None
+    references = () if part is None or known is None else tuple(references_of(run, part))
+    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), known, _changes(run), references)
 
 
 def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
@@ -160,6 +159,7 @@ def draw_loss_curves(
             for seed in of_run:
                 _draw_run(left, right, seed, colour(index), scale, is_seed=len(of_run) > 1)
         _draw_plateaus(left, right, seeds)
+        _draw_references(left, seeds)
         for index, of_run in enumerate(drawn.values()):
             _draw_changes(left, right, of_run[0], colour(index), scale)
         left.set_ylabel(f"{loss_name} (nats)")
@@ -174,7 +174,7 @@ def draw_loss_curves(
         subtitle(left, ", ".join(filter(None, ("line: training", marks, of_seeds))))
         figure.canvas.draw()
         label_ends(right, [_run_end(label, of_run, colour(i)) for i, (label, of_run) in enumerate(drawn.items())])
-        return save(figure, folder, name, title)
+        return save(figure, folder, name, " ".join([title, *_said_of(drawn)]))
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
@@ -221,6 +221,29 @@ def _draw_noisy(axes: Any, x: np.ndarray, y: np.ndarray, ink: str, *, is_seed: b
     smooth = smoothed(y, window)
     axes.plot(x[::stride], smooth[::stride], color=ink, linewidth=1.0 if is_seed else 1.8)
     return float(smooth[-1])
+
+
+def _draw_references(left: Any, curves: Sequence[LossCurve]) -> None:
+    """Draw the curves of earlier runs in grey, moved to the unigram entropy of the run's text."""
+    known: dict[int, tuple[ReferenceCurve, float]] = {}
+    for curve in curves:
+        if curve.plateau is not None:
+            known |= {id(reference): (reference, curve.plateau) for reference in curve.references}
+    longest = max((curve.tokens[-1] for curve in curves), default=0.0)
+    for reference, plateau in known.values():
+        x, y = np.asarray(reference.tokens), np.asarray(reference.loss) + plateau - reference.entropy
+        left.plot(x[x <= longest], y[x <= longest], color=GREY, linewidth=0.9, alpha=0.6, zorder=0.5)
+
+
+def _said_of(runs: Mapping[str, Sequence[LossCurve]]) -> list[str]:
+    """For each run with reference curves, whether its loss is normal."""
+    said = []
+    for label, seeds in runs.items():
+        curve = seeds[0]
+        losses = smoothed(np.asarray(curve.loss, dtype=float), max(1, len(curve.loss) // 30))
+        judged = is_normal(curve.references, tokens=curve.tokens[-1], loss=float(losses[-1]), entropy=curve.plateau)
+        said += [f"{label}: {judged}; their curves are grey." if judged else ""]
+    return [sentence for sentence in said if sentence]
 
 
 def _draw_plateaus(left: Any, right: Any, curves: Sequence[LossCurve]) -> None:

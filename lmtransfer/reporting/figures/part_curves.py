@@ -31,8 +31,8 @@ _PREFIX = "validation/"
 #: The shares shown for each part: key in ``result.json``, heading.
 _SHARES = (
     ("share", "of the text"),
-    ("sampled", "of what is sampled"),
-    ("own", "of the vocabulary: pieces most frequent there"),
+    ("sampled", "of the sampled text"),
+    ("own", "of the vocabulary (pieces most frequent there)"),
 )
 
 

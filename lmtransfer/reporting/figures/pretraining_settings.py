@@ -79,7 +79,7 @@ def _series(entries: Sequence[Entry], by_run: dict[Path, float]) -> tuple[Series
 
 def draw_source_curves(found: SourceCurves, folder: Path, *, name: str) -> SavedFigure:
     """Draw the loss on the left and the scores on the right, against the setting."""
-    title = f"{found.key}: the loss of pretraining, and what it is worth on {found.task}"
+    title = f"{found.key}: pretraining loss, and scores on {found.task}"
     with drawing(name):
         figure = new_figure(title, width=9.6, height=3.9)
         left, right = figure.subplots(1, 2, width_ratios=(4, 5))
@@ -91,7 +91,7 @@ def draw_source_curves(found: SourceCurves, folder: Path, *, name: str) -> Saved
                 (right, found.series, found.task_metric),
             )
         ]
-        subtitle(left, "other values may be another task: scores decide")
+        subtitle(left, "losses at other values may not be comparable")
         figure.canvas.draw()
         label_ends(right, ends[1])
         return save(figure, folder, name, title)

@@ -1,4 +1,4 @@
-"""The style of all figures: colours safe for colour-blind readers, plain axes, labels beside the lines.
+"""The style of all figures: colours safe for colour-blind readers, plain axes, labels next to the lines.
 
 matplotlib is imported inside the functions, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
 global state: figures are objects, drawn by the Agg canvas.

@@ -31,13 +31,13 @@ def _helped(entries: Sequence[Entry]) -> str:
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
         if any(entry.without_control for entry in entries):
-            return "Whether pretraining helped is not known: no run has a control that is the same but for the weights."
+            return "It is not known whether pretraining helped: no control differs from its run in the weights alone."
         if any(entry.score is not None and not entry.is_pretraining for entry in entries):
             return (
-                "Whether pretraining helped is not known: no run has a control. Train the same model without "
-                "pretraining with control=true."
+                "It is not known whether pretraining helped: no run has a control. With control=true, the same model "
+                "is also trained without pretraining."
             )
-        return "Whether pretraining helped is not known yet: no finished probe or finetuning is among these runs."
+        return "It is not known yet whether pretraining helped: these runs contain no finished probe or finetuning."
     if len(compared) == 1:
         return comparison(compared[0])
     verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
@@ -46,14 +46,14 @@ def _helped(entries: Sequence[Entry]) -> str:
     parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
     parts += [f"hurt in {worse}"] if worse else []
     parts += [f"showed no difference in {unclear}"] if unclear else []
-    parts += [f"cannot be judged from a single seed in {single}"] if single else []
+    parts += [f"cannot be judged with a single seed in {single}"] if single else []
     alike, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
-    parts += [f"cannot be judged from seeds that are all alike in {alike}"] if alike else []
+    parts += [f"cannot be judged with equal seeds in {alike}"] if alike else []
     parts += [f"collapsed to one label in {collapsed}"] if collapsed else []
     controls = verdicts.count("control collapsed")
-    parts += [f"cannot be judged from a control that collapsed in {controls}"] if controls else []
+    parts += [f"cannot be judged with a collapsed control in {controls}"] if controls else []
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
-    return f"{text}. The clearest: {_measured(max(compared, key=_certainty))}"
+    return f"{text}. The clearest comparison: {_measured(max(compared, key=_certainty))}"
 
 
 def comparison(entry: Entry) -> str:
@@ -66,14 +66,14 @@ def comparison(entry: Entry) -> str:
         "better": "Pretraining helped",
         "worse": "Pretraining hurt",
         "no difference shown": "No difference is shown",
-        "one seed, no spread": "A single seed cannot tell whether pretraining helped",
-        "seeds all alike": "Seeds that are all alike cannot tell whether pretraining helped",
-        "collapsed": "Collapsed: every seed answers one and the same label",
-        "control collapsed": "The control collapsed, every seed of it answering one and the same label: no verdict",
-        "settings differ": "More than the weights differs: no verdict",
+        "one seed, no spread": "No verdict, because one seed has no spread",
+        "seeds all alike": "No verdict, because all seeds are equal",
+        "collapsed": "No verdict, because every seed predicts the same label for every example",
+        "control collapsed": "No verdict, because every seed of the control predicts the same label for every example",
+        "settings differ": "No verdict, because more than the weights differs",
     }
     if entry.difference is None:
-        raise ValueError(f"{entry.run.key} has nothing to be compared with")
+        raise ValueError(f"{entry.run.key} has no control to compare with")
     return f"{lead[entry.difference.verdict]}: {_measured(entry)}"
 
 
@@ -84,11 +84,11 @@ def _continued(pair: BeforeAfter) -> str:
         "better": "helped",
         "worse": "hurt",
         "no difference shown": "shows no difference",
-        "one seed, no spread": "cannot be judged from a single seed",
-        "seeds all alike": "cannot be judged from seeds that are all alike",
-        "control collapsed": "cannot be judged, since the seeds of the run before answer one and the same label",
-        "collapsed": "gives seeds that answer one and the same label",
-        "settings differ": "cannot be judged, since more than the weights differs",
+        "one seed, no spread": "cannot be judged, because one seed has no spread",
+        "seeds all alike": "cannot be judged, because all seeds are equal",
+        "control collapsed": "cannot be judged, because the earlier run predicts the same label for every example",
+        "collapsed": "cannot be judged, because every seed predicts the same label for every example",
+        "settings differ": "cannot be judged, because more than the weights differs",
     }
     source, metric = after.source, after.metric or ""
     assert source is not None
@@ -97,21 +97,21 @@ def _continued(pair: BeforeAfter) -> str:
     unit, points = (" %", " points") if in_percent(metric) else ("", "")
     text = node_label(source.config.get("corpus"))
     sentence = (
-        f"Going on with pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {after.group}, "
+        f"Continued pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {after.group}, "
         f"{after.name} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
-        f"{shown(before.score.mean, metric)}{unit} of {before.name}, which began from the run before, a "
+        f"{shown(before.score.mean, metric)}{unit} of {before.name}, which started from the earlier run, a "
         f"difference of {shown_difference(found.delta, metric)}{points}"
     )
     if found.standard_error is None:
-        return f"{sentence}. Train several with seeds=5."
-    return f"{sentence} ({grounds(found, metric)}; of {found.scope})."
+        return f"{sentence}. Train several seeds with seeds=5."
+    return f"{sentence} ({grounds(found, metric)}; for {found.scope})."
 
 
 def _measured(entry: Entry) -> str:
     """The measured scores and how certain their difference is."""
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
     if difference is None or score is None or control is None or metric is None:
-        raise ValueError(f"{entry.run.key} has nothing to be compared with")
+        raise ValueError(f"{entry.run.key} has no control to compare with")
     points = " points" if in_percent(metric) else ""
     sentence = (
         f"on {entry.group}, {entry.name} ({entry.transfer}) reaches {_value(score, metric)} "
@@ -119,13 +119,13 @@ def _measured(entry: Entry) -> str:
         f"{shown_difference(difference.delta, metric)}{points}"
     )
     if chosen_on_what_is_scored(entry.run.config):
-        sentence += f", both chosen on the split that scores them ({entry.split})"
+        sentence += f"; both were chosen on the split that also scores them ({entry.split})"
     if difference.standard_error is None:
-        return f"{sentence}. Train several with seeds=5."
+        return f"{sentence}. Train several seeds with seeds=5."
     if difference.verdict in NO_VERDICT:
         return f"{sentence}. Train longer, or with another learning rate."
     found = reach(difference, metric)
-    grounded = f"{sentence} ({grounds(difference, metric)}; of {difference.scope})."
+    grounded = f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
     return f"{grounded} {found[0].upper()}{found[1:]}." if found else grounded
 
 

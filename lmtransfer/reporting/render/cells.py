@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lmtransfer.reporting.runs.rows import Row
-from lmtransfer.reporting.runs.sweeps import Sweep, value_text
+from lmtransfer.reporting.runs.sweeps import Sweep, named_values, value_text
 from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
 from lmtransfer.verdicts.difference import Difference
@@ -31,8 +31,8 @@ COLUMNS = (
     "median",
     "difference to control",
     "verdict",
-    "would find",
-    "seeds to settle",
+    "smallest detectable",
+    "seeds needed",
     "pretraining",
     "parameters",
     "tokens/s",
@@ -112,6 +112,13 @@ def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]
             ]
         )
     return made
+
+
+def failed_cells(sweep: Sweep, label: str) -> list[str]:
+    """The row of a point that failed, as in ``sweep_cells``; its label is ``key=value,key=value``."""
+    named = named_values(label)
+    values = [named.get(key, "") for key in sweep.keys]
+    return [*(values if any(values) else [label, *values[1:]]), "failed", "", "", "", "", label]
 
 
 def without_empty(headings: list[str], rows: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lmtransfer.reporting.render.answer import answer
 from lmtransfer.reporting.render.cells import (
     PLUS_MINUS,
+    failed_cells,
     metric_heading,
     score_text,
     sweep_cells,
@@ -72,7 +73,7 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
     table.add_column("run", overflow="fold", min_width=18, max_width=36)
     table.add_column("transfer", min_width=9, max_width=10)
     table.add_column("mean", min_width=12, max_width=15)
-    table.add_column("to control", min_width=14, max_width=16)
+    table.add_column("difference to control", min_width=14, max_width=16)
     table.add_column("pretraining", min_width=11, max_width=12)
     table.add_column("size, speed", min_width=10, max_width=12)
     group = None
@@ -111,8 +112,8 @@ def _difference_lines(row: Row) -> tuple[str, list[str]]:
     difference, metric = row.difference, row.metric
     needed = needed_text(difference)
     lines = [interval_text(difference, metric), verdict_text(difference)]
-    lines += [f"would find {detectable_text(difference, metric)}"] if needed else []
-    lines += [f"to settle: {needed}"] if needed else []
+    lines += [f"detectable: {detectable_text(difference, metric)}"] if needed else []
+    lines += [f"seeds needed: {needed}"] if needed else []
     return shown_difference(difference.delta, metric), [line for line in lines if line]
 
 
@@ -122,17 +123,22 @@ def _pair(first: float | None, show_first: Any, second: float | None, show_secon
     return (lines[0], lines[1:]) if lines else ("", [])
 
 
-def sweep_table(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> Table:
-    """The table of a sweep for the terminal."""
+def sweep_table(sweep: Sweep, *, failed: Sequence[str] = (), plus_minus: str = PLUS_MINUS) -> Table:
+    """The table of a sweep for the terminal.
+
+    Args:
+        sweep: the sweep.
+        failed: labels of points without a run, such as ``train.steps=5,seed=1``; their rows are last.
+        plus_minus: the sign between mean and deviation.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    title = Text(f"sweep {sweep.name}: {len(sweep.points)} points, * best", style="bold")
+    title = Text(f"sweep {sweep.name}: {len(sweep.points)} points, * marks the best", style="bold")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    headings, rows = without_empty(
-        sweep_headings(sweep)[:-1], [row[:-1] for row in sweep_cells(sweep, plus_minus=plus_minus)]
-    )
+    cells = [*sweep_cells(sweep, plus_minus=plus_minus), *(failed_cells(sweep, label) for label in failed)]
+    headings, rows = without_empty(sweep_headings(sweep)[:-1], [row[:-1] for row in cells])
     for heading in headings:
         table.add_column(Text(heading), overflow="fold")
     for row in rows:

@@ -1,7 +1,7 @@
 """Reading run directories, complete, unfinished or damaged, without torch and without trusting their content.
 
 A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs are nested: ``<name>/seed-0`` ...
-below a run with several seeds, ``<name>/control`` beside them, and ``<name>/<override>`` for the points of a sweep.
+below a run with several seeds, ``<name>/control`` next to them, and ``<name>/<override>`` for the points of a sweep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lmtransfer.untrusted.schema import Fields
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 #: The commands that write runs.
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
-#: Folders inside a run that hold no run; they are skipped to keep reading fast beside large checkpoints.
+#: Folders inside a run that hold no run; they are skipped, so that reading is fast although checkpoints are large.
 _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
                       "predictions"})  # fmt: skip
 #: Deepest nesting of lmtransfer: command / sweep / point / seed / control.
@@ -159,14 +159,14 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
 def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     """The objects of a ``metrics.jsonl``.
 
-    A kill may cut the last line; this is only noted. Any other invalid line makes the file torn.
+    A kill may cut the last line; this is only noted. Any other invalid line means that the file is damaged.
 
     Args:
         path: path of the file; it may be missing.
         problems: gets one message for each kind of damage, with ``file:line``.
 
     Returns:
-        The objects in order, and whether the file is torn.
+        The objects in order, and whether the file is damaged.
     """
     if not os.path.lexists(path):
         return (), False
@@ -181,11 +181,11 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
         if problem is None:
             objects.append(_measured(value))
         elif not line.endswith(b"\n"):
-            problems.append(f"{path.name}:{number}: the last line is cut, it was left out")
+            problems.append(f"{path.name}:{number}: the last line is incomplete and was skipped")
         else:
             bad.append(number)
     if bad:
-        problems.append(f"{path.name}:{bad[0]}: not a JSON object, left out ({len(bad)} such lines)")
+        problems.append(f"{path.name}:{bad[0]}: not a JSON object and skipped ({len(bad)} such lines)")
     return tuple(objects), bool(bad)
 
 

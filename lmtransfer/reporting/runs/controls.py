@@ -59,12 +59,12 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
         return _judged(entry, alike[0].score, alike[0].condition)
     if alike:
         names = " and ".join(other.run.name for other in alike)
-        return replace(entry, without_control=f"{names} could each be its control: none is taken")
+        return replace(entry, without_control=f"{names} could each be its control, so none is used")
     if not candidates:
         return entry
     nearest, differs = min(zip(candidates, keys, strict=True), key=lambda pair: len(pair[1]))
     named = differences_text(nearest.settings, entry.settings, differs)
-    return replace(entry, without_control=f"{nearest.run.name} is no control of it, differing in {named}")
+    return replace(entry, without_control=f"{nearest.run.name} is not its control, because they differ in {named}")
 
 
 def _scores_the_same(entry: Entry, other: Entry) -> bool:

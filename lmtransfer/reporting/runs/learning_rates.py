@@ -28,8 +28,8 @@ def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
 
 
 def edge_text(rate: float, edge: Edge) -> str:
-    """A warning such as ``learning rate 0.01 is the largest of its grid: a better one may lie beyond``."""
-    return f"learning rate {rate:g} is the {edge} of its grid: a better one may lie beyond"
+    """A warning such as ``learning rate 0.01 is the largest of its grid: a better one may be outside``."""
+    return f"learning rate {rate:g} is the {edge} of its grid: a better one may be outside"
 
 
 def searched_text(grid: Any) -> str:

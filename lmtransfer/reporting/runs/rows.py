@@ -133,7 +133,7 @@ def _note(entry: Entry) -> str:
     if entry.run.state == "unfinished":
         done = sum(seed.state == "finished" for seed in entry.seeds)
         if entry.seeds:
-            notes.insert(0, f"{done} of {len(entry.seeds)} seeds so far finished")
+            notes.insert(0, f"{done} of {len(entry.seeds)} seeds finished so far")
         elif entry.run.metrics:
             last = entry.run.metrics[-1]
             step, loss = number(last.get("step")), number(last.get("loss"))
@@ -159,8 +159,8 @@ def _collapse(result: Any, score: Spread | None) -> list[str]:
     if collapsed == 0:
         return []
     if score is None or score.n == 1:
-        return ["answers one and the same label"]
-    return [f"{collapsed} of {score.n} seeds answer one and the same label"]
+        return ["predicts the same label for every example"]
+    return [f"{collapsed} of {score.n} seeds predict the same label for every example"]
 
 
 def _loss(loss: float | None) -> str:

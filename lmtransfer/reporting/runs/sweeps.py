@@ -106,7 +106,7 @@ def swept_values(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, 
     choice of a config group is then one key although it changes many. Otherwise the configurations are compared.
     """
     flat = [flatten(run.config) for run in runs]
-    named = [_overrides(run.name) for run in runs]
+    named = [named_values(run.name) for run in runs]
     if all(named):
         keys = _varying(named)
         if keys:
@@ -123,7 +123,7 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
-def _overrides(name: str) -> dict[str, str]:
+def named_values(name: str) -> dict[str, str]:
     """``a=1,b.c=x`` as a mapping; empty if the name is not a list of overrides."""
     parts = [part.partition("=") for part in re.split(r",(?=[\w./@+~-]+=)", name)]
     if not all(equals for _, equals, _ in parts):

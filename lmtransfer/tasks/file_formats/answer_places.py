@@ -53,8 +53,8 @@ class AnswerPlaces:
             return None
         end = start + len(text)
         if start < 0 or passage[start:end] != text:
-            found = f"is {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
-            self.complain(question, f"answer_start={start} {found}, not {_short(text)}")
+            found = f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
+            self.complain(question, f"answer_start={start} {found}; the answer is {_short(text)}")
             return GoldSpan(text)
         return GoldSpan(text, start, end)
 
@@ -93,11 +93,11 @@ class AnswerPlaces:
             return
         further = len(self.bad) - len(self._complaints)
         raise DataError(
-            f"{self._path}: {len(self.bad):,} of {self.num_answers:,} gold answers are not where the file says:\n"
+            f"{self._path}: {len(self.bad):,} of {self.num_answers:,} gold answers are not at their offsets:\n"
             + "\n".join(self._complaints)
             + (f"\n  and {further:,} more" if further else "")
-            + "\nCorrect them (offsets count characters from 0), or set task.bad_answers=skip: nothing is trained on "
-            "them then, and questions with no other answer are left out"
+            + "\nCorrect the offsets (they count characters from 0), or set task.bad_answers=skip: then these answers "
+            "are not used for training, and questions without another answer are left out"
         )
 
 

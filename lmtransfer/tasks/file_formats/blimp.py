@@ -74,16 +74,16 @@ def read_pairs(path: Path) -> Iterator[MinimalPair]:
     """Read the pairs of a file.
 
     Raises:
-        DataError: a line is no such pair; the message has ``file:line``.
+        DataError: a line is not such a pair; the message has ``file:line``.
     """
     for number, line in read_lines(path):
         where = f"{path}:{number}"
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{where}: not a JSON object ({error}); mend the line") from None
+            raise DataError(f"{where}: not a JSON object ({error}); correct the line") from None
         if not isinstance(record, dict):
-            raise DataError(f"{where}: holds {type(record).__name__} where one JSON object a line is expected")
+            raise DataError(f"{where}: found {type(record).__name__}, but one JSON object per line is expected")
         yield _pair(record, number - 1, where)
 
 
@@ -96,7 +96,7 @@ def read_hub_pairs(name: str, paradigms: Sequence[str] | None, *, places: str) -
         places: where files were searched before, for the message.
 
     Raises:
-        DataError: the pairs can neither be loaded nor found in the cache, or a row is no such pair.
+        DataError: the pairs can neither be loaded nor found in the cache, or a row is not such a pair.
     """
     import datasets  # imported here: the import is slow, and files do not need it
     from datasets.exceptions import DatasetGenerationError
@@ -108,8 +108,8 @@ def read_hub_pairs(name: str, paradigms: Sequence[str] | None, *, places: str) -
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
             f"no files {places}, and the datasets name {name} could not be loaded: {reason}. Either set data_root= (or "
-            "LMTRANSFER_DATA) to a folder that holds them, or load the data set once with network access, after which "
-            "the cache serves it"
+            "LMTRANSFER_DATA) to a folder that contains the files, or load the data set once with network access; "
+            "later it is read from the cache"
         ) from None
     for paradigm, table in zip(chosen, tables, strict=True):
         for number, record in enumerate(table):

@@ -1,4 +1,4 @@
-"""Read columns with one word a line and a blank line between sentences, as in the shared tasks of CoNLL.
+"""Read columns with one word per line and a blank line between sentences, as in the shared tasks of CoNLL.
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419) has four columns separated by spaces
 (word, part of speech, chunk, entity) and a line ``-DOCSTART-`` before each document. WNUT-17 has two columns (word,
@@ -68,18 +68,18 @@ def read_conll(
             _check_width(width, where, word_column, tag_column, with_gold)
         if len(fields) != width:
             raise DataError(
-                f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them) where the words "
-                f"before have {width}; mend the line (one word a line, a blank line between sentences)"
+                f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the lines "
+                f"before have {width}; correct the line (one word per line, a blank line between sentences)"
             )
         if not fields[word_column - 1]:
-            raise DataError(f"{where}: the word in column {word_column} is empty; mend or remove the line")
+            raise DataError(f"{where}: the word in column {word_column} is empty; correct or remove the line")
         words.append(fields[word_column - 1])
         lines.append(number)
         if width >= tag_column:
             if not fields[tag_column - 1]:
                 raise DataError(
-                    f"{where}: the word {words[-1]!r} has no tag in column {tag_column}; give it one, or leave the "
-                    "column out of the whole file where tags are hidden"
+                    f"{where}: the word {words[-1]!r} has no tag in column {tag_column}; add the tag, or remove the "
+                    "column from the whole file if its tags are hidden"
                 )
             tags.append(fields[tag_column - 1])
     if words:
@@ -109,7 +109,7 @@ def unmarked_begins(tags: Sequence[str]) -> list[int]:
         tags: tags of one sentence.
 
     Raises:
-        DataError: a tag is no span tag.
+        DataError: a tag is not a span tag.
     """
     found = []
     last_prefix, last_kind = OUTSIDE, ""

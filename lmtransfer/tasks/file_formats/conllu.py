@@ -50,7 +50,7 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
         if untagged and (len(untagged) < len(tags) or with_gold):
             raise DataError(
                 f"{path}:{lines[untagged[0]]}: the word {words[untagged[0]]!r} has no tag in column "
-                f"{tag_column.upper()}; give it one, or set task.tag_column to the column that has them"
+                f"{tag_column.upper()}; add the tag, or set task.tag_column to the column that has tags"
             )
         return TaggedSentence(str(path), tuple(lines), tuple(words), None if untagged else tuple(tags), name)
 
@@ -67,7 +67,7 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
             continue
         fields = line.split("\t")
         if len(fields) != _NUM_COLUMNS:
-            raise DataError(f"{where}: {len(fields)} columns where CoNLL-U has {_NUM_COLUMNS}, with tabs between them")
+            raise DataError(f"{where}: {len(fields)} columns, but CoNLL-U has {_NUM_COLUMNS}, with tabs between them")
         if _RANGE.fullmatch(fields[0]):
             notes.add("ranges of several words (3-4), left out", where)
             continue
@@ -76,12 +76,12 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
             continue
         if fields[0] != str(len(words) + 1):
             raise DataError(
-                f"{where}: word number {fields[0]!r} where {len(words) + 1} is expected; is a blank line missing "
-                "between two sentences?"
+                f"{where}: the word has number {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
+                "missing between two sentences?"
             )
         if not fields[1] or not fields[_PLACES[tag_column]]:
             missing = tag_column.upper() if fields[1] else "FORM"
-            raise DataError(f"{where}: column {missing} is empty; an underscore stands for what is not said")
+            raise DataError(f"{where}: column {missing} is empty; write an underscore for an unspecified value")
         words.append(fields[1])
         tags.append(fields[_PLACES[tag_column]])
         lines.append(number)

@@ -92,7 +92,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
 
 
 def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[JsonNode]]:
-    """Return the answers of each person, one a turn; empty if they are hidden."""
+    """Return the answers of each person, one per turn; empty if they are hidden."""
     additional = conversation.maybe("additional_answers")
     first = conversation.maybe("answers")
     if first is None and additional is None:
@@ -104,8 +104,8 @@ def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[Js
         answered = [answer.field("turn_id").number() for answer in answers]
         if answered != turns:
             raise DataError(
-                f"{person.where}: the questions have turn_id {_few(turns)}, the answers {_few(answered)}; each "
-                "question needs one answer, in the same order"
+                f"{person.where}: the questions have turn_id {_few(turns)}, but the answers have {_few(answered)}; "
+                "each question needs one answer, in the same order"
             )
         given.append(answers)
     return given
@@ -146,7 +146,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
 def _complaint(story: str, start: int, end: int, evidence: str) -> str | None:
     """Describe the problem with the evidence of an answer; None if there is none."""
     if not 0 <= start < end <= len(story):
-        return f"span_start={start}, span_end={end} are no part of the story ({len(story):,} characters)"
+        return f"span_start={start}, span_end={end} do not mark a part of the story ({len(story):,} characters)"
     if not evidence.strip() or evidence.split() != story[start:end].split():
         return f"span_start={start} to span_end={end} is {story[start:end][:60]!r}, not {evidence[:60]!r}"
     return None

@@ -57,19 +57,19 @@ class JsonNode:
         """Return the value of a required key.
 
         Raises:
-            DataError: this is no object, or lacks the key.
+            DataError: this is not an object, or lacks the key.
         """
         found = self.maybe(key)
         if found is None:
             there = ", ".join(list(self.value)[:_MOST_SHOWN]) or "none"
-            raise DataError(f"{self.where}: no key {key!r}; there are {there}")
+            raise DataError(f"{self.where}: no key {key!r}; the keys are {there}")
         return found
 
     def maybe(self, key: str) -> JsonNode | None:
         """Return the value of a key, or None if there is no such key.
 
         Raises:
-            DataError: this is no object.
+            DataError: this is not an object.
         """
         if not isinstance(self.value, dict):
             raise self._not("an object")
@@ -79,7 +79,7 @@ class JsonNode:
         """Return keys and values of an object, in their order.
 
         Raises:
-            DataError: this is no object.
+            DataError: this is not an object.
         """
         if not isinstance(self.value, dict):
             raise self._not("an object")
@@ -89,7 +89,7 @@ class JsonNode:
         """Return the values of a list.
 
         Raises:
-            DataError: this is no list.
+            DataError: this is not a list.
         """
         if not isinstance(self.value, list):
             raise self._not("a list")
@@ -99,14 +99,15 @@ class JsonNode:
         r"""A text, which may be empty.
 
         Raises:
-            DataError: this is no text, or has a half of a surrogate pair (``\ud83d`` alone), which no tokenizer takes.
+            DataError: this is not text, or has a half of a surrogate pair (``\ud83d`` alone), which no tokenizer takes.
         """
         if not isinstance(self.value, str):
             raise self._not("a text")
         if not self.value.isascii() and (half := _SURROGATES.search(self.value)):
             raise DataError(
                 f"{self.where}: character {half.start()} is half of a surrogate pair (\\u{ord(half.group()):04x}), "
-                "which is no character; write it whole, or put \\ufffd in its place (offsets stay as they are)"
+                "which is not a valid character; write the whole pair, or replace it with \\ufffd (this does not "
+                "change offsets)"
             )
         return self.value
 
@@ -114,12 +115,12 @@ class JsonNode:
         """A text with something other than white space in it.
 
         Raises:
-            DataError: this is no text, or a blank one.
+            DataError: this is not text, or is blank.
         """
         text = self.text()
         if not text.strip():
             raise DataError(
-                f"{self.where}: is empty ({text[:_MOST_SHOWN]!r}); give it a text, or remove what it belongs to"
+                f"{self.where}: is empty ({text[:_MOST_SHOWN]!r}); write a text, or remove the entry that it belongs to"
             )
         return text
 
@@ -137,7 +138,7 @@ class JsonNode:
         """A whole number.
 
         Raises:
-            DataError: this is no whole number.
+            DataError: this is not a whole number.
         """
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise self._not("a whole number")
@@ -174,8 +175,8 @@ class UniqueIds:
         other = self._places.setdefault(question, node)
         if other is not node:
             raise DataError(
-                f"{node.where}: this id is also that of {other.where}. Answers are matched to questions by id: "
-                "give each question its own, or remove one"
+                f"{node.where}: {other.where} has the same id. Answers are matched to questions by id: give each "
+                "question a different id, or remove one of them"
             )
 
 
@@ -198,8 +199,8 @@ def load_json(path: Path) -> JsonNode:
         column = error.start - raw.rfind(b"\n", 0, error.start)
         found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
         raise DataError(
-            f"{path}:{line}: not UTF-8 at byte {column} of the line: {found}. Convert the file (iconv -f LATIN1 "
-            "-t UTF-8, or whatever it is)"
+            f"{path}:{line}: not UTF-8 at byte {column} of the line: {found}. Convert the file to UTF-8 (iconv -f "
+            "LATIN1 -t UTF-8, or with another encoding than LATIN1)"
         ) from None
     if not text.strip():
         raise DataError(f"{path}: is empty; one JSON object is expected")
@@ -217,8 +218,8 @@ def load_json(path: Path) -> JsonNode:
     try:
         value = json.loads(text, object_pairs_hook=checked)
     except json.JSONDecodeError as error:
-        hint = "; one object a line is another format (.jsonl)" if error.msg == "Extra data" else ""
+        hint = "; a file with one object per line has another format (.jsonl)" if error.msg == "Extra data" else ""
         raise DataError(f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg}){hint}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON that can be read ({error})") from None
+        raise DataError(f"{path}: not JSON that can be parsed ({error})") from None
     return JsonNode(value, None, str(path))

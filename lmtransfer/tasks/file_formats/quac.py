@@ -59,7 +59,10 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                 asked.question = question_id
                 ids.add(question_id, asked)
                 if _TURN_MARK not in question_id:
-                    raise DataError(f"{asked.where}: the id must be <dialogue>{_TURN_MARK}<turn>: HEQ-D is by dialogue")
+                    raise DataError(
+                        f"{asked.where}: the id must be <dialogue>{_TURN_MARK}<turn>, because HEQ-D is computed by "
+                        "dialogue"
+                    )
                 question = asked.field("question").filled_text()
                 texts = _texts(asked)
                 examples.append(
@@ -81,7 +84,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
 def _passage(context: JsonNode) -> str:
     passage = context.filled_text().rstrip().removesuffix(NO_ANSWER).rstrip()
     if not passage:
-        raise DataError(f"{context.where}: holds nothing but {NO_ANSWER}; give it a text, or remove the dialogue")
+        raise DataError(f"{context.where}: contains only {NO_ANSWER}; write a text, or remove the dialogue")
     return passage
 
 

@@ -1,8 +1,9 @@
-"""Read the user's questions, one a line: ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``.
+"""Read the user's questions, one per line.
 
-Each answer is ``{"text": "Ann", "start": 0}``; without ``start`` it is at the first occurrence of the text in the
-context. An empty list marks a question without an answer; if ``answers`` is missing, they are hidden. The hub's form of
-SQuAD is also read.
+A line is ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``. Each answer is
+``{"text": "Ann", "start": 0}``; without ``start`` it is at the first occurrence of the text in the context. An empty
+list marks a question without an answer; if ``answers`` is missing, they are hidden. The hub's form of SQuAD is also
+read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
             ``AnswerPlaces``. Skipped answers go last.
 
     Raises:
-        DataError: a line is no such object (the message has ``file:line``), an id occurs twice, or bad answers are
+        DataError: a line is not such an object (the message has ``file:line``), an id occurs twice, or bad answers are
             refused.
     """
     return _read(
@@ -56,7 +57,7 @@ def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolic
     table, origin = load_hub_table(source, split, places=places), source.origin(split)
     missing = [column for column in _COLUMNS if column not in table.column_names]
     if missing:
-        raise DataError(f"{origin}: no column {', '.join(missing)}; there are {', '.join(table.column_names)}")
+        raise DataError(f"{origin}: no column {', '.join(missing)}; the columns are {', '.join(table.column_names)}")
     columns = zip(*(table[column] for column in _COLUMNS), strict=True)
     return _read((_hub_row(row, f"{origin}, row {n}") for n, row in enumerate(columns)), Path(origin), bad_answers)
 
@@ -88,7 +89,7 @@ def _row(line: str, where: str) -> JsonNode:
     try:
         return JsonNode(json.loads(line), None, where)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error}); a .jsonl file holds one object a line") from None
+        raise DataError(f"{where}: not JSON ({error}); a .jsonl file has one JSON object per line") from None
 
 
 def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:

@@ -54,7 +54,7 @@ def _answers(asked: JsonNode, passage: str, question_id: str, places: AnswerPlac
     items = given.items()
     if impossible is not None and impossible == bool(items):
         raise DataError(
-            f"{asked.where}: is_impossible is {str(impossible).lower()} and there are {len(items)} answers; correct "
+            f"{asked.where}: is_impossible is {str(impossible).lower()}, but there are {len(items)} answers; correct "
             "one of them"
         )
     golds = [

@@ -25,7 +25,7 @@ class TaggedSentence:
         source: the file that it comes from.
         lines: line number of each word in it.
         words: its words.
-        tags: tag names, one a word; None if the source has no tags.
+        tags: tag names, one per word; None if the source has no tags.
         name: its id in the source, if any.
     """
 
@@ -53,7 +53,7 @@ def read_tagged_json(
         notes: counts unusual input of the file.
 
     Raises:
-        DataError: a line is no such object, or its numbers of tags and words differ; the message has ``file:line``.
+        DataError: a line is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
     """
     for number, line in read_lines(path, notes=notes):
         if not line.strip():
@@ -62,15 +62,15 @@ def read_tagged_json(
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}); a .jsonl file holds one object a line") from None
+            raise DataError(f"{where}: not JSON ({error}); a .jsonl file has one JSON object per line") from None
         if not isinstance(record, dict):
-            raise DataError(f"{where}: holds {type(record).__name__} where one JSON object a line is expected")
+            raise DataError(f"{where}: found {type(record).__name__}, but one JSON object per line is expected")
         words = _texts(record, words_field, where, "task.word_column")
         tags = None
         if record.get(tags_field) is not None or with_gold:
             tags = _texts(record, tags_field, where, "task.tag_column")
             if len(tags) != len(words):
-                raise DataError(f"{where}: {len(words)} words and {len(tags)} tags; give each word one")
+                raise DataError(f"{where}: {len(words)} words and {len(tags)} tags; give each word one tag")
         name = record.get("id")
         yield TaggedSentence(str(path), (number,) * len(words), words, tags, None if name is None else str(name))
 
@@ -78,11 +78,11 @@ def read_tagged_json(
 def _texts(record: dict[str, Any], name: str, where: str, key: str) -> tuple[str, ...]:
     if name not in record:
         raise DataError(
-            f"{where}: no field {name!r}; there are {', '.join(record) or 'none'}. Set {key} to one of these"
+            f"{where}: no field {name!r}; the fields are {', '.join(record) or 'none'}. Set {key} to one of these"
         )
     texts = record[name]
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise DataError(f"{where}: {name!r} must be a list of texts, at least one, none of them empty")
+        raise DataError(f"{where}: {name!r} must be a list of texts: at least one, and none may be empty")
     return tuple(texts)
 
 
@@ -107,13 +107,13 @@ def read_tagged_hub(
     missing = [column for column in (words_column, tags_column) if column not in table.column_names]
     if missing:
         raise DataError(
-            f"{origin}: no column {', '.join(missing)}; there are {', '.join(table.column_names)}. Set "
-            "task.hub_columns to those of the words and of the tags"
+            f"{origin}: no column {', '.join(missing)}; the columns are {', '.join(table.column_names)}. Set "
+            "task.hub_columns to the columns of the words and of the tags"
         )
     tag_names = getattr(getattr(table.features[tags_column], "feature", None), "names", None)
     for row, (words, values) in enumerate(zip(table[words_column], table[tags_column], strict=True)):
         if not words or len(words) != len(values):
-            raise DataError(f"{origin}:{row}: {len(words)} words and {len(values)} tags")
+            raise DataError(f"{origin}:{row}: {len(words)} words, but {len(values)} tags")
         hidden = all(value in (-1, None) for value in values)
         tags = None if hidden else tuple(str(value) if tag_names is None else tag_names[value] for value in values)
         yield TaggedSentence(origin, (row,) * len(words), tuple(words), tags)

@@ -1,4 +1,4 @@
-"""Read labelled trees in brackets, one sentence a line: ``(3 (2 It) (4 (2 's) (3 lovely)))``.
+"""Read labelled trees in brackets, one sentence per line: ``(3 (2 It) (4 (2 's) (3 lovely)))``.
 
 Source: the Stanford Sentiment Treebank in the format of the Penn Treebank (Socher et al. 2013,
 https://nlp.stanford.edu/sentiment/, trainDevTestTrees_PTB.zip).
@@ -59,14 +59,14 @@ class LabelledTree:
 
 
 def read_trees(path: Path, *, num_labels: int) -> Iterator[LabelledTree]:
-    """Read the trees of a file, one a line; blank lines are skipped.
+    """Read the trees of a file, one per line; blank lines are skipped.
 
     Args:
         path: the file, plain or compressed.
         num_labels: labels are 0 to ``num_labels - 1``.
 
     Raises:
-        DataError: a line is no such tree; the message has ``file:line``.
+        DataError: a line is not such a tree; the message has ``file:line``.
     """
     for number, line in read_lines(path):
         if line.strip():
@@ -97,7 +97,7 @@ def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
         piece = match.group()
         kind: _Piece = "(" if piece == "(" else ")" if piece == ")" else "label" if before == "(" else "word"
         if before not in _AFTER[kind] or (before == ")" and not open_phrases):
-            raise ValueError(f"{piece[:40]!r} at character {match.start()} should not be there")
+            raise ValueError(f"{piece[:40]!r} at character {match.start()} is not expected there")
         if kind == "(":
             open_phrases.append(len(starts))
             starts.append(len(words))
@@ -114,7 +114,7 @@ def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
             stops[open_phrases.pop()] = len(words)
         before = kind
     if open_phrases or before == "nothing":
-        raise ValueError(f"{len(open_phrases)} brackets are not closed" if open_phrases else "there is none")
+        raise ValueError(f"{len(open_phrases)} brackets are not closed" if open_phrases else "the line has no tree")
     return LabelledTree(tuple(words), tuple(map(Phrase, labels, starts, stops)))
 
 

@@ -11,7 +11,7 @@ class GoldSpan:
 
     Attributes:
         text: the text that is scored.
-        start: its first character in the passage; None if the answer is no span of it (yes, no).
+        start: its first character in the passage; None if the answer is not a span of it (yes, no).
         end: one past its last character.
     """
 

@@ -45,7 +45,7 @@ class QuestionReader(Reader):
         for example in read.examples:
             yield f"{asked.name} (question {example.id})", replace(example, answers=None, kind=None)
         for question in read.left_out:
-            asked.refuse(f"{asked.name} (question {question}): its gold answer is not where the file says")
+            asked.refuse(f"{asked.name} (question {question}): its gold answer is not at its offset")
 
 
 def _question(line: str, where: str, name: str) -> QuestionExample:

@@ -61,7 +61,7 @@ class Squad:
         threshold: null odds above which there is no answer.
 
     Attributes:
-        kinds: names of the answers that are no spans.
+        kinds: names of the answers that are not spans.
         on_hub: whether the hub has sets with these columns.
     """
 
@@ -77,7 +77,7 @@ class Squad:
         Args:
             path: the file.
             bad_answers: what to do with gold answers that are not where the file says.
-            kinds: names of the answers that are no spans, in the task's order.
+            kinds: names of the answers that are not spans, in the task's order.
 
         Raises:
             DataError: the file is malformed.
@@ -98,7 +98,7 @@ class Squad:
 
 
 class OwnQuestions(Squad):
-    """One question a line, or SQuAD's format where a file's name ends in ``.json``; scored as SQuAD."""
+    """One question per line, or SQuAD's format where a file's name ends in ``.json``; scored as SQuAD."""
 
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
         """See ``Squad``."""

@@ -1,4 +1,4 @@
-"""Decode the outputs of a span head over the windows of a passage into one answer an example.
+"""Decode the outputs of a span head over the windows of a passage into one answer per example.
 
 Shape legend: N examples, S sequences (the windows of all of them), C other kinds of answer.
 """
@@ -25,7 +25,7 @@ NO_SPAN_SCORE = float(np.finfo(np.float32).min)
 def decode_spans(
     encoded: EncodedExamples, outputs: np.ndarray, *, labels: Sequence[str], no_answer: bool, threshold: float = 0.0
 ) -> Iterator[SpanAnswer]:
-    """Yield one answer an example, independent of the number and the order of its windows.
+    """Yield one answer per example, independent of the number and the order of its windows.
 
     The span is the best of the windows' best spans (with equal scores, the first in the passage). The null score is the
     smallest of the windows' null scores, as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer

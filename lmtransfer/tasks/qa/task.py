@@ -32,7 +32,7 @@ class SpanQa(Task):
 
     Args:
         name: the task's name in tables and results.
-        file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question a line (see
+        file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question per line (see
             ``tasks.file_formats.span_rows``), or SQuAD's format if a file's name ends in ``.json``.
         hub: ``datasets`` name for splits without a file, with SQuAD's columns; null: files only.
         hub_config: its configuration.
@@ -124,16 +124,21 @@ class SpanQa(Task):
             if value < least
         ]
         if not self.splits:
-            problems.append("task.files is empty: name a file a split (task.files.train=...)")
+            problems.append("task.files is empty: set a file for each split (task.files.train=...)")
         if hub is not None and not self.questions.on_hub:
-            problems.append(f"task.hub={hub}: only SQuAD's columns are read from the hub; name files of {file_format}")
+            problems.append(
+                f"task.hub={hub}: only SQuAD's columns can be read from the hub; set files for {file_format}"
+            )
         kinds = self.questions.kinds
         if sorted(self.labels) != sorted(kinds):
             problems.append(
                 f"task.labels={list(self.labels)}: must be [{', '.join(kinds)}] in the format {file_format}"
             )
         if kinds and no_answer:
-            problems.append("task.no_answer=true: in CoQA what cannot be answered is unknown, one of task.labels")
+            problems.append(
+                "task.no_answer=true: is not allowed for CoQA, where unanswerable questions have the answer unknown, "
+                "one of task.labels"
+            )
         if problems:
             raise ConfigError(problems)
 
@@ -149,23 +154,25 @@ class SpanQa(Task):
     def examples(self, split: str) -> list[QuestionExample]:
         """All questions of a split, in the order of its files; see ``Task.examples``."""
         if split not in self.splits:
-            raise DataError(f"split={split}: task {self.name} has {', '.join(self.splits)}")
+            raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
         notes = self.notes[split] = Notes()
         found: list[QuestionExample] = []
         seen: dict[str, tuple[int, str]] = {}
         for number, (origin, read) in enumerate(self._read(split)):
             if not read.examples:
-                raise DataError(f"{origin}: holds no questions")
+                raise DataError(f"{origin}: contains no questions")
             for kind, ids in (
-                ("gold answers that are not where the file says, not trained on", read.bad_answers),
-                ("questions left out, having no other answer", read.left_out),
+                ("gold answers that are not at their offsets, not used for training", read.bad_answers),
+                ("questions left out because they have no other answer", read.left_out),
             ):
                 if ids:
                     notes.add(kind, f"{origin}: {listed(ids)}", len(ids))
             for example in read.examples:
                 other, where = seen.setdefault(example.id, (number, origin))
                 if other != number:
-                    raise DataError(f"{origin}: question id {example.id} is in {where} too; give each its own")
+                    raise DataError(
+                        f"{origin}: question id {example.id} is also in {where}; give each question a different id"
+                    )
                 if example.answers == () and not self.no_answer:
                     raise DataError(
                         f"{origin}: question {example.id} has no answer; such questions need task.no_answer=true "
@@ -182,8 +189,9 @@ class SpanQa(Task):
         """
         if self.stride != STRIDE and self.stride > longest:
             raise ConfigError(
-                f"task.stride={self.stride}: windows of {longest} tokens (task.max_length, or what the encoder reads) "
-                f"overlap where they begin at most {longest // 2} tokens apart; give a number from 1 to {longest}"
+                f"task.stride={self.stride}: is longer than a window of {longest} tokens (task.max_length, or the "
+                f"maximum of the encoder), and windows overlap if they start at most {longest // 2} tokens apart; set "
+                f"a number from 1 to {longest}"
             )
 
     def encode(
@@ -202,7 +210,7 @@ class SpanQa(Task):
         )
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[SpanAnswer]:
-        """Yield one answer a question, over all windows of its passage; see ``decode_spans``."""
+        """Yield one answer per question, over all windows of its passage; see ``decode_spans``."""
         return decode_spans(
             encoded, outputs, labels=self.labels, no_answer=self.no_answer, threshold=self.null_threshold
         )
@@ -228,10 +236,11 @@ class SpanQa(Task):
             gold_answers=[next((gold.text for gold in example.answers or ()), "") for example in examples],
             classes=strata,
             class_names=("a span", "no answer", *self.labels),
+            starts=np.array([-1 if answer.start is None else answer.start for answer in answers], dtype=np.int64),
         )
 
     def baseline(self, train: Sequence[QuestionExample], examples: Sequence[QuestionExample]) -> list[Answer] | None:
-        """The most frequent answer that is no span, such as no answer; None if each answer is a span."""
+        """The most frequent answer that is not a span, such as no answer; None if each answer is a span."""
         counts = Counter("" if example.kind is None else self.labels[example.kind] for example in train)
         if not self.labels:
             return [SpanAnswer("") for _ in examples] if self.no_answer else None

@@ -54,7 +54,7 @@ def encode_questions(
     windows that contain its evidence, or of all windows if no window contains the evidence.
 
     Differences from run_squad.py: windows overlap by at least half, even if they are short; a question takes at most
-    half of the room; and answers begin and end where the annotator's do, by characters, not by words.
+    half of the space; and answers begin and end where the annotator's do, by characters, not by words.
 
     Args:
         examples: N questions.
@@ -65,17 +65,17 @@ def encode_questions(
         max_question_tokens: longest question with its history. The question keeps its beginning; the history keeps
             its end, which is nearest to the question.
         history_turns: number of earlier turns (question and answer) that precede the question.
-        max_answer_tokens: longest answer that is ever given; a longer one is unreachable. None: any length.
+        max_answer_tokens: longest answer that can be given; a longer one is unreachable. None: any length.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for text.
-        ValueError: another number leaves no room for a passage.
+        ConfigError: ``max_length`` leaves no space for text.
+        ValueError: another number leaves no space for a passage.
     """
     most = room_beside(_NUM_SPECIALS, max_length=max_length)
     if min(stride, max_question_tokens) < 1 or history_turns < 0:
         raise ValueError(
-            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no room "
-            "for a passage"
+            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no "
+            "space for a passage"
         )
     room_for_question = min(max_question_tokens, most // 2)
     pieces = QuestionPieces(examples, tokenizer, max_question_tokens=room_for_question, history_turns=history_turns)

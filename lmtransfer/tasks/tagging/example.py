@@ -12,7 +12,7 @@ class TaggedExample:
     Attributes:
         id: name for people and files.
         words: its words.
-        tags: indices into the task's ``labels``, one a word; None if hidden.
+        tags: indices into the task's ``labels``, one per word; None if hidden.
     """
 
     id: str

@@ -18,7 +18,7 @@ from lmtransfer.tasks.places import HubSource, LocatedFiles
 FileFormat = Literal["conll", "conllu", "jsonl"]
 Scheme = Literal["words", "bio", "iob1"]
 
-UNMARKED = "spans that begin with I- in place of B-, taken as they are"
+UNMARKED = "spans that begin with I- instead of B-, kept unchanged"
 
 #: File formats by the suffix of a file name; other files have columns.
 _SAID: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -66,7 +66,7 @@ class TaggedFiles:
         if len(self.hub_columns) != 2:
             raise ConfigError(f"task.hub_columns={list(hub_columns)}: name the column of the words, then of the tags")
         if not self.splits:
-            raise ConfigError("task.files is empty and task.hub is null: name a file a split, or a datasets name")
+            raise ConfigError("task.files is empty and task.hub is null: set a file for each split, or a datasets name")
 
     def origin(self, split: str) -> str:
         """Return the file or the hub split from which a split is read.
@@ -100,7 +100,7 @@ class TaggedFiles:
             said = _SAID.get(Path(plain_name(path)).suffix.lower())
             if self.file_format == "conll" and said is not None:
                 raise DataError(
-                    f"{path}: is {said} by its name, and task.file_format=conll reads columns: set "
+                    f"{path}: has the suffix of a {said} file, but task.file_format=conll reads columns: set "
                     f"task.file_format={said}, or rename the file"
                 )
             return self._sentences_of(path, notes, with_gold=not split.startswith("test"))
@@ -140,7 +140,9 @@ class TaggedFiles:
 def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: int | str) -> None:
     if file_format == "conllu":
         if word_column != "form":
-            raise ConfigError(f"task.word_column={word_column}: words of CoNLL-U are in column form; leave it null")
+            raise ConfigError(
+                f"task.word_column={word_column}: must be null in CoNLL-U, where words are always in the column FORM"
+            )
         if tag_column not in ("upos", "xpos"):
             raise ConfigError(f"task.tag_column={tag_column}: must be upos or xpos in CoNLL-U")
     for key, column in (("word_column", word_column), ("tag_column", tag_column)):
@@ -149,4 +151,4 @@ def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: 
         if file_format == "jsonl" and not isinstance(column, str):
             raise ConfigError(f"task.{key}={column}: must be the name of a field")
     if word_column == tag_column:
-        raise ConfigError(f"task.tag_column={tag_column}: words and tags cannot be in one column")
+        raise ConfigError(f"task.tag_column={tag_column}: words and tags must be in different columns")

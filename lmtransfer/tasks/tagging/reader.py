@@ -1,4 +1,4 @@
-"""Read sentences of users: a line of words, JSON lines with ``words``, or files with one word a line."""
+"""Read sentences of users: a line of words, JSON lines with ``words``, or files with one word per line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SentenceReader(Reader):
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
     def of_file(self, asked: Asked) -> Iterator[Given]:
-        """Read JSON lines, or a file with one word a line; its tags are not used."""
+        """Read JSON lines, or a file with one word per line; its tags are not used."""
         same = asked.file_format == self._own_format
         if asked.file_format == "jsonl":
             field = str(self._word_column) if same else "words"
@@ -54,5 +54,5 @@ def _words(line: str, where: str, name: str, field: str) -> TaggedExample:
     row, name = json_object(line, where, name)
     words = tuple(word.filled_text() for word in row.field(field).items())
     if not words:
-        raise DataError(f"{where}: {field!r} holds no words")
+        raise DataError(f"{where}: {field!r} has no words")
     return TaggedExample(name, words)

@@ -1,4 +1,4 @@
-"""Tag each word of a sentence: parts of speech, or spans such as named entities written as one tag a word.
+"""Tag each word of a sentence: parts of speech, or spans such as named entities written as one tag per word.
 
 Shape legend: R words of all sentences, C tags, W words of a sentence.
 """
@@ -33,7 +33,7 @@ ENCODED = "encoded"
 
 
 class Tagging(Task):
-    """Sentences with one tag a word, from one file for each split or from a ``datasets`` name.
+    """Sentences with one tag per word, from one file for each split or from a ``datasets`` name.
 
     Files are searched as in ``LocatedFiles``. Splits without a file on this machine are loaded from the hub. Tags may
     be missing in splits whose name begins with ``test``.
@@ -120,8 +120,8 @@ class Tagging(Task):
         """
         if "train" not in self.splits:
             raise ConfigError(
-                f"task.labels=null: the tags are those of the training file, and task {self.name} has none; name them "
-                "by task.labels=[...], or the file by task.files.train="
+                f"task.labels=null: the tags are read from the training file, but task {self.name} has none; list them "
+                "in task.labels=[...], or set task.files.train= to a file"
             )
         column, counts = f"task.tag_column={self.files.tag_column}", Counter[str]()
         for sentence in self.files.sentences("train", Notes()):
@@ -158,7 +158,7 @@ class Tagging(Task):
 
     @property
     def head(self) -> HeadSpec:
-        """A head for one of C tags a word."""
+        """A head for one of C tags per word."""
         return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
@@ -174,11 +174,13 @@ class Tagging(Task):
         for number, sentence in enumerate(self.files.sentences(split, notes)):
             name = sentence.name or f"{split}:{number}"
             if name in places:
-                raise DataError(f"{sentence.where()}: id {name} is that of {places[name]} too; ids must be different")
+                raise DataError(
+                    f"{sentence.where()}: the id {name} is also that of {places[name]}; ids must be different"
+                )
             places[name] = sentence.where()
             found.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
         if not found:
-            raise DataError(f"{self.origin(split)}: holds no sentences")
+            raise DataError(f"{self.origin(split)}: contains no sentences")
         return found
 
     def _indices(self, sentence: TaggedSentence, index: Mapping[str, int]) -> tuple[int, ...] | None:
@@ -187,8 +189,8 @@ class Tagging(Task):
         for word, tag in enumerate(sentence.tags):
             if tag not in index:
                 raise DataError(
-                    f"{sentence.where(word)}: the tag {tag!r} of {sentence.words[word]!r} is none of "
-                    f"{listed(list(index))}; mend it, or set task.labels"
+                    f"{sentence.where(word)}: the tag {tag!r} of {sentence.words[word]!r} is not one of "
+                    f"{listed(list(index))}; correct it, or set task.labels"
                 )
         return tuple(index[tag] for tag in sentence.tags)
 
@@ -200,7 +202,7 @@ class Tagging(Task):
         return encode_words(examples, tokenizer, max_length=max_length, notes=notes)
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[TagsAnswer]:
-        """Yield the most probable tag of each word, one answer a sentence.
+        """Yield the most probable tag of each word, one answer per sentence.
 
         Args:
             encoded: the encoded sentences.
@@ -260,6 +262,11 @@ class Tagging(Task):
             gold=np.array([tag for _, gold in pairs for tag in gold], dtype=np.int64),
             words=words,
             ratios=ratios,
+            confidences=[
+                probability
+                for answer in answers
+                for probability in (answer.probabilities or [None] * len(answer.tags))
+            ],
         )
 
     def baseline(self, train: Sequence[TaggedExample], examples: Sequence[TaggedExample]) -> list[TagsAnswer]:

@@ -16,7 +16,7 @@ from lmtransfer.tasks.heads import NO_LABEL, TagTargets
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 
-NO_TOKEN = "words that the tokenizer makes nothing of, read as [UNK]"
+NO_TOKEN = "words that give no token, read as [UNK]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class WordWindow:
 def encode_words(
     examples: Sequence[TaggedExample], tokenizer: Tokenizer, *, max_length: int, notes: Notes
 ) -> EncodedExamples:
-    """Encode sentences; the targets have one row a word.
+    """Encode sentences; the targets have one row per word.
 
     A sentence of more than ``max_length`` tokens is read in windows (``word_windows``), and each word is a target in
     only one of them. A word that is longer than a window loses its last tokens.
@@ -66,7 +66,7 @@ def encode_words(
         notes: counts words for which the tokenizer gives no token.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for words.
+        ConfigError: ``max_length`` leaves no space for words.
     """
     room = room_beside(2, max_length=max_length)
     speller = speller_of(tokenizer)

@@ -43,9 +43,9 @@ class Classification(TextTask):
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
 
     Raises:
-        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` is no label, or there are
-            three or more labels and the label for F1 is not named. Labels that are found in the data are checked on
-            first use.
+        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` is not a label, or there
+            are three or more labels and the label for F1 is not named. Labels that are found in the data are checked
+            on first use.
     """
 
     kind = ClassificationSpec.kind
@@ -85,8 +85,8 @@ class Classification(TextTask):
             raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
         if "f1" in self.metric_names and positive is None and len(labels) > 2:
             raise ConfigError(
-                f"task.metrics: f1 is that of one label, and there are {names}; name it by task.positive_label, or "
-                "take macro_f1"
+                f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
+                "them, or use macro_f1"
             )
         return tuple(labels)
 
@@ -132,6 +132,9 @@ class Classification(TextTask):
             classes=gold,
             class_names=self.labels,
             positive=self.positive,
+            confidences=[
+                None if answer.probabilities is None else answer.probabilities[answer.name] for answer in answers
+            ],
         )
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
@@ -170,7 +173,7 @@ class TextClassification(TextFileTask, Classification):
         dropped_values: values in the files that mean no label; such rows are left out and counted in ``notes``.
         columns: names of all columns, for files without a header line.
         optional_columns: how many of the last ``columns`` a row may lack.
-        file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
             name.
         phrases: the training split holds sentences and their phrases; then the held-out part and the training part
             share no sentence.
@@ -264,8 +267,8 @@ class TextClassification(TextFileTask, Classification):
         """Find the labels of the training split: numbers by size, others by alphabet."""
         if "train" not in self.splits:
             raise ConfigError(
-                f"task.labels=null: the labels are those of the training file, and task {self.name} has none; name "
-                "them by task.labels=[...], or the file by task.files.train="
+                f"task.labels=null: the labels are read from the training file, but task {self.name} has none; list "
+                "them in task.labels=[...], or set task.files.train= to a file"
             )
         column, counts = f"task.label_column={self._label_column}", Counter[str]()
         for row in self.files.rows("train", Notes()):
@@ -292,5 +295,7 @@ class TextClassification(TextFileTask, Classification):
         if row.gold is not None and row.gold not in known:
             meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
             shown = listed(list(known))
-            raise ValueError(f"label {short(row.gold)} in column {self._label_column!r} is none of {shown} ({meaning})")
+            raise ValueError(
+                f"label {short(row.gold)} in column {self._label_column!r} is not one of {shown} ({meaning})"
+            )
         return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

@@ -33,7 +33,7 @@ def encode_texts(
         num_segments: number of segment ids of the encoder.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for text.
+        ConfigError: ``max_length`` leaves no space for text.
     """
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples if example.text_pair is not None]

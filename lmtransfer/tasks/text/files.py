@@ -81,7 +81,8 @@ class TextColumns:
         for text in (columns.text, columns.text_pair):
             if text is not None and text.names == columns.gold.names:
                 raise ConfigError(
-                    f"{text.setting}={text}, which is {columns.gold.setting} too: texts would be their own answers"
+                    f"{text.setting}={text}: {columns.gold.setting} is the same column, so the texts would be the "
+                    "answers"
                 )
         return columns
 
@@ -97,7 +98,7 @@ class TextColumns:
 
 def _column(setting: str, names: str | Sequence[str]) -> Column:
     if not names:
-        raise ConfigError(f"task.{setting}: is empty; give the name of a column, or a list of names it may have")
+        raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of possible names")
     return Column((names,) if isinstance(names, str) else tuple(names), f"task.{setting}")
 
 
@@ -151,8 +152,8 @@ class TextFiles:
         self.splits = tuple(dict.fromkeys([*self._located[0].splits, *(hub.splits if hub else ())]))
         if not self.splits:
             raise ConfigError(
-                "task.files is empty and task.hub is null: name a file a split (task.files.train=...), or a datasets "
-                "name with its splits"
+                "task.files is empty and task.hub is null: set a file for each split (task.files.train=...), or a "
+                "datasets name with its splits"
             )
 
     def origin(self, split: str) -> str:
@@ -182,7 +183,7 @@ class TextFiles:
         found = self._examples(self.rows(split, notes), example_of, notes)
         if not found:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
-            raise DataError("; ".join([f"{self.origin(split)}: holds no examples", *kinds]))
+            raise DataError("; ".join([f"{self.origin(split)}: contains no examples", *kinds]))
         return found
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
@@ -237,7 +238,7 @@ class TextFiles:
 
     def _find(self, split: str) -> Path | None:
         if split not in self.splits:
-            raise DataError(f"split={split}: task {self._task} has {', '.join(self.splits)}")
+            raise DataError(f"split={split}: task {self._task} has the splits {', '.join(self.splits)}")
         found = (located.find(split) for located in self._located)
         return next((path for path in found if path is not None), None)
 
@@ -254,7 +255,7 @@ class TextFiles:
                 continue
             given = None if self.columns.id is None else row.values[-1] or ""
             if given == "" or (given is not None and first_places.setdefault(given, row.where) != row.where):
-                problem = f"the id {given!r} is that of {first_places[given]} too" if given else "there is no id"
+                problem = f"the id {given!r} is also that of {first_places[given]}" if given else "there is no id"
                 bad_rows.found("rows without an id of their own", row.where, problem)
                 continue
             kept = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]

@@ -55,7 +55,7 @@ def _column(column: Column, names: Sequence[str], where: str) -> str | None:
     name = next((name for name in column.names if name in names), None)
     if name is None and column.required:
         raise DataError(
-            f"{where}: no column {column}; there are {', '.join(names)}. Set {column.setting} to one of these"
+            f"{where}: no column {column}; the columns are {', '.join(names)}. Set {column.setting} to one of these"
         )
     return name
 

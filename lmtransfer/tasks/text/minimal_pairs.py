@@ -57,7 +57,7 @@ class MinimalPairs(Task):
         if pairs_each is not None and pairs_each < 1:
             raise ConfigError(f"task.pairs_each={pairs_each} is not allowed: use 1 or more, or null for all")
         if paradigms is not None and not paradigms:
-            raise ConfigError("task.paradigms=[] is not allowed: name paradigms, or null for all that are there")
+            raise ConfigError("task.paradigms=[] is not allowed: list paradigms, or set null for all")
         self.name, self.folder, self.hub, self.hidden = name, folder, hub, hidden
         self.paradigms, self.pairs_each = paradigms, pairs_each
         self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
@@ -73,7 +73,7 @@ class MinimalPairs(Task):
 
     def _no_head(self) -> ConfigError:
         return ConfigError(
-            f"task={self.name} is scored without training, and has no labels to train on: use lmtransfer evaluate "
+            f"task={self.name} is scored without training and has no labels to train on: use lmtransfer evaluate "
             f"run=runs/pretrain/<name> task={self.name}"
         )
 
@@ -93,13 +93,13 @@ class MinimalPairs(Task):
                 malformed (the message has ``file:line``).
         """
         if split not in self.splits:
-            raise DataError(f"split={split}: task {self.name} has {', '.join(self.splits)}")
+            raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
         found = (paradigm_files(folder / self.folder) for folder in self._folders)
         files = next((files for files in found if files), None)
         if files is None and self.hub is None:
             raise DataError(
                 f"task {self.name}: no .jsonl files in {self._places()}. Set data_root= or LMTRANSFER_DATA to the "
-                f"folder that holds {self.folder}, or task.folder= to the folder itself"
+                f"folder that contains {self.folder}, or task.folder= to the folder itself"
             )
         if files is None:
             assert self.hub is not None
@@ -110,7 +110,7 @@ class MinimalPairs(Task):
         else:
             pairs = [pair for path in self._chosen(files) for pair in islice(read_pairs(path), self.pairs_each)]
         if not pairs:
-            raise DataError(f"task {self.name}: the files in {self._places()} hold no pairs")
+            raise DataError(f"task {self.name}: the files in {self._places()} contain no pairs")
         _check_unique(pairs)
         return pairs
 
@@ -156,7 +156,8 @@ class MinimalPairs(Task):
         missing = [name for name in self.paradigms or () if name not in files]
         if missing:
             raise DataError(
-                f"task.paradigms: no file of {', '.join(missing)} in {self._places()}; there are {', '.join(files)}"
+                f"task.paradigms: no file of {', '.join(missing)} in {self._places()}; there are files of "
+                f"{', '.join(files)}"
             )
         yield from (files[name] for name in self.paradigms or files)
 
@@ -169,6 +170,6 @@ def _check_unique(pairs: Sequence[MinimalPair]) -> None:
     for pair in pairs:
         if pair.id in seen:
             raise DataError(
-                f"pair {pair.id} is there twice: two files have the same UID, {pair.paradigm}; remove one of them"
+                f"pair {pair.id} occurs twice: two files have the same UID, {pair.paradigm}; remove one of them"
             )
         seen.add(pair.id)

@@ -75,4 +75,4 @@ class PythonDocsTask(Classification):
         for known, examples in self._examples.items():
             if split == known:
                 return examples
-        raise DataError(f"task=python_docs: no split {split}; there are {', '.join(self.splits)}")
+        raise DataError(f"task=python_docs: no split {split}; the splits are {', '.join(self.splits)}")

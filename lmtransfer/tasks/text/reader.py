@@ -50,12 +50,12 @@ class TextReader(Reader):
         if self._columns.text_pair is not None:
             return TextExample(name, *two_texts(text, "two texts"))
         if SEPARATOR in text:
-            raise ValueError(f"{self._who} reads one text, and there is a {SEPARATOR}")
+            raise ValueError(f"{self._who} reads one text, but the line contains {SEPARATOR}")
         self.check(text)
         return TextExample(name, text)
 
     def of_file(self, asked: Asked) -> Iterator[Given]:
-        """Read one text or pair a row; further columns, such as labels, are not used."""
+        """Read one text or pair per row; further columns, such as labels, are not used."""
         columns = self._asked_columns(asked.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
         layout = replace(self._layout, file_format=next(name for name in _TABLES if name == asked.file_format))
@@ -77,7 +77,9 @@ class TextReader(Reader):
         """Return the columns that the user names, else those of the task's own files; the column ``id`` is optional."""
         columns = self._columns
         if "text_pair_column" in given and columns.text_pair is None:
-            raise ConfigError(f"text_pair_column={given['text_pair_column']}: the run reads single texts")
+            raise ConfigError(
+                f"text_pair_column={given['text_pair_column']}: is not allowed, because the run reads single texts"
+            )
 
         def column(setting: str, names: tuple[str, ...]) -> Column:
             return Column((given[setting],) if setting in given else names, setting)

@@ -44,7 +44,7 @@ class TextRegression(TextFileTask):
         dropped_values: values in the files that mean no score; such rows are left out and counted in ``notes``.
         columns: names of all columns, for files without a header line.
         optional_columns: how many of the last ``columns`` a row may lack.
-        file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
             name.
         bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
@@ -153,7 +153,7 @@ class TextRegression(TextFileTask):
         """Make the example of a row; see ``TextFileTask``.
 
         Raises:
-            ValueError: the score is no finite number, or its square exceeds the range of float32.
+            ValueError: the score is not a finite number, or its square exceeds the range of float32.
         """
         score = None
         if row.gold is not None:
@@ -162,7 +162,9 @@ class TextRegression(TextFileTask):
             except ValueError:
                 score = math.nan
             if not math.isfinite(score):
-                raise ValueError(f"the score {row.gold[:40]!r} is no finite number")
+                raise ValueError(f"the score {row.gold[:40]!r} is not a finite number")
             if abs(score) > _LARGEST:
-                raise ValueError(f"the score {row.gold[:40]!r} is beyond {_LARGEST:g}; give scores in another unit")
+                raise ValueError(
+                    f"the score {row.gold[:40]!r} is larger than {_LARGEST:g} in absolute value; use another unit"
+                )
         return TextExample(row.id, row.text, row.text_pair, score=score)

@@ -68,7 +68,7 @@ class SentimentTrees(Classification):
         self._located = located_files(files, task=name, data_root=data_root)
         self.splits = self._located[0].splits
         if not self.splits:
-            raise ConfigError("task.files is empty: name a file of trees for each split (task.files.train=...)")
+            raise ConfigError("task.files is empty: set a file of trees for each split (task.files.train=...)")
 
     def origin(self, split: str) -> str:
         """Return the file from which a split is read.
@@ -95,7 +95,7 @@ class SentimentTrees(Classification):
                 if not known:
                     found.append(example)
         if not found:
-            raise DataError(f"{path}: holds no examples")
+            raise DataError(f"{path}: contains no examples")
         return with_sentences(found) if self.phrases and split == "train" else found
 
     def _of_tree(self, tree: LabelledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:

@@ -1,7 +1,7 @@
 """Read rows of labelled data from files: tab-separated without quoting, comma-separated, and JSON lines.
 
 GLUE's files are tab-separated *without* quoting: a quotation mark is text. A reader that takes it for the start of a
-quoted field merges rows silently. So a tab-separated file here has exactly one row a line.
+quoted field merges rows silently. So a tab-separated file here has exactly one row per line.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TableLayout:
     """The format of files.
 
     Attributes:
-        file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl`` (one object a line);
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv`` or ``jsonl`` (one object per line);
             None: by the name of the file, ``tsv`` if the name does not decide.
         columns: names of all columns, for files without a header line. A first line that names the wanted columns is
             still read as a header.
@@ -109,7 +109,7 @@ class BadRows:
         """
         if self.policy == "refuse":
             raise DataError(
-                f"{where}: {problem}. Mend it, or set task.bad_rows=skip to leave such rows out and count them"
+                f"{where}: {problem}. Correct the row, or set task.bad_rows=skip to leave such rows out and count them"
             )
         self.notes.add(f"{kind}, left out", where)
 
@@ -184,9 +184,9 @@ def _delimited_rows(
         number += 1
         if not len(names) - optional <= len(fields) <= len(names):
             at_least = "" if not optional else f"{len(names) - optional} to "
-            problem = f"{len(fields)} columns where {at_least}{len(names)} are expected ({', '.join(names)})"
+            problem = f"{len(fields)} columns, but {at_least}{len(names)} are expected ({', '.join(names)})"
             if not quoted and any('"' in field for field in fields):
-                problem += "; quotation marks are text here: a file with quoted fields is task.file_format=quoted_tsv"
+                problem += "; quotation marks are read as text: set task.file_format=quoted_tsv for quoted fields"
             bad_rows.found("rows with another number of columns", where, problem)
             continue
         yield Row(number, where, tuple(None if p is None or p >= len(fields) else fields[p] for p in places))
@@ -209,7 +209,7 @@ def _quoted_records(
             start = reader.line_num + 1
     except csv.Error as error:
         kind = "comma-separated" if delimiter == "," else "tab-separated, quoted"
-        raise DataError(f"{origin}:{start}: not {kind} values ({error}); mend the quotation marks") from None
+        raise DataError(f"{origin}:{start}: not {kind} values ({error}); correct the quotation marks") from None
 
 
 def _json_rows(
@@ -234,14 +234,15 @@ def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
     """Return the wanted values of one line.
 
     Raises:
-        ValueError: the line is no object, lacks a column, or has a list, an object or no number where a text should be.
+        ValueError: the line is not an object, lacks a column, or has a list, an object or a number that is not
+            finite in place of a text.
     """
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not a JSON object ({error})") from None
     if not isinstance(record, dict):
-        raise ValueError(f"holds {type(record).__name__} where one JSON object a line is expected")
+        raise ValueError(f"found {type(record).__name__}, but one JSON object per line is expected")
     found: list[str | None] = []
     for column in wanted:
         name = next((name for name in column.names if name in record), None)
@@ -249,7 +250,7 @@ def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
             raise ValueError(_no_column(column, list(record)))
         value = None if name is None else record[name]
         if isinstance(value, (list, dict)):
-            raise ValueError(f"{name!r} holds a {type(value).__name__} where a text or a number is expected")
+            raise ValueError(f"{name!r} is a {type(value).__name__}, but a text or a number is expected")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name!r} is {value}, which is neither a text nor a number")
         if isinstance(value, bool):
@@ -266,7 +267,10 @@ def _places(names: Sequence[str], wanted: Sequence[Column], where: str) -> list[
         if name is None and column.required:
             raise DataError(f"{where}: {_no_column(column, names)}")
         if name is not None and list(names).count(name) > 1:
-            raise DataError(f"{where}: {name!r} names several columns; rename them, or set {column.setting} to another")
+            raise DataError(
+                f"{where}: {name!r} is the name of several columns; rename them, or set {column.setting} to another "
+                "column"
+            )
         places.append(None if name is None else list(names).index(name))
     return places
 
@@ -274,6 +278,6 @@ def _places(names: Sequence[str], wanted: Sequence[Column], where: str) -> list[
 def _no_column(column: Column, names: Sequence[str]) -> str:
     shown = ", ".join(name[:40] for name in list(names)[:20])
     return (
-        f"no column {column}; there are {shown}. Set {column.setting} to one of these, or task.columns for a file "
-        "without a header line"
+        f"no column {column}; the columns are {shown}. Set {column.setting} to one of these, or set task.columns for a "
+        "file without a header line"
     )

@@ -56,7 +56,7 @@ class TextTask(Task):
         dev_from_train: float | None,
     ) -> None:
         if not metrics:
-            raise ConfigError("task.metrics=[]: name at least one metric; the first decides")
+            raise ConfigError("task.metrics=[]: set at least one metric; the first one is the main metric")
         self.name = name
         self.metric_names = tuple(metrics)
         self.main_metric = str(self.metric_names[0])

@@ -109,7 +109,7 @@ class Optimizer:
         if unknown:
             raise CheckpointError(
                 f"the saved optimiser state has {len(unknown)} parameters that are not trained here, such as "
-                f"{unknown[0]!r}: resume with the model, objective and optimizer the run was started with"
+                f"{unknown[0]!r}: resume with the model, objective and optimizer of the first start of the run"
             )
         entries: dict[int, set[str]] = {}
         for key, value in state.items():
@@ -118,8 +118,8 @@ class Optimizer:
             entries.setdefault(id(part), set()).add(entry)
             if value.ndim and value.shape != parameter.shape:
                 raise CheckpointError(
-                    f"{source}: the optimiser's {key} has shape {list(value.shape)}, and its parameter "
-                    f"{list(parameter.shape)}: restore the folder from a copy"
+                    f"{source}: the optimiser's {key} has shape {list(value.shape)}, but its parameter "
+                    f"has shape {list(parameter.shape)}: restore the folder from a copy"
                 )
         begun = {key.rpartition("/")[0] for key in state}
         lost = [

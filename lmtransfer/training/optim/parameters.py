@@ -136,12 +136,12 @@ def _checked(rates: Mapping[str, float]) -> Mapping[str, float]:
         ConfigError: some factors are invalid; it lists all of them.
     """
     problems = [
-        f"optimizer.rates.{name}: there is no such part of a model; the parts with a rate are {', '.join(RATED)}"
+        f"optimizer.rates.{name}: there is no such part of a model; the allowed parts are {', '.join(RATED)}"
         for name in rates
         if name not in RATED
     ]
     problems += [
-        f"optimizer.rates.{name}={factor}: a factor on the learning rate is a finite number of at least 0 (0 freezes)"
+        f"optimizer.rates.{name}={factor}: use a finite factor on the learning rate of at least 0 (0 freezes)"
         for name, factor in rates.items()
         if not (math.isfinite(factor) and factor >= 0)
     ]

@@ -56,7 +56,7 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
         task: the task.
         tokenizer: the run's tokenizer.
         encoder: the encoder; sets the longest input.
-        seeds: the seeds of all runs; each draws its own subset.
+        seeds: the seeds of all runs; each samples its own subset.
         split: the split to score.
 
     Raises:
@@ -64,7 +64,9 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
         ConfigError: the task's settings do not fit its data or the encoder.
     """
     if split == "train":
-        raise ConfigError("split=train: the training examples would score themselves; give another split")
+        raise ConfigError(
+            "split=train: the same examples cannot be used for training and scoring; choose another split"
+        )
     task.check_windows(_longest(task, encoder))  # before anything is read
     scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
     choosing = None
@@ -115,7 +117,7 @@ def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenize
     """Encode examples, with or without gold answers.
 
     Raises:
-        ConfigError: ``task.max_length`` is more than the encoder can read, or leaves no room for text.
+        ConfigError: ``task.max_length`` is more than the encoder can read, or leaves no space for text.
     """
     return task.encode(examples, tokenizer, max_length=_longest(task, encoder), num_segments=encoder.num_segments)
 
@@ -124,8 +126,8 @@ def _longest(task: Task, encoder: Encoder) -> int:
     """Most tokens of an input."""
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
-            f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; give at most "
-            "that, or null"
+            f"task.max_length={task.max_length} is too long: the encoder reads at most {encoder.max_length} tokens; "
+            "use this number or less, or null"
         )
     return task.max_length or encoder.max_length
 
@@ -135,7 +137,7 @@ def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
     if hidden:
         raise DataError(
             f"split {split}: {hidden} of {len(examples)} examples have no gold answer (-1, as in published test sets), "
-            "so it can be neither trained on nor scored; give another split"
+            "so the split cannot be used for training or scoring; choose another split"
         )
 
 

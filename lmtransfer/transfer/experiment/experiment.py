@@ -198,7 +198,7 @@ class Experiment:
         """Write the answer to each example."""
         assert outcome.evaluation is not None
         if outcome.evaluation.answers is None:
-            self._say("predictions are not kept: the task cannot tell them one by one, or they are too many")
+            self._say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
             return
         kept = Kept(
             task=self.setting.task.name,
@@ -233,9 +233,9 @@ class Experiment:
         rate = self.learning_rates.are_searched
         chosen = [*(["checkpoint"] if best else []), *(["learning rate"] if rate else [])]
         if not chosen:
-            return "nothing was chosen: the end of training"
-        also = ", which is also what is reported" if self._chosen_on == self.setting.data.split else ""
-        end = "" if best else "; the end of training"
+            return "nothing was chosen: the weights at the end of training"
+        also = ", which is also the scored split" if self._chosen_on == self.setting.data.split else ""
+        end = "" if best else "; the weights at the end of training"
         metric = f"{self.setting.task.main_metric} (ties: loss)"
         return f"{' and '.join(chosen)} chosen by {metric} on {self._chosen_on}{also}{end}"
 

@@ -67,15 +67,20 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
     path = short_path(run)
     commands = []
     if init and not result.control:
-        commands.append("the same with control=true resume=true: what does it score without pretraining?")
+        commands.append("the same command with control=true resume=true (the score without pretraining)")
     if others:
         commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
     commands.append(f"lmtransfer report {short_path(root.absolute())}")
     return commands
 
 
-def print_sweep(run_dirs: Sequence[Path]) -> None:
-    """Print one row for each point of a sweep: best first, or in the order of the sweep if the tasks differ."""
+def print_sweep(run_dirs: Sequence[Path], failed: Sequence[str] = ()) -> None:
+    """Print one row for each point of a sweep: best first, or in the order of the sweep if the tasks differ.
+
+    Args:
+        run_dirs: the finished runs.
+        failed: labels of the points that failed; their rows are last.
+    """
     results = [(path.name, RunDirectory.open(path).read_result().values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
     one_task = len({result["task"] for _, result in results}) == 1
@@ -93,6 +98,8 @@ def print_sweep(run_dirs: Sequence[Path]) -> None:
         if difference is not None:
             cells[3:] = [shown(result["control"]["mean"], metric), brief(next(together), metric)]
         table.add_row(label, *([] if one_task else [metric]), *cells)
+    for name in failed:
+        table.add_row(name, *([] if one_task else [""]), "failed")
     Console(highlight=False).print(table)
 
 
@@ -105,16 +112,16 @@ def remarks(result: Result) -> list[str]:
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(
-                f"warning: {part['collapsed']} of {part['n']} seeds {label} answer one and the same label: lower the "
-                "learning rate, or train longer"
+                f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example: "
+                "lower the learning rate, or train longer"
             )
     lines += filter(None, [layer_weights_text(result.get("layer_weights"))])
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part.get("learning_rate_edge"):
             edge = edge_text(part["learning_rate"], part["learning_rate_edge"])
-            lines.append(f"warning: {label}, {edge}; widen learning_rates")
+            lines.append(f"warning: {edge} (rate {label}); extend learning_rates")
     searched = searched_text(result.get("learning_rates"))
-    lines += [f"{searched}, chosen for each side"] if searched else []
+    lines += [f"{searched}, chosen separately for run and control"] if searched else []
     cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
     if cut:
         lines.append("examples cut at max_length: " + ", ".join(f"{n:,} of {split}" for split, n in cut.items()))

@@ -32,7 +32,7 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
     setting, evaluation, state = member.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
     if evaluation is None:
-        raise ValueError("a try of a learning rate has no result of its own")
+        raise ValueError("a try of a learning rate has no result")
     return SeedResult(
         command=command,
         task=task.name,

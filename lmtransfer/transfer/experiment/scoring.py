@@ -69,10 +69,10 @@ def evaluate_trained(cfg: DictConfig) -> Path:
         ConfigError: a setting that applies to the text of a pretraining run only.
     """
     if cfg.get("corpus") is not None:
-        raise ConfigError(f"corpus: run={cfg.run} answers a task, and is scored on the task's data: leave corpus out")
+        raise ConfigError(f"corpus: run={cfg.run} has a task head, and is scored on the task's data: leave corpus out")
     idle = [key for key in _OF_TEXT if cfg[key]]
     if idle:
-        raise ConfigError([f"{key}={cfg[key]}: is about the text of a pretraining run; leave it out" for key in idle])
+        raise ConfigError([f"{key}={cfg[key]}: is only for pretraining runs; leave it out" for key in idle])
     own_task = cfg.get("task") is None
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)

@@ -48,25 +48,25 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     check(cfg, primary=command, nodes=nodes)
     problems = []
     if cfg.get("init") and cfg.get("model") is not None:
-        problems.append("model= and init= are both given: the model is that of the run; leave model= out")
+        problems.append("model= and init= are both given: the model comes from the run; leave model= out")
     if cfg.get("init") and cfg.get("tokenizer_from"):
         problems.append(
-            "tokenizer_from= and init= are both given: the tokenizer is that of the run; leave tokenizer_from= out"
+            "tokenizer_from= and init= are both given: the tokenizer comes from the run; leave tokenizer_from= out"
         )
     if not cfg.get("init") and (cfg.get("model") is None or not cfg.get("tokenizer_from")):
         problems.append(
-            "init: give the run directory of a pretrained encoder (init=runs/pretrain/<name>); to train from random "
-            "initialisation alone, give model=<model> tokenizer_from=<run directory>"
+            "init: set the run directory of a pretrained encoder (init=runs/pretrain/<name>); to train from random "
+            "initialisation only, set model=<model> tokenizer_from=<run directory>"
         )
     if not cfg.get("init") and cfg.control:
         problems.append("control=true without init: the run itself starts from random initialisation already")
     if cfg.checkpoint not in ("best", "last"):
         problems.append(f"checkpoint={cfg.checkpoint}: must be best or last")
     if cfg.checkpoint == "last" and cfg.train.patience is not None:
-        problems.append("train.patience stops training by the examples to choose by: it needs checkpoint=best")
+        problems.append("train.patience stops training when held-out scores stop improving: it needs checkpoint=best")
     rates = cfg.learning_rates
     if rates is not None and not (OmegaConf.is_list(rates) and len(rates) and all(map(_is_rate, rates))):
-        problems.append(f"learning_rates={rates}: give a list of positive numbers, such as [1e-4,3e-4], or null")
+        problems.append(f"learning_rates={rates}: use a list of positive numbers, such as [1e-4,3e-4], or null")
     if "learning_rate" not in cfg.optimizer:
         problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
     if problems:
@@ -78,8 +78,8 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     if method.freezing.frozen and any(factor != 1 for factor in factors.values()):
         raise ConfigError(
             [
-                f"optimizer.rates.{part}={factor:g} with transfer.freeze=frozen: nothing learns but the head; set "
-                "optimizer.learning_rate, and leave it at 1"
+                f"optimizer.rates.{part}={factor:g} with transfer.freeze=frozen: only the head is trained; set "
+                "optimizer.learning_rate, and leave this factor at 1"
                 for part, factor in factors.items()
                 if factor != 1
             ]
@@ -87,7 +87,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     given = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
     if method.text is None and given:
         raise ConfigError(
-            [f"{group}=: labels alone are learnt from; choose transfer=joint, or leave it out" for group in given]
+            [f"{group}=: only transfer=joint uses text; choose transfer=joint, or leave it out" for group in given]
         )
 
 
@@ -180,5 +180,5 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
             heads = started_from.text.heads_over(learner.encoder)
             console.print(f"{started_from.text}; {heads}", soft_wrap=True)
     if text is not None and cfg.control:
-        console.print("the control reads the same text: it is joint too, from random weights, heads included")
+        console.print("the control reads the same text: joint training too, but from random weights and heads")
     return settings

@@ -65,13 +65,11 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
         CheckpointError: a tensor is missing, unexpected or of another shape.
     """
     if task.zero_shot:
-        raise DataError(
-            f"task {task.name} is asked of pretraining runs as they are; {saved.path} has a head for another"
-        )
+        raise DataError(f"task {task.name} needs a pretraining run, but {saved.path} has the head of another task")
     trained = task_of(saved)
     if trained.head.kind != task.head.kind:
         raise DataError(
-            f"the run {saved.path} was trained on {trained.name} ({trained.head.kind}); {task.name} needs "
+            f"the run {saved.path} was trained on {trained.name} ({trained.head.kind}), but {task.name} needs "
             f"{task.head.kind}: choose another task, or another run"
         )
     order = match_labels(trained.labels, task.labels)
@@ -97,7 +95,7 @@ def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | N
         return None
     if sorted(of_run) != sorted(of_task):
         raise DataError(
-            f"the run tells apart {', '.join(of_run)}; the task's labels are {', '.join(of_task)}. Labels are matched "
-            "by name: name them alike (task.labels), or choose another task"
+            f"the run has the labels {', '.join(of_run)}; the task's labels are {', '.join(of_task)}. Labels are "
+            "matched by name: use the same names (task.labels), or choose another task"
         )
     return [list(of_run).index(label) for label in of_task]

@@ -51,7 +51,7 @@ class Head(nn.Module):
 
     Attributes:
         loss_name: name of its loss in logs.
-        per: whether its input is one vector a sequence, (B, E), or one a real token, (T, E), sequences end to end.
+        per: whether its input is one vector per sequence, (B, E), or one per real token, (T, E), sequences end to end.
         graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty: the
             head cannot be exported.
         cancelling: the largest sum of magnitudes that cancel in its first layer after standardisation was folded into

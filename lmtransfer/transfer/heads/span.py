@@ -154,7 +154,7 @@ class _Windows:
     @classmethod
     def of(cls, batch: TaskBatch, *, null: Literal["first", "last"]) -> _Windows:
         packed, told = batch.packed, SpanTargets.of(batch.targets)
-        assert len(told) == packed.num_real, "a row of targets a sequence"
+        assert len(told) == packed.num_real, "one row of targets per sequence"
         offsets = packed.cu_seqlens[: packed.num_real + 1].long()
         lengths_S, begin_S = offsets.diff(), offsets[:-1]
         return cls(

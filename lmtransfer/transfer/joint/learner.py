@@ -31,7 +31,7 @@ class JointLearner(Learner):
     def __init__(self, task: TaskLearner, text: PretrainingLearner, share: TextShare) -> None:
         super().__init__()
         if task.encoder is not text.encoder:
-            raise ValueError("the task and the objectives have encoders of their own")
+            raise ValueError("the task and the objectives have different encoders")
         self.task, self.text, self.share = task, text, share
         self.reads_text = True
 

@@ -32,6 +32,6 @@ class TextShare:
     def __post_init__(self) -> None:
         if not 0 < self.until <= 1:
             raise ConfigError(
-                f"transfer.text_until={self.until}: the share of the budget after which labels alone count must lie "
-                "in (0, 1], such as 0.8; 1 reads text to the end"
+                f"transfer.text_until={self.until}: the share of the budget after which only labels are used must be "
+                "in (0, 1], such as 0.8; with 1 text is used until the end"
             )

@@ -63,14 +63,14 @@ class JointText:
         """
         if encoder.attention == "none":
             raise ConfigError(
-                f"transfer=joint: {type(encoder).__name__} has static word vectors, which know nothing of the words "
-                "around them that text could teach; use transfer=full"
+                f"transfer=joint: {type(encoder).__name__} has static word vectors, which do not use the context "
+                "that joint training on text teaches; use transfer=full"
             )
         parts = parts_over(self.objective, encoder, self.text.tokenizer, self.heads)
         if self.share.tokens < parts.rows.max_length:
             raise ConfigError(
                 f"transfer.text_tokens={self.share.tokens} is less than a row of text (objective.max_length="
-                f"{parts.rows.max_length}): give {parts.rows.max_length} or more"
+                f"{parts.rows.max_length}): use {parts.rows.max_length} or more"
             )
         return parts
 
@@ -89,8 +89,8 @@ class JointText:
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(device)
             if parts.encoder.attention != read:
                 raise ConfigError(
-                    f"transfer=joint: {objective_label(self.objective)} needs {parts.encoder.attention} attention, and "
-                    f"the task reads the encoder in {read} attention: give another objective, or set "
+                    f"transfer=joint: {objective_label(self.objective)} needs {parts.encoder.attention} attention, but "
+                    f"the task uses the encoder with {read} attention: choose another objective, or set "
                     f"transfer.attention={parts.encoder.attention}"
                 )
         return learner, take_heads(learner, parts.heads if keep_heads else {})
@@ -141,8 +141,8 @@ class JointText:
         share = self.share
         until = "" if share.until == 1 else f", until {100 * share.until:g} % of the budget"
         return (
-            f"text beside labels: {self.text.corpus.name}, {objective_label(self.objective)}, {share.tokens:,} tokens "
-            f"a step at weight {share.weight:g}{until}"
+            f"text with labels: {self.text.corpus.name}, {objective_label(self.objective)}, {share.tokens:,} tokens "
+            f"per step with weight {share.weight:g}{until}"
         )
 
 
@@ -178,12 +178,12 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     problems = []
     if not (given.get("objective") or own["objective"] or {}).get("losses"):
         problems.append(
-            f"transfer=joint: {key}={cfg[key]} has no objective of text: give one, such as objective=mlm, whose heads "
-            "begin anew, or choose transfer=full"
+            f"transfer=joint: {key}={cfg[key]} has no pretraining objective: set one, such as objective=mlm, whose "
+            "heads start at random, or choose transfer=full"
         )
     if "corpus" not in given and own["corpus"] is None:
         problems.append(
-            f"transfer=joint: what {key}={cfg[key]} was trained on is not known here: give text, such as corpus=text "
+            f"transfer=joint: the training text of {key}={cfg[key]} is unknown: set a text, such as corpus=text "
             "corpus.path=my/texts, or choose transfer=full"
         )
     if problems:

@@ -11,17 +11,26 @@ from typing import Any
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.figures.all_figures import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
+from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.page.texts import Texts
 from lmtransfer.reporting.render.answer import answer
-from lmtransfer.reporting.render.html import html_report
 from lmtransfer.reporting.render.markdown import markdown_report
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import Row, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep
+from lmtransfer.reporting.sections import Section
 from lmtransfer.system.durable import made, write_text
 
 
 def write_report(
-    entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path, *, title: str, figures: bool = True
+    entries: Sequence[Entry],
+    sweeps: Sequence[Sweep],
+    folder: Path,
+    *,
+    title: str,
+    figures: bool = True,
+    sections: Sequence[Section] = (),
+    texts: Texts | None = None,
 ) -> list[SavedFigure]:
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``; an earlier report is overwritten.
 
@@ -31,6 +40,8 @@ def write_report(
         folder: folder of the report; made if needed.
         title: heading of the pages.
         figures: whether to draw figures.
+        sections: parts of the HTML page that come right after the answer.
+        texts: finds the texts of examples for the HTML page; None: no texts are shown.
 
     Returns:
         The figures, in the order of the page.
@@ -42,7 +53,7 @@ def write_report(
         with made(folder):
             drawn = draw_figures(entries, sweeps, folder / "figures") if figures else []
             pages = {
-                "report.html": html_report(entries, sweeps, drawn, title=title),
+                "report.html": html_report(entries, sweeps, drawn, title=title, sections=sections, texts=texts),
                 "report.md": markdown_report(entries, sweeps, drawn, title=title),
                 "report.json": to_json(table_rows(entries), sweeps, answer(entries)),
             }

@@ -1,0 +1,129 @@
+"""Confusion matrices: how often each gold label got each answer.
+
+Shape legend: R answers (examples, or words), C labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.kept_predictions.scored import Kept
+
+#: Up to this many labels there is a matrix; above, a list of the most confused pairs.
+MOST_LABELS = 20
+#: Highest number of confused pairs that are listed.
+MOST_PAIRS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class CountCell:
+    """How often one gold label got one answer.
+
+    Attributes:
+        count: number of answers, over all seeds.
+        share: ``count`` divided by all answers to this gold label, 0 to 1.
+        is_right: whether the answer is the gold label.
+    """
+
+    count: int
+    share: float
+    is_right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GoldRow:
+    """The answers to the examples of one gold label."""
+
+    label: str
+    cells: tuple[CountCell, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusedPair:
+    """A gold label with a wrong answer; ``share`` is that of all answers to this gold label, 0 to 1."""
+
+    gold: str
+    predicted: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """The confusions of a run.
+
+    Attributes:
+        unit: what is counted: answers, or words.
+        num_answers: number of answers over all seeds.
+        num_seeds: number of seeds.
+        labels: the labels that are gold or predicted at least once, in the order of the task.
+        rows: the matrix, one row for each of ``labels``; empty if there are more than ``MOST_LABELS``.
+        pairs: the most frequent wrong answers, the most frequent first; empty if there is a matrix.
+        num_pairs: number of all pairs of a gold label and a wrong answer that occur.
+    """
+
+    unit: str
+    num_answers: int
+    num_seeds: int
+    labels: tuple[str, ...]
+    rows: tuple[GoldRow, ...]
+    pairs: tuple[ConfusedPair, ...]
+    num_pairs: int
+
+
+def confusion(answers: Sequence[Kept]) -> Confusion | None:
+    """Count the answers of all seeds together; None if the answers are no labels.
+
+    Args:
+        answers: the kept answers of each seed, with the same labels.
+    """
+    if not answers or answers[0].examples.kind not in ("classification", "tagging"):
+        return None
+    names = answers[0].examples.labels
+    gold_R = np.concatenate([kept.examples.gold for kept in answers])
+    predicted_R = np.concatenate([kept.examples.predicted for kept in answers])
+    if not len(gold_R):
+        return None
+    # A pair is one number, so that many labels need no C x C array.
+    codes, counts = np.unique(gold_R * len(names) + predicted_R, return_counts=True)
+    golds, predictions = codes // len(names), codes % len(names)
+    totals = dict(zip(*(values.tolist() for values in np.unique(gold_R, return_counts=True)), strict=True))
+    found = dict(zip(zip(golds.tolist(), predictions.tolist(), strict=True), counts.tolist(), strict=True))
+    used = sorted({*golds.tolist(), *predictions.tolist()})
+    with_matrix = len(used) <= MOST_LABELS
+    return Confusion(
+        unit="words" if answers[0].examples.kind == "tagging" else "answers",
+        num_answers=len(gold_R),
+        num_seeds=len(answers),
+        labels=tuple(names[label] for label in used),
+        rows=_rows(found, totals, used, names) if with_matrix else (),
+        pairs=() if with_matrix else _pairs(found, totals, names),
+        num_pairs=sum(gold != predicted for gold, predicted in found),
+    )
+
+
+_Counts = dict[tuple[int, int], int]
+
+
+def _rows(found: _Counts, totals: dict[int, int], used: Sequence[int], names: Sequence[str]) -> tuple[GoldRow, ...]:
+    made = []
+    for gold in used:
+        total = totals.get(gold, 0)
+        cells = tuple(
+            CountCell(count, count / total if total else 0.0, gold == predicted)
+            for predicted, count in ((predicted, found.get((gold, predicted), 0)) for predicted in used)
+        )
+        made.append(GoldRow(names[gold], cells, total))
+    return tuple(made)
+
+
+def _pairs(found: _Counts, totals: dict[int, int], names: Sequence[str]) -> tuple[ConfusedPair, ...]:
+    wrong = sorted((-count, pair) for pair, count in found.items() if pair[0] != pair[1])
+    return tuple(
+        ConfusedPair(names[gold], names[predicted], -count, -count / totals[gold])
+        for count, (gold, predicted) in wrong[:MOST_PAIRS]
+    )

@@ -1,0 +1,120 @@
+"""Tagged sentences: the tag of each word by most seeds, beside the gold tag where it is wrong.
+
+Shape legend: S seeds, N sentences, R words of all sentences, W words of one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, certainties
+
+#: The tag of words outside all spans, and the letters before the kind of a span (see ``metrics.chunks``).
+_OUTSIDE, _PREFIXES = "O", "BIESLU"
+#: Longer sentences are not shown.
+MOST_WORDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedWord:
+    """One word.
+
+    Attributes:
+        word: the word.
+        predicted: the tag that most seeds give.
+        gold: the gold tag.
+        colours: number of the colour of the predicted tag and of the gold tag; None for no tag (``O``).
+    """
+
+    word: str
+    predicted: str
+    gold: str
+    colours: tuple[int | None, int | None]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the tag is the gold tag."""
+        return self.predicted == self.gold
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSentence:
+    """The tags of one sentence.
+
+    Attributes:
+        row: number of the sentence in the kept answers.
+        predicted: label of each word by most seeds, int64, shape (W,).
+        num_wrong: number of words whose tag is wrong.
+    """
+
+    row: int
+    predicted: tuple[int, ...]
+    num_wrong: int
+
+
+def worst_sentences(answers: Sequence[Kept]) -> list[WrongSentence]:
+    """The sentences with the most certain wrong tags, the most certain first.
+
+    The certainty is the sum of the probabilities of the wrong tags over all seeds, or their number if probabilities
+    were not kept.
+
+    Args:
+        answers: the answers of each seed to the same sentences, of kind tagging.
+    """
+    examples = answers[0].examples
+    predicted_SR = np.stack([kept.examples.predicted for kept in answers])
+    weights_SR = certainties(answers)
+    wrong_SR = (predicted_SR != examples.gold) * (1.0 if weights_SR is None else weights_SR)
+    sums = np.concatenate([[0.0], np.cumsum(wrong_SR.sum(0))])
+    certainty_N = sums[examples.offsets[1:]] - sums[examples.offsets[:-1]]
+    certainty_N = np.where(np.diff(examples.offsets) > MOST_WORDS, 0.0, certainty_N)
+    found: list[WrongSentence] = []
+    for row in np.argsort(-certainty_N, kind="stable").tolist():
+        if certainty_N[row] <= 0 or len(found) == MOST_ERRORS:
+            break
+        start, stop = int(examples.offsets[row]), int(examples.offsets[row + 1])
+        chosen = [_most_frequent(predicted_SR[:, place]) for place in range(start, stop)]
+        num_wrong = sum(tag != gold for tag, gold in zip(chosen, examples.gold[start:stop].tolist(), strict=True))
+        if num_wrong:
+            found.append(WrongSentence(row, tuple(chosen), num_wrong))
+    return found
+
+
+def tagged_words(kept: Kept, sentence: WrongSentence, words: Sequence[str]) -> list[TaggedWord]:
+    """The words of a sentence with their tags.
+
+    Args:
+        kept: the answers of one seed, for the gold tags.
+        sentence: the sentence.
+        words: its words.
+
+    Raises:
+        ValueError: the numbers of words and of tags differ.
+    """
+    examples = kept.examples
+    gold = examples.gold[examples.offsets[sentence.row] : examples.offsets[sentence.row + 1]].tolist()
+    colours = colours_of(examples.labels)
+    return [
+        TaggedWord(word, examples.labels[tag], examples.labels[right], (colours[tag], colours[right]))
+        for word, tag, right in zip(words, sentence.predicted, gold, strict=True)
+    ]
+
+
+def colours_of(labels: Sequence[str]) -> list[int | None]:
+    """The number of the colour of each tag: one for each kind, so that ``B-person`` and ``I-person`` look alike."""
+    kinds: dict[str, int] = {}
+    return [None if label == _OUTSIDE else kinds.setdefault(_kind(label), len(kinds)) for label in labels]
+
+
+def _kind(label: str) -> str:
+    """What a tag is about: ``B-person`` is about ``person``."""
+    return label[2:] if label[1:2] == "-" and label[0] in _PREFIXES else label
+
+
+def _most_frequent(tags_S: np.ndarray) -> int:
+    """The tag that most seeds give; on a tie, the one with the lowest number."""
+    return int(np.bincount(tags_S).argmax())

@@ -1,0 +1,58 @@
+"""The texts of examples, which runs do not keep: an interface to what reads them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.reporting.runs.collect import Run
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleText:
+    """The input of one example.
+
+    Attributes:
+        content: the input texts: a text, a pair, the words of a sentence, or a question, its passage and earlier turns.
+        gold_start: first character of the gold answer in the passage; None if there is none or if it is unknown.
+    """
+
+    content: tuple[str, ...]
+    gold_start: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTexts:
+    """The texts of some examples.
+
+    Attributes:
+        texts: the texts that were found, by the key of the example.
+        missing: why others were not found, as the end of a sentence; empty if none is missing.
+    """
+
+    texts: Mapping[int, ExampleText] = field(default_factory=dict)
+    missing: str = ""
+
+
+class Texts(Protocol):
+    """Finds the texts of examples; it raises no errors."""
+
+    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
+        """Find the texts of some examples of a run.
+
+        Args:
+            run: the run.
+            kept: predictions of the run.
+            keys: keys of the examples, from ``kept.examples.keys``.
+        """
+        ...
+
+
+class NoTexts:
+    """Finds nothing, where the data of the tasks are not to be read."""
+
+    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
+        """Return no texts; see ``Texts``."""
+        return FoundTexts(missing="the data of the tasks were not read for this page")

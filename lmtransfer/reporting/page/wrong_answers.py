@@ -1,0 +1,136 @@
+"""The worst errors of a run: wrong answers that most seeds give, with the highest probabilities.
+
+Shape legend: S seeds, N examples, R words of all sentences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.kept_predictions.scored import Kept
+
+#: Highest number of errors that are shown.
+MOST_ERRORS = 10
+#: An answer with a lower F1, in the mean over seeds, is an error.
+_WRONG_F1 = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class WrongAnswer:
+    """One example that the seeds of a run get wrong.
+
+    Attributes:
+        row: number of the example in the kept answers.
+        gold: the gold answer.
+        predicted: the wrong answer that most seeds give; for scores the mean over seeds.
+        num_alike: number of seeds that give this answer; None for scores.
+        num_seeds: number of seeds.
+        confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if it was not kept.
+        score: what the example got, in the mean over seeds: F1, or the squared error; None for labels.
+    """
+
+    row: int
+    gold: str
+    predicted: str
+    num_alike: int | None
+    num_seeds: int
+    confidence: float | None = None
+    score: float | None = None
+
+
+def worst_labels(answers: Sequence[Kept]) -> list[WrongAnswer]:
+    """The examples with the most certain wrong label, the most certain first.
+
+    The certainty is the probability of the wrong label, summed over the seeds that answer it. If probabilities were not
+    kept, it is the number of these seeds.
+
+    Args:
+        answers: the answers of each seed to the same examples, of kind classification.
+    """
+    examples = answers[0].examples
+    gold_N = examples.gold
+    predicted_SN = np.stack([kept.examples.predicted for kept in answers])
+    weights_SN = certainties(answers)
+    seeds, rows = np.nonzero(predicted_SN != gold_N)
+    # One number for each example with one of its wrong labels.
+    codes, which = np.unique(rows * max(1, len(examples.labels)) + predicted_SN[seeds, rows], return_inverse=True)
+    certainty = np.bincount(which, weights=(np.ones(len(seeds)) if weights_SN is None else weights_SN[seeds, rows]))
+    counts = np.bincount(which)
+    found: dict[int, WrongAnswer] = {}
+    for place in np.argsort(-certainty, kind="stable").tolist():
+        row, label = divmod(int(codes[place]), max(1, len(examples.labels)))
+        if row not in found:
+            found[row] = WrongAnswer(
+                row,
+                examples.labels[gold_N[row]],
+                examples.labels[label],
+                int(counts[place]),
+                len(answers),
+                None if weights_SN is None else float(certainty[place] / counts[place]),
+            )
+        if len(found) == MOST_ERRORS:
+            break
+    return list(found.values())
+
+
+def worst_scores(answers: Sequence[Kept]) -> list[WrongAnswer]:
+    """The examples with the largest squared error, in the mean over seeds, the largest first.
+
+    Args:
+        answers: the answers of each seed to the same examples, of kind regression.
+    """
+    gold_N = answers[0].examples.gold
+    predicted_SN = np.stack([kept.examples.predicted for kept in answers])
+    errors_N = ((predicted_SN - gold_N) ** 2).mean(0)
+    order = np.argsort(-errors_N, kind="stable")[:MOST_ERRORS]
+    return [
+        WrongAnswer(
+            row,
+            f"{gold_N[row]:g}",
+            f"{predicted_SN[:, row].mean():.2f}",
+            None,
+            len(answers),
+            score=float(errors_N[row]),
+        )
+        for row in order.tolist()
+        if errors_N[row] > 0
+    ]
+
+
+def worst_spans(answers: Sequence[Kept]) -> list[WrongAnswer]:
+    """The questions with the lowest F1, in the mean over seeds, those with the same answer of most seeds first.
+
+    Args:
+        answers: the answers of each seed to the same examples, of kind span.
+    """
+    first = answers[0].examples
+    if any("f1" not in kept.examples.ratios or not kept.examples.answers for kept in answers):
+        return []
+    with np.errstate(invalid="ignore", divide="ignore"):
+        f1_N = np.mean([k.examples.ratios["f1"].parts / k.examples.ratios["f1"].counts for k in answers], axis=0)
+    rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # without a score, the comparison is false
+    said = {row: Counter(kept.examples.answers[row] for kept in answers).most_common(1)[0] for row in rows}
+    rows.sort(key=lambda row: (f1_N[row], -said[row][1], row))
+    return [
+        WrongAnswer(
+            row,
+            first.gold_answers[row] if first.gold_answers else "",
+            said[row][0],
+            said[row][1],
+            len(answers),
+            score=float(f1_N[row]),
+        )
+        for row in rows[:MOST_ERRORS]
+    ]
+
+
+def certainties(answers: Sequence[Kept]) -> np.ndarray | None:
+    """The probability of each answer of each seed, float64, shape (S, R); None if a seed did not keep them."""
+    kept = [answer.examples.confidences for answer in answers]
+    if any(len(own) != len(answer.examples.predicted) for own, answer in zip(kept, answers, strict=True)):
+        return None
+    return np.stack(kept).astype(np.float64)

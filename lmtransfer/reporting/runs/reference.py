@@ -1,0 +1,134 @@
+"""Is this loss normal? The loss curves of earlier runs of the shipped recipes, to compare a run with.
+
+Texts differ, so losses are compared as the distance below the unigram entropy: how far the model has come from knowing
+only the frequencies of tokens. Curves are compared by tokens, since machines differ in speed. The curves are data of
+the package; ``scripts/write_reference_curves.py`` writes them from run directories.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count
+
+#: The settings in which a run and a reference must agree.
+SETTINGS = (
+    "model._target_",
+    "model.dim",
+    "model.num_layers",
+    "objective.losses",
+    "objective.corruption.mask_prob",
+    "objective.max_length",
+    "optimizer._target_",
+    "optimizer.learning_rate",
+    "train.batch_tokens",
+)
+#: A distance below the unigram entropy is normal up to this share outside of the range of the references.
+_TOLERANCE = 0.2
+#: Before this number of tokens all runs are close to the unigram entropy, so nothing is said.
+_FEWEST_TOKENS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCurve:
+    """One earlier run.
+
+    Attributes:
+        recipe: name of its recipe, such as ``laptop``.
+        corpus: its text.
+        seed: its seed.
+        settings: its values of ``SETTINGS``.
+        part: the loss that was measured, such as ``mlm``.
+        entropy: unigram entropy of its text, nats.
+        tokens: tokens seen at each point, ascending.
+        loss: smoothed training loss at each point, nats.
+    """
+
+    recipe: str
+    corpus: str
+    seed: int
+    settings: Mapping[str, Any]
+    part: str
+    entropy: float
+    tokens: tuple[float, ...]
+    loss: tuple[float, ...]
+
+    def below_entropy(self, tokens: float) -> float | None:
+        """Nats below the unigram entropy after so many tokens; None beyond the end of the curve."""
+        if not self.tokens[0] <= tokens <= self.tokens[-1]:
+            return None
+        return self.entropy - float(np.interp(tokens, self.tokens, self.loss))
+
+
+@functools.cache
+def reference_curves() -> tuple[ReferenceCurve, ...]:
+    """All curves of the package."""
+    text = resources.files("lmtransfer.reporting").joinpath("reference_curves.json").read_text(encoding="utf-8")
+    return tuple(
+        ReferenceCurve(**{**one, "tokens": tuple(one["tokens"]), "loss": tuple(one["loss"])})
+        for one in json.loads(text)
+    )
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of ``SETTINGS`` in a run's configuration; the losses by their names."""
+    found: dict[str, Any] = {}
+    for key in SETTINGS:
+        node: Any = config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        found[key] = sorted(node) if key == "objective.losses" and isinstance(node, Mapping) else node
+    return found
+
+
+def references_of(run: Run, part: str) -> list[ReferenceCurve]:
+    """The curves of the same recipe and loss; empty for other recipes, and for runs that continue another."""
+    if run.config.get("init") or not run.config:
+        return []
+    settings = settings_of(run.config)
+    return [curve for curve in reference_curves() if curve.part == part and dict(curve.settings) == settings]
+
+
+def is_normal(
+    references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None
+) -> str | None:
+    """Whether a loss is normal, in words; None if there is nothing to compare it with.
+
+    Args:
+        references: curves of the same recipe.
+        tokens: tokens that the run has seen.
+        loss: its smoothed training loss, nats.
+        entropy: unigram entropy of its text, nats.
+    """
+    if entropy is None or tokens < _FEWEST_TOKENS:
+        return None
+    known = [value for curve in references if (value := curve.below_entropy(tokens)) is not None]
+    if not known:
+        return None
+    mine, low, high = entropy - loss, min(known), max(known)
+    verdict = "higher than normal" if mine < low * (1 - _TOLERANCE) else "normal"
+    verdict = "lower than normal" if mine > high * (1 + _TOLERANCE) else verdict
+    texts = " and ".join(sorted({curve.corpus for curve in references}))
+    many = f"{len(known)} reference runs" if len(known) > 1 else "the reference run"
+    reach = f"{low:.2f} to {high:.2f}" if len(known) > 1 else f"{low:.2f}"
+    return (
+        f"after {count(tokens)} tokens its loss is {mine:.2f} nats below the unigram entropy, which is {verdict}: "
+        f"{many} of this recipe ({texts}) had {reach} there"
+    )
+
+
+def entropy_of(run: Run) -> float | None:
+    """The unigram entropy of a run's text, from its result or its metrics."""
+    stated = number(run.result.get("unigram_entropy"))
+    if stated is not None:
+        return stated
+    return next((value for line in run.metrics if (value := number(line.get("unigram_entropy"))) is not None), None)

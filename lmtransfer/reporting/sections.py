@@ -1,0 +1,69 @@
+"""Sections of a report that answer one question each: a figure with the sentence that says what it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.reporting.figures.style import SavedFigure
+from lmtransfer.system.durable import write_text
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields, Items, Text
+
+#: The file of a study's folder that lists its sections.
+FILE = "sections.json"
+_SCHEMA = Items(Fields({name: Text() for name in ("title", "sentence", "command", "figure")}))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A question with its answer.
+
+    Attributes:
+        title: the question.
+        sentence: what the figure shows, and whether that is beyond chance.
+        command: the command that makes the figure.
+        figure: the figure.
+    """
+
+    title: str
+    sentence: str
+    command: str
+    figure: SavedFigure
+
+
+def write_sections(sections: Sequence[Section], folder: Path) -> None:
+    """List the sections in ``sections.json``; their figures are in ``figures/`` of the same folder."""
+    content = [
+        {"title": one.title, "sentence": one.sentence, "command": one.command, "figure": one.figure.name}
+        for one in sections
+    ]
+    write_text(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def find_sections(roots: Sequence[Path]) -> list[Section]:
+    """The sections of all studies in or below some folders, in the order of their paths.
+
+    A file that cannot be read is left out: the report then lacks a figure, and the study's command makes it again.
+    """
+    found = []
+    for path in sorted({path for root in roots for path in _files(root)}):
+        try:
+            listed = read_json(path, _SCHEMA, error=RunDirectoryError)
+        except RunDirectoryError:
+            continue
+        for one in listed:
+            name = Path(one["figure"]).name
+            svg, png = (path.parent / "figures" / f"{name}.{kind}" for kind in ("svg", "png"))
+            if svg.is_file() and png.is_file():
+                figure = SavedFigure(name=name, title=one["title"], svg=svg, png=png)
+                found.append(Section(one["title"], one["sentence"], one["command"], figure))
+    return found
+
+
+def _files(root: Path) -> list[Path]:
+    """The lists of sections of a folder, of its studies, and of the studies of an output root."""
+    return [path for pattern in (FILE, f"*/{FILE}", f"*/*/{FILE}") for path in root.resolve().glob(pattern)]

@@ -1,0 +1,100 @@
+"""The figures that a study's YAML file asks for: what is drawn against what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+from lmtransfer.config.nearest import hint
+
+Shown = Literal["score", "loss", "layer_weights"]
+Lines = Literal["transfer", "recipe", "task", "method"]
+
+#: Places on the x axis that are not a key of a configuration.
+PLACES = ("recipe", "transfer", "task", "num_train", "layer", "parameters", "tokens", "seconds", "flops")
+
+_KEYS = ("title", "x", "y", "lines", "against", "recipes", "transfers")
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """One figure of a study.
+
+    Attributes:
+        name: file name without suffix.
+        title: what the figure shows; by default the study's question.
+        x: one of ``PLACES``, or a dotted key of the pretraining's or the transfer's configuration.
+        y: ``score`` of the transfers, validation ``loss`` of pretraining, or ``layer_weights`` of a scalar mix.
+        lines: what one line stands for; ``method`` is the way of transfer: frozen, finetuned, ...
+        against: the place on the x axis that all others are compared with, as text; None for the first.
+        recipes: the recipes that are shown; empty for all.
+        transfers: the transfers that are shown; empty for all.
+    """
+
+    name: str
+    title: str
+    x: str = "recipe"
+    y: Shown = "score"
+    lines: Lines = "transfer"
+    against: str | None = None
+    recipes: tuple[str, ...] = ()
+    transfers: tuple[str, ...] = ()
+
+
+def figure_specs(
+    content: Mapping[str, Any], recipes: Sequence[str], transfers: Sequence[str], problems: list[str]
+) -> tuple[FigureSpec, ...]:
+    """Read ``figures`` of a study.
+
+    Args:
+        content: the study's settings.
+        recipes: names of its recipes, including those that ``only`` leaves out.
+        transfers: names of its transfers.
+        problems: every problem is added, one line each.
+    """
+    given = content.get("figures") or {}
+    if not isinstance(given, Mapping):
+        problems.append(f"figures={given}: give a mapping of names to {', '.join(_KEYS)}")
+        return ()
+    title = str(content.get("question") or content.get("name"))
+    made = [_spec(str(name), node, title, recipes, transfers, problems) for name, node in given.items() if node]
+    return tuple(spec for spec in made if spec is not None)
+
+
+def _spec(
+    name: str,
+    given: Any,
+    title: str,
+    recipes: Sequence[str],
+    transfers: Sequence[str],
+    problems: list[str],
+) -> FigureSpec | None:
+    where = f"figures.{name}"
+    if not isinstance(given, Mapping):
+        problems.append(f"{where}={given}: needs some of the keys {', '.join(_KEYS)}")
+        return None
+    unknown = [key for key in given if key not in _KEYS]
+    found = [f"{where}.{key}: there is no such key; {hint(key, _KEYS, what='keys')}" for key in unknown]
+    for key, allowed, default in (("y", get_args(Shown), "score"), ("lines", get_args(Lines), "transfer")):
+        if given.get(key, default) not in allowed:
+            found.append(f"{where}.{key}={given[key]}: must be one of {', '.join(allowed)}")
+    chosen = {}
+    for key, names in (("recipes", recipes), ("transfers", transfers)):
+        chosen[key] = tuple(map(str, given.get(key) or ()))
+        missing = [one for one in chosen[key] if one not in names]
+        found += [f"{where}.{key}: there is no {one!r}; {hint(one, names, what=key)}" for one in missing]
+    problems += found
+    if found:
+        return None
+    against = given.get("against")
+    return FigureSpec(
+        name=name,
+        title=str(given.get("title") or title),
+        x=str(given.get("x", "recipe")),
+        y=cast("Shown", given.get("y", "score")),
+        lines=cast("Lines", given.get("lines", "transfer")),
+        against=None if against is None else str(against),
+        recipes=chosen["recipes"],
+        transfers=chosen["transfers"],
+    )

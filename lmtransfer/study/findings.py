@@ -1,0 +1,114 @@
+"""What a figure of a study shows, in one sentence for each line, and whether that is beyond chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmtransfer.reporting.runs.scores import higher_is_better
+from lmtransfer.reporting.units import count, in_percent, shown, shown_difference
+from lmtransfer.reporting.verdict_text import interval_text, verdict_text
+from lmtransfer.study.figure_specs import FigureSpec
+from lmtransfer.study.lines import Line, Place
+from lmtransfer.verdicts.difference import JUDGED, Difference, compare_conditions
+from lmtransfer.verdicts.holm import corrected
+
+#: Most lines of a figure that get a sentence.
+_MOST = 6
+#: From here on a number is shortened to three digits, and from there on written with an exponent.
+_MANY, _LARGE = 1e5, 1e11
+DEMONSTRATION = "A demonstration with short runs: no verdicts."
+
+
+def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = False) -> str:
+    """The sentences under a figure.
+
+    Each line is compared with itself at one place on the x axis (``against``, by default the first), and the verdicts
+    of all comparisons in the figure are corrected together (Holm). A place that is the highest of many is judged by
+    the same correction.
+
+    Args:
+        spec: the figure.
+        lines: its lines.
+        demonstration: give numbers without verdicts.
+    """
+    if not lines:
+        return "No run of this figure is finished yet."
+    differences = _differences(spec, lines)
+    said = [_sentence(spec, line, differences[place], demonstration=demonstration) for place, line in enumerate(lines)]
+    left_out = [f"{len(lines) - _MOST} more lines are in the table."] if len(lines) > _MOST else []
+    return " ".join([*said[:_MOST], *left_out, *([DEMONSTRATION] if demonstration else [])])
+
+
+def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Difference]]:
+    """For each line the differences to its reference, judged together."""
+    found: list[tuple[int, Place, Difference]] = []
+    for number, line in enumerate(lines):
+        reference = _reference(spec, line)
+        base = dict(line.points)[reference]
+        for place, entry in line.points:
+            if place == reference or entry.condition is None or base.condition is None:
+                continue
+            difference = compare_conditions(
+                entry.condition,
+                base.condition,
+                higher_is_better=higher_is_better(line.metric, entry.run.result),
+                majority=entry.majority,
+            )
+            found.append((number, place, difference))
+    judged = corrected([difference for _, _, difference in found])
+    by_line: list[dict[Place, Difference]] = [{} for _ in lines]
+    for (number, place, _), difference in zip(found, judged, strict=True):
+        by_line[number][place] = difference
+    return by_line
+
+
+def _reference(spec: FigureSpec, line: Line) -> Place:
+    """The place that the others are compared with."""
+    named = [place for place, _ in line.points if place_text(place) == spec.against]
+    return named[0] if named else line.points[0][0]
+
+
+def _sentence(spec: FigureSpec, line: Line, differences: dict[Place, Difference], *, demonstration: bool) -> str:
+    means = {place: entry.score.mean for place, entry in line.points if entry.score is not None}
+    higher = higher_is_better(line.metric, line.points[0][1].run.result)
+    best = (max if higher else min)(means, key=lambda place: means[place])
+    unit, points = (" %", " points") if in_percent(line.metric) else ("", "")
+    value = f"{shown(means[best], line.metric)}{unit}"
+    if len(means) == 1:
+        return f"{line.label}: {line.metric} {value} at {place_text(best)}."
+    reference = _reference(spec, line)
+    text = f"{line.label}: the best {line.metric} is {value} at {place_text(best)}"
+    judged = differences.get(best)
+    if best == reference:
+        text += ", the reference itself"
+    elif judged is not None:
+        text += f", {shown_difference(judged.delta, line.metric)}{points} against {place_text(reference)}"
+        if not demonstration:
+            interval = interval_text(judged, line.metric)
+            text += f" ({interval}; {verdict_text(judged)})" if interval else f" ({verdict_text(judged)})"
+    return text + ("" if demonstration else _counts(differences) + _controls(line)) + "."
+
+
+def _counts(differences: dict[Place, Difference]) -> str:
+    """How many places differ from the reference."""
+    judged = [difference.verdict for difference in differences.values() if difference.verdict in JUDGED]
+    if len(judged) < 2:
+        return ""
+    parts = [f"{judged.count(verdict)} {verdict}" for verdict in JUDGED if verdict in judged]
+    return f"; of {len(judged)} others, {', '.join(parts)}"
+
+
+def _controls(line: Line) -> str:
+    """At how many places pretraining helped."""
+    compared = [entry.difference.verdict for _, entry in line.points if entry.difference is not None]
+    judged = [verdict for verdict in compared if verdict in JUDGED]
+    return f"; better than without pretraining at {judged.count('better')} of {len(judged)}" if judged else ""
+
+
+def place_text(place: Place) -> str:
+    """A place on the x axis as text."""
+    if isinstance(place, str):
+        return place
+    if place >= _LARGE:
+        return f"{place:.3g}"
+    return count(place) if place >= _MANY else f"{place:,.10g}"

@@ -1,0 +1,55 @@
+"""The ledger of a study, ``study.json``: the overrides of each of its runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.study.plan import Plan
+from lmtransfer.system.durable import clear_abandoned, made, write_text
+from lmtransfer.system.printable import short_path
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Entries, Items, Text
+
+_NAME = "study.json"
+_SCHEMA = Entries(Items(Text()))
+
+
+def read_ledger(folder: Path) -> dict[str, Any]:
+    """The overrides of each run of a study, by the key of its job; empty if the study has not begun.
+
+    Raises:
+        RunDirectoryError: the file cannot be read.
+    """
+    path = folder / _NAME
+    return read_json(path, _SCHEMA, error=RunDirectoryError) if path.exists() else {}
+
+
+def note_overrides(plan: Plan) -> None:
+    """Save the overrides of each run, and refuse to continue runs that were made with other overrides.
+
+    Raises:
+        ConfigError: a run began with other overrides.
+        RunDirectoryError: the saved overrides cannot be read.
+    """
+    noted = read_ledger(plan.folder)
+    problems = []
+    for job in plan.jobs:
+        if job.shared:
+            continue
+        before = noted.get(job.key)
+        if before is not None and before != list(job.overrides) and job.run.is_dir():
+            now, then = (" ".join(sorted(set(a) - set(b))) or "no such setting" for a, b in
+                         ((job.overrides, before), (before, job.overrides)))  # fmt: skip
+            problems.append(
+                f"{job.key}: {short_path(job.run)} was made with {then}, but the study now has {now}: use another "
+                "name=, or delete that folder"
+            )
+        noted[job.key] = list(job.overrides)
+    if problems:
+        raise ConfigError(problems)
+    with made(plan.folder):
+        clear_abandoned(plan.folder)
+        write_text(plan.folder / _NAME, json.dumps(noted, indent=1) + "\n")

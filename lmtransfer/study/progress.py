@@ -1,0 +1,149 @@
+"""The progress of a study as its folder shows it: what is finished, running, failed or still to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.reporting.runs.collect import COMMANDS
+from lmtransfer.runs.lock import LOCK
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.study.ledger import read_ledger
+from lmtransfer.study.plan import PRETRAIN
+from lmtransfer.study.process import last_words
+
+State = Literal["finished", "running", "failed", "interrupted", "waiting"]
+
+_BUDGET = re.compile(r"train\.seconds=(\d+(?:\.\d*)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """One run of a study.
+
+    Attributes:
+        recipe: its row of the table.
+        stage: ``pretrain``, or the name of a transfer.
+        state: what has become of it.
+        seconds: duration so far, or of all of it if it is finished; None if it has not begun.
+        left: expected seconds until it ends; None if nothing is known about it.
+        note: the last line of its output while it runs; the reason if it failed.
+    """
+
+    recipe: str
+    stage: str
+    state: State
+    seconds: float | None = None
+    left: float | None = None
+    note: str = ""
+
+
+def progress_of(folder: Path) -> list[JobProgress]:
+    """The runs of a study, in the order in which they are made.
+
+    The time that a run will take is the mean of the finished runs of its stage; for a pretraining that has a budget of
+    seconds, it is that budget.
+
+    Args:
+        folder: the folder of the study.
+
+    Raises:
+        RunDirectoryError: it is not the folder of a study, or its ledger is damaged.
+    """
+    ledger = read_ledger(folder) if folder.is_dir() else {}
+    if not ledger:
+        raise RunDirectoryError(f"{folder} is not the folder of a study: it has no study.json with runs")
+    jobs = [_job(folder, *_split(key), overrides) for key, overrides in ledger.items()]
+    failed = {job.recipe for job in jobs if job.stage == PRETRAIN and job.state == "failed"}
+    jobs = [
+        replace(job, state="failed", note="its pretraining failed")
+        if job.recipe in failed and job.state == "waiting"
+        else job
+        for job in jobs
+    ]
+    taken: dict[str, list[float]] = {}
+    for job in jobs:
+        if job.state == "finished" and job.seconds is not None:
+            taken.setdefault(job.stage, []).append(job.seconds)
+    budgets = {key: _budget(overrides) for key, overrides in ledger.items()}
+    expected = [
+        budgets[f"{job.stage} of {job.recipe}"]
+        or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
+        for job in jobs
+    ]
+    return [_with_time_left(job, whole) for job, whole in zip(jobs, expected, strict=True)]
+
+
+def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
+    """The expected seconds until the last run ends, one after the other; None if a run's duration is not known."""
+    left = [job.left for job in jobs if job.state in ("running", "waiting", "interrupted")]
+    return None if None in left else sum(one for one in left if one is not None)
+
+
+def _split(key: str) -> tuple[str, str]:
+    stage, _, recipe = key.partition(" of ")
+    return stage, recipe
+
+
+def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> JobProgress:
+    run = _run_of(folder, stage, recipe, overrides)
+    log = folder / "logs" / f"{stage}-{recipe}.log"
+    if run is not None and RunDirectory(run).is_finished:
+        try:
+            return JobProgress(recipe, stage, "finished", RunDirectory(run).read_result().seconds)
+        except RunDirectoryError as error:
+            return JobProgress(recipe, stage, "failed", note=str(error))
+    writer = None if run is None else _writer(run)
+    if writer is not None and log.is_file():
+        return JobProgress(recipe, stage, "running", time.time() - _began(log, run), note=last_words(log))
+    if log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace"):
+        return JobProgress(recipe, stage, "failed", note=last_words(log))
+    return JobProgress(recipe, stage, "waiting" if run is None else "interrupted")
+
+
+def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> Path | None:
+    """The run directory of a job; None if there is none yet."""
+    name = next((word.partition("=")[2] for word in overrides if word.startswith("name=")), recipe)
+    commands = [stage] if stage in COMMANDS else [command for command in COMMANDS if command != PRETRAIN]
+    return next((run for command in commands if (run := folder / command / name).is_dir()), None)
+
+
+def _writer(run: Path) -> int | None:
+    """The process that writes a run; None if there is none."""
+    try:
+        said = (run / LOCK).read_text(encoding="ascii").strip()
+        pid = int(said)
+        os.kill(pid, 0)
+    except PermissionError:  # the process of another user
+        return pid
+    except (OSError, ValueError):
+        return None
+    return pid
+
+
+def _began(log: Path, run: Path | None) -> float:
+    """The time at which a run began or went on, in seconds since the epoch."""
+    path = log if run is None else run / LOCK
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _budget(overrides: Sequence[str]) -> float | None:
+    found = [match for word in overrides if (match := _BUDGET.fullmatch(word))]
+    return float(found[-1][1]) if found else None
+
+
+def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:
+    if job.state in ("finished", "failed") or whole is None:
+        return job
+    left = max(0.0, whole - (job.seconds or 0.0))
+    return replace(job, left=left)

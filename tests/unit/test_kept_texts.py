@@ -1,0 +1,142 @@
+"""The texts of scored examples, read again from the files of a task: only those that were scored, or a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reporting_fakes import write_run
+
+from lmtransfer.inspection import kept_texts
+from lmtransfer.inspection.kept_texts import TaskTexts
+from lmtransfer.kept_predictions.scored import Kept, Ratio, scored_examples
+from lmtransfer.reporting.runs.collect import Run, read_run
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.trust import seal
+from lmtransfer.tasks.text.example import TextExample
+
+TEXTS = ["a good film", "a bad film", "a good film", "no film at all"]
+TASK = {
+    "_target_": "lmtransfer.tasks.text.classification.TextClassification",
+    "name": "films",
+    "labels": None,
+    "files": {"train": "films/train.tsv", "dev": ["none.tsv", "films/dev.tsv"]},
+    "text_column": "text",
+    "label_column": "label",
+    "hub": "some/films",
+    "hub_splits": {"dev": "validation"},
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "films"
+    folder.mkdir(parents=True)
+    rows = [f"{text}\t{'yes' if 'good' in text else 'no'}\n" for text in TEXTS]
+    (folder / "dev.tsv").write_text("text\tlabel\n" + "".join(rows))
+    return tmp_path / "data"
+
+
+def run(folder: Path, **changes: Any) -> Run:
+    write_run(folder, config={"task": TASK | changes, "data_root": None}, result={"command": "finetune"})
+    return read_run(folder)
+
+
+def kept(texts: list[str] = TEXTS) -> Kept:
+    examples = [TextExample(f"dev:{place}", text) for place, text in enumerate(texts)]
+    labels = np.zeros(len(texts), dtype=np.int64)
+    made = scored_examples(
+        examples, kind="classification", labels=("no", "yes"), predicted=labels, gold=labels,
+        ratios={"accuracy": Ratio.mean([1.0] * len(texts))},
+    )  # fmt: skip
+    return Kept("films", "dev", "accuracy", 0, 0, False, made)
+
+
+def test_the_texts_that_were_scored_are_found_by_their_content(tmp_path: Path, data: Path) -> None:
+    one = kept()
+    keys = one.examples.keys.tolist()
+    found = TaskTexts(data_root=str(data)).find(run(tmp_path / "r"), one, [keys[3], keys[2]])
+    assert found.missing == ""
+    assert {key: text.content for key, text in found.texts.items()} == {
+        keys[2]: ("a good film",),
+        keys[3]: ("no film at all",),
+    }
+
+
+def test_the_files_are_read_once(tmp_path: Path, data: Path) -> None:
+    one, texts = kept(), TaskTexts(data_root=str(data))
+    keys = one.examples.keys.tolist()
+    assert texts.find(run(tmp_path / "a"), one, keys).missing == ""
+    (data / "films" / "dev.tsv").unlink()
+    assert texts.find(run(tmp_path / "b"), one, keys).missing == ""
+    assert "films" in TaskTexts(data_root=str(data)).find(run(tmp_path / "a"), one, keys).missing
+
+
+def test_other_texts_than_those_that_were_scored_are_not_shown(tmp_path: Path, data: Path) -> None:
+    one = kept([*TEXTS[:3], "something else"])
+    keys = one.examples.keys.tolist()
+    found = TaskTexts(data_root=str(data)).find(run(tmp_path / "r"), one, keys)
+    assert set(found.texts) == set(keys[:3])
+    assert "films" in found.missing
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": {"dev": "absent.tsv"}},
+        {"files": None},
+        {"text_column": "sentence"},
+        {"labels": ["a", "b"]},
+        {"_target_": "lmtransfer.tasks.Nothing"},
+        {"_target_": "os.system"},
+        {"max_length": []},
+        {"files": {"dev": "\0"}},
+        {"files": {"dev": "${oc.env:HOME}"}},
+    ],
+)
+def test_what_cannot_be_read_is_a_reason_and_no_error(changes: dict[str, Any], tmp_path: Path, data: Path) -> None:
+    one = kept()
+    found = TaskTexts(data_root=str(data)).find(run(tmp_path / "r", **changes), one, one.examples.keys.tolist())
+    assert found.texts == {}
+    assert "films" in found.missing
+
+
+def test_a_run_without_a_task_is_a_reason(tmp_path: Path) -> None:
+    one = kept()
+    write_run(tmp_path / "r", config={"name": "r"})
+    found = TaskTexts(data_root=None).find(read_run(tmp_path / "r"), one, one.examples.keys.tolist())
+    assert "films" in found.missing
+
+
+def test_large_files_are_not_read(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_texts, "MOST_BYTES", 40)
+    one = kept()
+    found = TaskTexts(data_root=str(data)).find(run(tmp_path / "r"), one, one.examples.keys.tolist())
+    assert found.texts == {}
+    assert "MiB" in found.missing
+
+
+def test_files_anywhere_are_read_for_own_runs_alone(tmp_path: Path, data: Path) -> None:
+    one = kept()
+    keys = one.examples.keys.tolist()
+    given = run(tmp_path / "r", files={"dev": str(data / "films" / "dev.tsv")})
+    assert TaskTexts(data_root=None).find(given, one, keys).texts == {}
+    seal(RunDirectory(given.path))
+    assert set(TaskTexts(data_root=None).find(given, one, keys).texts) == set(keys)
+
+
+def test_the_data_folder_of_an_own_run_is_used(tmp_path: Path, data: Path) -> None:
+    one = kept()
+    keys = one.examples.keys.tolist()
+    write_run(tmp_path / "r", config={"task": TASK, "data_root": str(data)})
+    assert TaskTexts(data_root=None).find(read_run(tmp_path / "r"), one, keys).texts == {}
+    seal(RunDirectory(tmp_path / "r"))
+    assert set(TaskTexts(data_root=None).find(read_run(tmp_path / "r"), one, keys).texts) == set(keys)

@@ -1,0 +1,371 @@
+"""The answers on the report page: confusions, worst errors, marked spans and tagged sentences, against brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from html_pages import Element, parsed
+from reporting_fakes import transfer
+
+from lmtransfer.kept_predictions.file import write_predictions
+from lmtransfer.kept_predictions.scored import Kept, Ratio, ScoredExamples, scored_examples
+from lmtransfer.reporting.page.confusion import MOST_LABELS, MOST_PAIRS, confusion
+from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.page.run_answers import MOST_CHARACTERS, MOST_RUNS, all_answers
+from lmtransfer.reporting.page.tagged import MOST_WORDS, colours_of, worst_sentences
+from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, NoTexts
+from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, worst_labels, worst_scores, worst_spans
+from lmtransfer.reporting.runs.collect import Run, collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
+from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.text.example import TextExample
+
+LABELS = ("no", "yes", "maybe")
+EVIL = "<b onclick=x>&\"'</b>"
+
+
+class Known:
+    """Texts that are at hand."""
+
+    def __init__(self, examples: Sequence[Any]) -> None:
+        keys = scored_examples(examples, kind="pairs", ratios={}).keys.tolist()
+        self.texts = {
+            key: ExampleText(tuple(example.content), getattr(example, "answers", None) and example.answers[0].start)
+            for key, example in zip(keys, examples, strict=True)
+        }
+
+    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
+        return FoundTexts({key: self.texts[key] for key in keys})
+
+
+def kept(examples: ScoredExamples, seed: int = 0, **more: Any) -> Kept:
+    return replace(Kept("t", "dev", "accuracy", seed, 0, False, examples), **more)
+
+
+def labelled(
+    num: int = 60, seed: int = 0, *, labels: Sequence[str] = LABELS, sure: bool = True
+) -> tuple[list[TextExample], Kept]:
+    """Texts with gold labels that do not depend on the seed, and answers that do."""
+    rng = np.random.default_rng(seed)
+    gold = np.array([(7 * place) % len(labels) for place in range(num)])
+    said = np.where(rng.random(num) < 0.6, gold, rng.integers(len(labels), size=num))
+    examples = [TextExample(f"dev:{place}", f"text {place} {EVIL}") for place in range(num)]
+    made = scored_examples(
+        examples, kind="classification", labels=labels, predicted=said, gold=gold,
+        ratios={"accuracy": Ratio.mean(said == gold)}, confidences=rng.random(num) if sure else None,
+    )  # fmt: skip
+    return examples, kept(made, seed)
+
+
+def run_with(folder: Path, answers: Sequence[Kept], **more: Any) -> Path:
+    """A run with one seed for each of these answers."""
+    scores = [0.6 + 0.01 * seed for seed in range(len(answers))]
+    transfer(folder, scores, **more)
+    for seed, one in enumerate(answers):
+        write_predictions(folder / f"seed-{seed}" if len(answers) > 1 else folder, {one.split: one})
+    return folder
+
+
+def section(root: Path, texts: Any = None) -> Element:
+    entries = make_entries(collect(root))
+    return parsed(html_report(entries, [], [], title="t", texts=texts)).with_id("answers")
+
+
+def test_confusions_are_those_of_a_count_by_hand(tmp_path: Path) -> None:
+    answers = [labelled(seed=seed)[1] for seed in range(3)]
+    found = confusion(answers)
+    assert found is not None
+    pairs = Counter(
+        (LABELS[gold], LABELS[said])
+        for one in answers
+        for gold, said in zip(one.examples.gold, one.examples.predicted, strict=True)
+    )
+    shown = {
+        (row.label, label): cell.count
+        for row in found.rows
+        for label, cell in zip(found.labels, row.cells, strict=True)
+    }
+    assert {pair: count for pair, count in shown.items() if count} == pairs
+    for row in found.rows:
+        assert (
+            row.total
+            == sum(cell.count for cell in row.cells)
+            == sum(n for (g, _), n in pairs.items() if g == row.label)
+        )
+        assert [cell.share for cell in row.cells] == pytest.approx([cell.count / row.total for cell in row.cells])
+        assert [cell.is_right for cell in row.cells] == [label == row.label for label in found.labels]
+    assert (found.num_answers, found.num_seeds) == (180, 3)
+    run_with(tmp_path / "finetune" / "a", answers)
+    matrix = section(tmp_path).one("table", css="matrix")
+    for line, row in zip(matrix.one("tbody").all("tr"), found.rows, strict=True):
+        assert line.one("th").words == row.label
+        assert [cell.words for cell in line.all("td")] == [*(f"{c.count:,}" for c in row.cells), f"{row.total:,}"]
+        assert line.one("td", css="right").words == str(row.cells[found.labels.index(row.label)].count)
+
+
+def test_many_labels_become_a_list_of_pairs() -> None:
+    names = [f"l{place}" for place in range(200)]
+    one = labelled(4000, labels=names)[1]
+    found = confusion([one])
+    assert found is not None
+    assert found.rows == ()
+    assert len(found.pairs) == MOST_PAIRS
+    pairs = Counter(
+        (names[gold], names[said])
+        for gold, said in zip(one.examples.gold, one.examples.predicted, strict=True)
+        if gold != said
+    )
+    assert [pair.count for pair in found.pairs] == [count for _, count in pairs.most_common(MOST_PAIRS)]
+    assert all(pairs[pair.gold, pair.predicted] == pair.count for pair in found.pairs)
+    assert found.num_pairs == len(pairs)
+    few = labelled(400, labels=names[:MOST_LABELS])[1]
+    assert len(getattr(confusion([few]), "rows", ())) == MOST_LABELS
+
+
+def test_the_worst_labels_are_the_most_certain() -> None:
+    answers = [labelled(seed=seed)[1] for seed in range(3)]
+    gold = answers[0].examples.gold
+    certainty: dict[tuple[int, int], list[float]] = {}
+    for one in answers:
+        for row, (said, sure) in enumerate(zip(one.examples.predicted, one.examples.confidences, strict=True)):
+            if said != gold[row]:
+                certainty.setdefault((row, int(said)), []).append(float(sure))
+    found = worst_labels(answers)
+    assert len(found) == MOST_ERRORS
+    assert len({error.row for error in found}) == MOST_ERRORS
+    best = {row: max(sum(v) for (other, _), v in certainty.items() if other == row) for row, _ in certainty}
+    assert [sum(certainty[e.row, LABELS.index(e.predicted)]) for e in found] == pytest.approx(
+        sorted(best.values(), reverse=True)[:MOST_ERRORS]
+    )
+    for error in found:
+        given = certainty[error.row, LABELS.index(error.predicted)]
+        assert error.gold == LABELS[gold[error.row]]
+        assert error.num_alike == len(given)
+        assert error.confidence == pytest.approx(np.mean(given))
+
+
+def test_without_probabilities_the_seeds_that_agree_decide() -> None:
+    answers = [labelled(seed=seed, sure=False)[1] for seed in range(4)]
+    found = worst_labels(answers)
+    assert {error.confidence for error in found} == {None}
+    alike = [error.num_alike or 0 for error in found]
+    assert alike == sorted(alike, reverse=True)
+    right = replace(answers[0], examples=replace(answers[0].examples, predicted=answers[0].examples.gold))
+    assert worst_labels([right]) == []
+
+
+def test_seeds_in_another_order_are_aligned(tmp_path: Path) -> None:
+    answers = [labelled(seed=seed)[1] for seed in range(2)]
+    turned = replace(answers[1], examples=answers[1].examples.select(np.arange(59, -1, -1)))
+    run_with(tmp_path / "a" / "finetune" / "x", answers)
+    run_with(tmp_path / "b" / "finetune" / "x", [answers[0], turned])
+    pages = [section(tmp_path / name) for name in "ab"]
+    assert pages[0].words == pages[1].words
+
+
+def test_errors_have_their_texts_and_all_is_escaped(tmp_path: Path) -> None:
+    examples, one = labelled()
+    run_with(tmp_path / "finetune" / "a", [one])
+    page = section(tmp_path, Known(examples))
+    items = page.one("ol", css="errors").all("li")
+    assert len(items) == MOST_ERRORS
+    for item, error in zip(items, worst_labels([one]), strict=True):
+        assert item.one(css="text").text == examples[error.row].text
+        assert [label.text for label in item.all("b", css="label")] == [error.gold, error.predicted]
+        assert f"probability {100 * (error.confidence or 0):.0f} %" in item.words
+        assert f"dev:{error.row}" in item.words
+    assert not [one for one in page if "onclick" in one.attributes]
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    examples, one = labelled()
+    run_with(tmp_path / "finetune" / "a", [one])
+    known = Known(examples)
+    known.texts = {key: ExampleText(("x" * 5000,)) for key in known.texts}
+    texts = section(tmp_path, known).all("p", css="text")
+    assert texts
+    assert all(len(text.text) == MOST_CHARACTERS for text in texts)
+
+
+def test_the_largest_errors_of_scores_come_first() -> None:
+    rng = np.random.default_rng(3)
+    gold = rng.normal(size=40)
+    examples = [TextExample(f"dev:{i}", f"t{i}", f"u{i}") for i in range(40)]
+    answers = [
+        kept(scored_examples(examples, kind="regression", predicted=gold + rng.normal(size=40), gold=gold,
+                             ratios={}), seed)
+        for seed in range(3)
+    ]  # fmt: skip
+    errors = np.mean([(one.examples.predicted - gold) ** 2 for one in answers], axis=0)
+    found = worst_scores(answers)
+    assert [error.row for error in found] == np.argsort(-errors)[:MOST_ERRORS].tolist()
+    assert found[0].score == pytest.approx(errors.max())
+    assert confusion(answers) is None
+
+
+def questions(num: int = 30) -> tuple[list[QuestionExample], Kept]:
+    passage = "The red boat floats. A red bird sings, and the red boat sinks."
+    gold = GoldSpan("red boat", passage.rindex("red boat"), passage.rindex("red boat") + 8)
+    examples = [QuestionExample(f"q{i}", f"What {i}?", f"{i} {passage}", None) for i in range(num)]
+    examples = [
+        replace(e, answers=(replace(gold, start=(gold.start or 0) + len(f"{i} ")),)) for i, e in enumerate(examples)
+    ]
+    said = ["red bird" if i % 3 else "red boat" for i in range(num)]
+    starts = np.array([e.passage.find(text) for e, text in zip(examples, said, strict=True)])
+    f1 = Ratio.mean([1.0 if text == "red boat" else 0.1 for text in said])
+    made = scored_examples(
+        examples, kind="span", ratios={"f1": f1}, answers=said, gold_answers=["red boat"] * num, starts=starts
+    )
+    return examples, kept(made, main_metric="f1")
+
+
+def test_spans_are_marked_at_their_characters(tmp_path: Path) -> None:
+    examples, one = questions()
+    run_with(tmp_path / "finetune" / "a", [one])
+    items = section(tmp_path, Known(examples)).one("ol", css="errors").all("li")
+    for item, error in zip(items, worst_spans([one]), strict=True):
+        example = examples[error.row]
+        assert error.row % 3
+        passage = item.one(css="passage")
+        assert passage.text == example.passage
+        before: dict[str, int] = {}
+        place = 0
+        for child in passage.children:
+            if isinstance(child, Element):
+                before[child.classes[0]] = place
+                assert child.text == {"gold": "red boat", "pred": "red bird"}[child.classes[0]]
+            place += len(child if isinstance(child, str) else child.text)
+        assert before == {"gold": example.passage.rindex("red boat"), "pred": example.passage.index("red bird")}
+        assert example.question in item.words
+
+
+def test_an_answer_without_words_is_named(tmp_path: Path) -> None:
+    examples, one = questions()
+    empty = replace(one.examples, answers=("",) * 30, ratios={"f1": Ratio.mean([0.0] * 30)}, starts=np.full(30, -1))
+    run_with(tmp_path / "finetune" / "a", [replace(one, examples=empty)])
+    items = section(tmp_path, Known(examples)).one("ol", css="errors").all("li")
+    assert len(items) == MOST_ERRORS
+    assert [label.text for label in items[0].all("b", css="label")] == ["red boat", "no answer"]
+    assert items[0].all("mark", css="pred") == []
+
+
+TAGS = ("O", "B-person", "I-person", "B-place", "I-place")
+
+
+def tagged(seed: int = 0, *, num: int = 30, longest: int = 9) -> tuple[list[TaggedExample], Kept]:
+    rng, lengths = np.random.default_rng(seed), [2 + (5 * i) % longest for i in range(num)]
+    examples = [TaggedExample(f"dev:{i}", tuple(f"w{i}-{j}" for j in range(n))) for i, n in enumerate(lengths)]
+    gold = np.array([(3 * i) % 5 for i in range(sum(lengths))])
+    said = np.where(rng.random(len(gold)) < 0.7, gold, rng.integers(5, size=len(gold)))
+    made = scored_examples(
+        examples, kind="tagging", labels=TAGS, predicted=said, gold=gold, words=np.array(lengths), ratios={}
+    )
+    return examples, kept(made, seed)
+
+
+def test_tags_are_those_of_most_seeds_with_the_gold_tag_beside_a_wrong_one(tmp_path: Path) -> None:
+    examples = tagged()[0]
+    answers = [tagged(seed)[1] for seed in range(3)]
+    run_with(tmp_path / "finetune" / "a", answers)
+    items = section(tmp_path, Known(examples)).one("ol", css="errors").all("li")
+    first, worst = answers[0].examples, worst_sentences(answers)
+    assert len(items) == len(worst) == MOST_ERRORS
+    for item, sentence in zip(items, worst, strict=True):
+        words = item.all(css="word")
+        assert [word.all("span")[0].text for word in words] == [*examples[sentence.row].words]
+        start = int(first.offsets[sentence.row])
+        wrong = 0
+        for place, word in enumerate(words, start):
+            votes = Counter(int(one.examples.predicted[place]) for one in answers)
+            most = min(tag for tag, times in votes.items() if times == max(votes.values()))
+            gold = int(first.gold[place])
+            if most == gold:
+                assert "wrong" not in word.classes
+                assert [chip.text for chip in word.all(css="tag")] == [] if gold == 0 else [TAGS[gold]]
+            else:
+                wrong += 1
+                assert word.one("del").text == TAGS[most]
+                assert word.one("ins").text == TAGS[gold]
+        assert wrong == sentence.num_wrong > 0
+
+
+def test_the_worst_sentences_have_the_most_wrong_tags_of_all_seeds() -> None:
+    answers = [tagged(seed)[1] for seed in range(3)]
+    first = answers[0].examples
+    wrong = [
+        sum(int((one.examples.predicted[start:stop] != first.gold[start:stop]).sum()) for one in answers)
+        for start, stop in zip(first.offsets, first.offsets[1:], strict=False)
+    ]
+    found = [wrong[sentence.row] for sentence in worst_sentences(answers)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == max(wrong)
+    long = [tagged(seed, num=5, longest=MOST_WORDS * 4)[1] for seed in range(2)]
+    lengths = np.diff(long[0].examples.offsets)
+    assert all(lengths[sentence.row] <= MOST_WORDS for sentence in worst_sentences(long))
+
+
+def test_tags_of_one_kind_have_one_colour_and_outside_has_none() -> None:
+    assert colours_of(TAGS) == [None, 0, 0, 1, 1]
+    assert colours_of(["NOUN", "-LRB-", "VERB"]) == [0, 1, 2]
+
+
+def test_chips_have_a_class_for_their_colour(tmp_path: Path) -> None:
+    examples, one = tagged()
+    run_with(tmp_path / "finetune" / "a", [one])
+    chips = section(tmp_path, Known(examples)).all(css="tag")
+    colours = {chip.text: chip.classes[1] for chip in chips}
+    assert colours["B-person"] == colours["I-person"] != colours["B-place"] == colours["I-place"]
+    assert colours.get("O", "plain") == "plain"
+
+
+def test_missing_texts_are_one_sentence_and_the_rest_stays(tmp_path: Path) -> None:
+    run_with(tmp_path / "finetune" / "a", [labelled()[1]])
+    run_with(tmp_path / "finetune" / "b", [tagged()[1]])
+    page = section(tmp_path)
+    assert len(page.all("p", css="problem")) == 2
+    assert page.all("p", css="text") == page.all(css="tagged") == []
+    assert len(page.all("table", css="matrix")) == 2
+    assert len(page.one("ol", css="errors").all("li")) == MOST_ERRORS
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"PK\x05\x06" + bytes(18)], ids=["empty", "cut", "an empty zip"])
+def test_damaged_answers_are_one_sentence(content: bytes, tmp_path: Path) -> None:
+    folder = run_with(tmp_path / "finetune" / "a", [labelled()[1]])
+    (folder / "predictions" / "dev.npz").write_bytes(content)
+    (remark,) = section(tmp_path).all("p", css="problem")
+    assert "dev.npz" in remark.words
+
+
+def test_answers_to_test_examples_are_not_shown(tmp_path: Path) -> None:
+    one = replace(labelled()[1], split="test")
+    folder = run_with(tmp_path / "finetune" / "a", [one])
+    result = folder / "result.json"
+    result.write_text(result.read_text().replace('"split": "dev"', '"split": "test"'))
+    page = section(tmp_path, Known(labelled()[0]))
+    assert len(page.all("p", css="problem")) == 1
+    assert page.all("table") == page.all("ol", css="errors") == []
+
+
+def test_of_many_runs_the_best_of_each_task_are_shown(tmp_path: Path) -> None:
+    one = labelled(12)[1]
+    for place in range(MOST_RUNS + 5):
+        folder = tmp_path / "finetune" / f"r{place}"
+        transfer(folder, [0.5 + 0.01 * place])
+        write_predictions(folder, {"dev": one})
+    entries = make_entries(collect(tmp_path))
+    shown, num_more = all_answers(entries, NoTexts())
+    assert num_more == 5
+    assert [run.name for run in shown] == [f"r{place}" for place in range(MOST_RUNS + 4, 4, -1)]
+
+
+def test_runs_without_answers_have_no_section(tmp_path: Path) -> None:
+    transfer(tmp_path / "finetune" / "a", [0.7, 0.8])
+    page = parsed(html_report(make_entries(collect(tmp_path)), [], [], title="t"))
+    assert [one for one in page if one.attributes.get("id") == "answers"] == []

@@ -1,0 +1,118 @@
+"""The frame of the report page: balanced, loading nothing, with one script that its policy names."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from html_pages import Element, parsed
+from reporting_fakes import pretraining, transfer
+
+from lmtransfer.reporting.figures.style import SavedFigure
+from lmtransfer.reporting.page import document
+from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.sections import Section
+
+EVIL = "</title></script><script>alert(1)</script><img src=http://x>\"'&"
+SVG = '<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><text>{}</text></svg>'
+
+
+def report(tmp_path: Path, **more: object) -> str:
+    pretraining(tmp_path / "pretrain" / "imdb", note=EVIL)
+    transfer(tmp_path / "finetune" / "ft", [0.7, 0.72], controls=[0.6, 0.61], settings={"note": EVIL})
+    return html_report(make_entries(collect(tmp_path)), [], [], title=EVIL, **more)  # type: ignore[arg-type]
+
+
+def policy_of(page: Element) -> dict[str, str]:
+    """The directives of the page's content security policy."""
+    (content,) = (
+        one.attributes["content"]
+        for one in page.all("meta")
+        if one.attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    return {name: value for name, _, value in (part.strip().partition(" ") for part in content.split(";"))}
+
+
+def test_the_policy_allows_the_one_script_by_its_hash(tmp_path: Path) -> None:
+    text = report(tmp_path)
+    page = parsed(text)
+    (script,) = page.all("script")
+    digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+    assert policy_of(page) == {
+        "default-src": "'none'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data:",
+        "script-src": f"'sha256-{digest}'",
+    }
+    assert text.count("<script>") == 1
+    assert "fetch(" not in script.text
+
+
+def test_a_page_without_sorting_has_no_script() -> None:
+    assert "script-src" not in document.policy("")
+
+
+def test_foreign_text_is_text_everywhere(tmp_path: Path) -> None:
+    page = parsed(report(tmp_path))
+    assert page.one("title").text == page.one("h1").text == EVIL
+    assert EVIL in page.with_id("runs").text
+    assert page.all("img") == []
+
+
+def test_sections_come_after_the_answer_and_their_figures_run_nothing(tmp_path: Path) -> None:
+    paths = [tmp_path / f"f.{kind}" for kind in ("svg", "png")]
+    content = SVG.format("</text><script>alert(1)</script><text>")
+    paths[0].write_text(content)
+    figure = SavedFigure("f", EVIL, *paths)
+    page = parsed(report(tmp_path / "runs", sections=[Section(EVIL, "It helps.", "lmtransfer study=x", figure)]))
+    finding = page.one("section", css="finding")
+    assert finding.one("h2").text == EVIL
+    assert "It helps." in finding.words
+    assert "lmtransfer study=x" in finding.words
+    image = finding.one("img")
+    assert image.attributes["alt"] == EVIL
+    kind, _, data = image.attributes["src"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(data).decode() == content
+    assert len(page.all("script")) == 1
+    order = [one for one in page if "answer" in one.classes or one is finding or one.attributes.get("id") == "results"]
+    assert ["answer" in order[0].classes, order[1] is finding, len(order)] == [True, True, 3]
+
+
+def test_figures_are_in_the_page_with_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "f.svg"
+    path.write_text(SVG.format("2 &lt; 3"))
+    figure = SavedFigure("f", EVIL, path, path)
+    pretraining(tmp_path / "runs" / "pretrain" / "a")
+    page = parsed(html_report(make_entries(collect(tmp_path / "runs")), [], [figure], title="t"))
+    (svg,) = page.all("svg")
+    assert svg.attributes["aria-label"] == EVIL
+    assert svg.attributes["role"] == "img"
+    assert svg.words == "2 < 3"
+
+
+def test_the_style_has_both_schemes_a_narrow_screen_and_paper(tmp_path: Path) -> None:
+    style = parsed(report(tmp_path)).one("style").text
+    for query in ("prefers-color-scheme: dark", "max-width: 640px", "@media print"):
+        assert query in style
+    assert style.count("{") == style.count("}")
+
+
+def test_everything_that_the_style_names_is_on_a_page() -> None:
+    """No rule is left over: each class of the style sheet is in a template, or made by one of these modules."""
+    folder = Path(document.__file__).parent
+    style = (folder / "templates" / "style.css").read_text()
+    names = set(re.findall(r"\.([a-z][a-z-]*)(?=[\w\s,:.>{\[-])", re.sub(r"\{[^{}]*\}|/\*.*?\*/", "{", style)))
+    used = " ".join(path.read_text() for path in [*folder.rglob("*.j2"), *folder.glob("*.py")])
+    assert names
+    assert {name for name in names if name.rstrip("-") not in used} == set()
+
+
+@pytest.mark.parametrize("name", ["report.html.j2", "comparison.html.j2", "style.css", "sort.js"])
+def test_templates_are_part_of_the_package(name: str) -> None:
+    assert (Path(document.__file__).parent / "templates" / name).is_file()

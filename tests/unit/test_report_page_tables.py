@@ -1,0 +1,163 @@
+"""The tables of the report page: numbers as in the entries, sortable, and readable as cards and without colour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from html_pages import Element, columns, parsed
+from reporting_fakes import pretraining, transfer, write_run
+
+from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.page.table import Cell, Group, Heading, Line, Table, mark_of, plain_table
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.reporting.runs.sweeps import find_sweeps
+from lmtransfer.reporting.units import count, duration, shown, shown_difference
+
+
+@pytest.fixture
+def entries(tmp_path: Path) -> list[Entry]:
+    pretraining(tmp_path / "pretrain" / "imdb")
+    transfer(tmp_path / "finetune" / "good", [0.80, 0.82, 0.81], controls=[0.66, 0.67, 0.65])
+    transfer(tmp_path / "finetune" / "bad", [0.50, 0.52, 0.51], controls=[0.66, 0.67, 0.65])
+    transfer(tmp_path / "finetune" / "even", [0.66, 0.69, 0.64], controls=[0.66, 0.67, 0.65])
+    transfer(tmp_path / "finetune" / "alone", [0.70], controls=[0.66], num_train=None)
+    write_run(tmp_path / "finetune" / "going", config={"init": "runs/pretrain/imdb", "task": {"name": "sst2"}})
+    return make_entries(collect(tmp_path))
+
+
+def page_of(entries: list[Entry]) -> Element:
+    return parsed(html_report(entries, find_sweeps(entries), [], title="t"))
+
+
+def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry]) -> None:
+    board = columns(page_of(entries).with_id("leaderboard").one("table"))
+    names = [cell.words for cell in board["run"]]
+    scored = {entry.name: entry for entry in entries if entry.score is not None and not entry.is_pretraining}
+    assert sorted(names) == sorted(scored)
+    for place, name in enumerate(names):
+        entry = scored[name]
+        metric = entry.metric or ""
+        score, difference = board["score"][place], board["difference to control"][place]
+        assert entry.score is not None
+        assert entry.difference is not None
+        assert float(score.attributes["data-sort"]) == entry.score.mean
+        assert score.words.startswith(shown(entry.score.mean, metric))
+        assert float(difference.attributes["data-sort"]) == entry.difference.delta
+        assert shown_difference(entry.difference.delta, metric) in difference.words
+        assert entry.difference.verdict in difference.words
+        for end in entry.difference.interval or ():
+            assert shown_difference(end, metric) in difference.words
+        assert board["task"][place].words == entry.group
+        assert board["transfer"][place].words == "finetuned"
+        costs = {
+            "pretraining tokens": (entry.pretraining_tokens, count),
+            "pretraining time": (entry.pretraining_seconds, duration),
+            "parameters": (entry.num_parameters, count),
+        }
+        for heading, (value, text) in costs.items():
+            cell = board[heading][place]
+            assert value is not None
+            assert cell.words == text(value)
+            assert float(cell.attributes["data-sort"]) == value
+
+
+def test_rows_come_task_by_task_with_the_best_score_first(entries: list[Entry]) -> None:
+    board = columns(page_of(entries).with_id("leaderboard").one("table"))
+    assert [cell.words for cell in board["run"]] == ["good", "even", "bad", "alone"]  # 1,000 labels, then all
+
+
+def test_a_verdict_is_a_sign_and_a_word(entries: list[Entry]) -> None:
+    board = columns(page_of(entries).with_id("leaderboard").one("table"))
+    signs = {
+        name.words: (cell.one(css="sign").text, cell.words)
+        for name, cell in zip(board["run"], board["difference to control"], strict=True)
+    }
+    assert signs["good"][0] == "\u25b2"
+    assert signs["bad"][0] == "\u25bc"
+    assert signs["even"][0] == "="
+    assert signs["alone"][0] == "?"
+    words = {"good": "better", "bad": "worse", "even": "no difference shown", "alone": "one seed"}
+    assert all(word in signs[name][1] for name, word in words.items())
+
+
+def test_headings_that_sort_are_buttons_and_say_their_order(entries: list[Entry]) -> None:
+    board = page_of(entries).with_id("leaderboard").one("table")
+    assert "sorts" in board.classes
+    headings = board.one("thead").all("th")
+    assert {"score", "difference to control", "pretraining tokens"} <= {heading.words for heading in headings}
+    for heading in headings:
+        assert heading.attributes["aria-sort"] == "none"
+        assert heading.attributes["data-first"] in ("ascending", "descending")
+        assert heading.one("button").attributes["type"] == "button"
+
+
+def test_every_cell_names_its_column_for_a_narrow_screen(entries: list[Entry]) -> None:
+    for table in page_of(entries).all("table", css="cards"):
+        for heading, cells in columns(table).items():
+            assert {cell.attributes["data-label"] for cell in cells} == {heading}
+
+
+def test_costs_that_no_run_knows_have_no_column(entries: list[Entry], tmp_path: Path) -> None:
+    assert "trained parameters" not in columns(page_of(entries).with_id("leaderboard").one("table"))
+    known = tmp_path / "known"
+    source = pretraining(known / "pretrain" / "base")
+    add(source / "result.json", '"flops": 2.5e15')
+    run = transfer(known / "finetune" / "ft", [0.7, 0.72], init=str(source))
+    add(run / "result.json", '"num_trained_parameters": 1234567')
+    board = columns(page_of(make_entries(collect(known))).with_id("leaderboard").one("table"))
+    assert board["trained parameters"][0].words == "1.2M"
+    assert board["pretraining FLOP"][0].words == "2.5e+15"
+    assert float(board["pretraining FLOP"][0].attributes["data-sort"]) == 2.5e15
+
+
+def add(path: Path, field: str) -> None:
+    path.write_text(path.read_text().replace("{", "{" + field + ", ", 1))
+
+
+def test_the_table_of_results_has_every_row_and_its_baselines(entries: list[Entry]) -> None:
+    table = page_of(entries).with_id("results").one("table")
+    rows = table_rows(entries)
+    shown_rows = columns(table)
+    assert len(shown_rows["run"]) == len(rows)
+    for row, run, mean, verdict in zip(rows, shown_rows["run"], shown_rows["mean"], shown_rows["verdict"], strict=True):
+        assert row.run in run.words
+        assert row.model in run.words
+        if row.score is not None:
+            assert mean.words.startswith(shown(row.score.mean, row.metric))
+        if row.difference is not None:
+            assert row.difference.verdict in verdict.words
+    groups = [group.words for group in table.all("tr", css="group")]
+    assert groups == [
+        "sst2",  # the unfinished run
+        "sst2, dev, 1,000 labels accuracy (%)",
+        "sst2, dev accuracy (%)",
+        "pretraining validation loss",
+    ]
+    kinds = [row.attributes.get("class", "") for row in table.all("tr")]
+    assert {"majority", "control"} <= set(kinds)
+
+
+def test_an_empty_column_is_left_out_and_the_rest_stays() -> None:
+    lines = tuple(Line((Cell(name), Cell(""), Cell("", notes=("n",)))) for name in "ab")
+    table = Table("t", tuple(map(Heading, ("x", "y", "z"))), (Group(lines),)).without_empty()
+    assert [heading.text for heading in table.headings] == ["x", "z"]
+    assert [[cell.text for cell in line.cells] for line in table.groups[0].lines] == [["a", ""], ["b", ""]]
+
+
+def test_only_a_column_of_verdicts_has_marks() -> None:
+    table = plain_table("t", ["run", "verdict"], [["better", "better, of this recipe"], ["x", ""], ["y", "collapsed"]])
+    marks = [[None if cell.mark is None else cell.mark.kind for cell in line.cells] for line in table.groups[0].lines]
+    assert marks == [[None, "better"], [None, None], [None, "open"]]
+    assert mark_of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_number"),
+    [("71.0", True), ("0.673 +- 0.011", True), ("+0.356 (+0.197 to +0.515)", False), ("-", False), ("a1", False)],
+)
+def test_numbers_are_told_from_words(text: str, is_number: bool) -> None:
+    assert Cell(text).is_number is is_number
