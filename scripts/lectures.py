@@ -2,7 +2,7 @@
 
     python scripts/lectures.py [folder] [--full]
 
-Five studies with two minutes of pretraining each, in about an hour on two cores, as a demonstration: numbers without
+Five studies with a minute of pretraining each, in less than an hour on two cores, as a demonstration: numbers without
 verdicts. With --full all studies as their files say, with three pretraining seeds each: days on two cores. The same
 command again goes on where the last one stopped; pretraining that studies share is done once.
 """
@@ -24,7 +24,7 @@ SHORT = {
     "elmo_mixture": (),
     "families": ("only=[bert,electra,gpt,elmo_subword,word_embeddings]", "transfers.probe=null"),
 }  # fmt: skip
-DEMONSTRATION = ("pretrain.seconds=120", "demonstration=true", "seeds=3")
+DEMONSTRATION = ("pretrain.seconds=60", "demonstration=true", "transfer_seeds=3")
 FULL = (
     *("masking_rate", "model_size", "labels", "layers", "elmo_mixture", "sentence_loss", "roberta_changes"),
     *("families", "equal_cost", "languages", "memory_length"),

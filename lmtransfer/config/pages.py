@@ -55,6 +55,7 @@ SETTINGS
 SWEEPS
   lmtransfer pretrain -m objective.mask_prob=0.05,0.15,0.4 train.steps=500
       one run for each value (or combination of values), and a table at the end; a rerun skips finished runs
+      hydra/launcher=joblib hydra.launcher.n_jobs=4 makes four runs at the same time, submitit_slurm uses a cluster
 
 OTHER
   lmtransfer --version

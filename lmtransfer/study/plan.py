@@ -207,6 +207,8 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
             for key in given
             if key not in _SETTINGS
         ]
+        if content.get("transfer_seeds") is not None:
+            given = {**given, "seeds": content["transfer_seeds"]}
         command = str(given.get("command", name))
         if command not in _COMMANDS:
             problems.append(f"{where}.command={command}: must be one of {', '.join(_COMMANDS)}")

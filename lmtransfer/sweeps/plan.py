@@ -76,7 +76,7 @@ def plan_of(primary: str, given: Sequence[str], *, config_dir: str | None = None
         launcher=launcher,
         total=total,
         labels=labels,
-        workers=_workers(launcher, cfg.hydra.launcher),
+        workers=_workers(launcher, cfg.hydra.launcher, total),
         output_root=str(cfg.get("output_root") or "runs"),
     )
 
@@ -117,10 +117,13 @@ def _label(words: Sequence[tuple[str, str]], excluded: frozenset[str]) -> str:
     return ",".join(shown or [word for key, word in words if key == "name"]).replace("'", "")
 
 
-def _workers(launcher: str, settings: DictConfig) -> int | None:
+def _workers(launcher: str, settings: DictConfig, total: int | None) -> int | None:
     if launcher == "basic":
         return 1
+    if launcher == "submitit_local":  # starts all points at once
+        return total
     number = settings.get("n_jobs") if launcher == "joblib" else None
     if not isinstance(number, int) or number == 0:
         return None
-    return number if number > 0 else max(1, default_num_workers() + 1 + number)
+    workers = number if number > 0 else max(1, default_num_workers() + 1 + number)
+    return workers if total is None else min(workers, total)

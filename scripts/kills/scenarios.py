@@ -57,6 +57,7 @@ _OBJECTIVES = {
         ("model=electra_laptop", *_DEEP, "model.embedding_dim=16")
         + ("objective.losses.all_tokens_mlm.embedding_sharing=disentangled",)
     ),
+    "all_tokens_mlm_laptop": _Pretraining(("model=electra_laptop", *_DEEP, "model.embedding_dim=16")),
     "backward_lm": _Pretraining(("model=backward_lstm", "optimizer=adamw", "-cd", "{conf}")),
     "bilm": _Pretraining(
         (

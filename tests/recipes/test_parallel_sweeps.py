@@ -39,7 +39,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(text_world: Path) -> Start:
-    """Start ``lmtransfer <words>`` in a session of its own, with nothing prepared and a corpus that counts its passes."""
+    """Start ``lmtransfer <words>`` in a session of its own; a corpus that counts its passes can be used."""
     (text_world / "counting.py").write_text(CORPUS)
 
     def started(*words: str) -> subprocess.Popen[str]:
@@ -143,18 +143,20 @@ def test_points_that_fail_beside_others_are_listed_and_tabled(start: Start, text
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("whom", ["the session", "the command"])
-def test_an_interruption_costs_points_beside_each_other_no_step(whom: str, start: Start, text_world: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 75), (signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_what_ends_the_command_costs_points_beside_each_other_no_step(
+    number: signal.Signals, status: int, start: Start, text_world: Path
+) -> None:
+    """Ctrl-C goes to all processes; another signal goes to the command, whose points also save where it was killed."""
     words = ["train.steps=100000", "train.save_every=100000", "seed=1,2,3", "name=x", *JOBLIB]
     process = start(*PRETRAIN, *words)
     runs = [Path(f"runs/pretrain/x/seed={seed}") for seed in (1, 2)]
     wait_until(lambda: all((run / "metrics.jsonl").is_file() for run in runs), process)
-    if whom == "the session":
-        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
-    else:
-        process.send_signal(signal.SIGTERM)
-    status, _, err = finished(process)
-    assert status == 75, err
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    found, _, err = finished(process)  # also waits for the points, which have its streams
+    assert found == status, err
     assert "Traceback" not in err
     for run in runs:
         last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]

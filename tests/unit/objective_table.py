@@ -50,6 +50,7 @@ class Meant:
 
 MEANT_FOR = {
     "all_tokens_mlm": Meant("electra_laptop"),
+    "all_tokens_mlm_laptop": Meant("electra_laptop"),
     "backward_lm": Meant(backward_elmo, learnt={"backward_lm": 0.35}),  # a row's last word cannot be foretold
     "bilm": Meant("elmo_subword_laptop", learnt={"bilm": 0.35}),
     "cbow": Meant("word_embeddings_laptop", changes={"dim": 96}),

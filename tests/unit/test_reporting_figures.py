@@ -125,7 +125,8 @@ def test_layer_weights_are_bars_with_their_control_in_grey(tmp_path):
     with_result(run, layer_weights=learnt, control=control)
     figure = draw(tmp_path, tmp_path / "figures")["layers-1"]
     found = texts(figure)
-    for label in ("embeddings", "layer 1", "layer 2", "elmo  (gamma 1.21)", "elmo control  (gamma 1.00)", "equal weights"):
+    labels = ("embeddings", "layer 1", "layer 2", "elmo  (gamma 1.21)", "elmo control  (gamma 1.00)", "equal weights")
+    for label in labels:
         assert label in found
     assert "#8a8a8a" in figure.svg.read_text().lower()
     weights = read_layer_weights({"layer_weights": learnt}, "elmo")

@@ -110,6 +110,11 @@ def test_the_sentence_names_the_best_and_whether_that_is_beyond_chance(world: Pa
     assert findings(spec, [])
 
 
+def test_one_number_of_seeds_for_all_transfers() -> None:
+    jobs = make_plan(config(transfer_seeds=2)).jobs
+    assert {word for job in jobs for word in job.overrides if word.startswith("seeds=")} == {"seeds=2"}
+
+
 def test_places_are_written_as_numbers_or_names() -> None:
     places = {0.15: "0.15", 1000.0: "1,000", 5.3e6: "5.3M", 1.34e13: "1.34e+13", "bert": "bert"}
     assert {place: place_text(place) for place in places} == places

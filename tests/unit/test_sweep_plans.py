@@ -52,7 +52,8 @@ def test_the_workers_of_joblib_are_its_jobs() -> None:
     plan = plan_of("pretrain", [*words, "hydra.launcher.n_jobs=2"])
     assert plan == Plan("joblib", 2, ("seed=1", "seed=2"), workers=2, output_root="runs")
     assert (plan.is_parallel, plan.is_local) == (True, True)
-    assert plan_of("pretrain", words).workers == len(os.sched_getaffinity(0))
+    assert plan_of("pretrain", words).workers == min(2, len(os.sched_getaffinity(0)))
+    assert plan_of("pretrain", [*words, "hydra.launcher.n_jobs=9"]).workers == 2
 
 
 @pytest.mark.skipif(not SUBMITIT, reason="hydra-submitit-launcher is not installed")

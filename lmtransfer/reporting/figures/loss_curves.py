@@ -174,7 +174,8 @@ def draw_loss_curves(
         subtitle(left, ", ".join(filter(None, ("line: training", marks, of_seeds))))
         figure.canvas.draw()
         label_ends(right, [_run_end(label, of_run, colour(i)) for i, (label, of_run) in enumerate(drawn.items())])
-        return save(figure, folder, name, " ".join([title, *_said_of(drawn)]))
+        said = _said_of(drawn)
+        return save(figure, folder, name, " ".join([f"{title}.", *said]) if said else title)
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:

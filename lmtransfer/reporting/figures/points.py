@@ -72,8 +72,10 @@ def draw_on(
         Input of ``label_ends``: the end of each line, its label, its colour.
     """
     factor = 100.0 if in_percent(metric) else 1.0
-    keys = sorted({point[0] for line in series for point in line.points}, key=_order)
+    keys = list(dict.fromkeys(point[0] for line in series for point in line.points))
     numeric = all(isinstance(value, int | float) for value in keys)
+    if numeric:
+        keys.sort(key=float)
     place = {value: float(value) if numeric else float(index) for index, value in enumerate(keys)}
     ends, spreads = [], False
     coloured = iter(range(len(series)))
@@ -113,10 +115,6 @@ def draw_on(
     if spreads:
         subtitle(axes, "mean and deviation over seeds, small dots: seeds")
     return ends
-
-
-def _order(value: float | str) -> tuple[int, float, str]:
-    return (1, 0.0, value) if isinstance(value, str) else (0, float(value), "")
 
 
 def _set_places(axes: Any, places: list[float], keys: list[float | str], *, numeric: bool, counts: bool) -> set[float]:

@@ -263,9 +263,7 @@ class Tagging(Task):
             words=words,
             ratios=ratios,
             confidences=[
-                probability
-                for answer in answers
-                for probability in (answer.probabilities or [None] * len(answer.tags))
+                probability for answer in answers for probability in (answer.probabilities or [None] * len(answer.tags))
             ],
         )
 
