@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "unit")]
 
 from golden_losses import FILE, golden_losses  # noqa: E402
 from objective_table import NAMES  # noqa: E402

@@ -34,7 +34,7 @@ from lmtransfer.errors import CheckpointError, Interrupted
         (["toy", "-m", "model=small,lareg"], ["model=lareg: ", "'large'"]),
         (["toy", "-cd", "nowhere"], ["--config-dir: ", "nowhere"]),
         (["toy", "train.steps=1", "train.seconds=2"], ["train.steps=1", "train.seconds=2"]),
-        (["toy", "hydra/launcher=basci"], ["'hydra/launcher/basci'"]),
+        (["toy", "hydra/launcher=basci"], ["hydra/launcher=basci", "'basic'"]),
         (
             ["toy", "model=lareg", "sede=1", "train.stpes=3"],
             ["3 problems", "'large'", "'seed'", "'train.steps'"],

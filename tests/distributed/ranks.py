@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from training_toys import FindsLarge, ToyBatch, ToyStream, rows, toy_trainer
+from fakes.training import FindsLarge, ToyBatch, ToyStream, rows, toy_trainer
 
 from lmtransfer.errors import Interrupted, RunDirectoryError
 from lmtransfer.launch import end_process

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.transfer_files import QUICK, make_world
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "recipes"))
-
-from transfer_world import QUICK, make_world  # noqa: E402
-
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 TEXT = ["corpus=text", "corpus.path=text.txt", "objective=mlm", "objective.max_length=16"]
 JOINT = ["transfer=joint", "transfer.text_tokens=64", "transfer.dropout=0", "train.log_every=1", "checkpoint=last"]

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.task_files import FILES, make_task_world
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "recipes"))
-
-from task_world import FILES, make_task_world  # noqa: E402
-
 QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=4", "optimizer.learning_rate=0.02"]
 #: So that ranks and one process have the same micro-batches, and with them the same dropout.
 SMALL = "train.micro_batch_tokens=64"

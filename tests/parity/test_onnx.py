@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from published_world import (
+from fakes.published_models import (
     VOCABULARY,
     encoder_of,
     learner_of,

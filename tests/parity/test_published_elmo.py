@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from published_world import encoder_of, run_of
+from fakes.published_models import encoder_of, run_of
 from refusals import refuses
 from test_elmo import FILES, OPTIONS, published, random_weights, read_hdf5, reference, sentences_as_batch
 

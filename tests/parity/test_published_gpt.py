@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from published_world import (
+from fakes.published_models import (
     CLOSE,
     VOCABULARY,
     assert_same_layers,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lzma
 import random
-import sys
 import unicodedata
 from collections.abc import Callable
 from itertools import islice
@@ -12,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
-import published_toys as toys
+from fakes import published_tokenizers as toys
 
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from published_world import CLOSE, LENGTHS, VOCABULARY, batch_of, encoder_of, run_of
+from fakes.published_models import CLOSE, LENGTHS, VOCABULARY, batch_of, encoder_of, run_of
 from refusals import refuses
 from torch import Tensor
 from torch.nn import functional

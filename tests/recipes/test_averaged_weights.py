@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.transfer_files import lmtransfer, result
 from test_phases import TINY, WORDS, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
-from transfer_world import lmtransfer, result
 
 from lmtransfer.pretraining import course
 from lmtransfer.training.averaging import LastPart

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.transfer_files import TASK, lmtransfer, make_world, sentence
 from safetensors.torch import load_file
-from transfer_world import TASK, lmtransfer, make_world, sentence
 
 from lmtransfer.pretraining.continued import TakenHeads
 from lmtransfer.training import loop

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transfer_world import lmtransfer, sentence
+from fakes.transfer_files import lmtransfer, sentence
 
 from lmtransfer.pretraining.data import PretrainingData
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from task_world import FILES, make_task_world
-from transfer_world import MASKED, MODEL, TASK, lmtransfer, result
+from fakes.task_files import FILES, make_task_world
+from fakes.transfer_files import MASKED, MODEL, TASK, lmtransfer, result
 
 from lmtransfer.config.build import build
 from lmtransfer.kept_predictions.file import read_predictions

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import lmtransfer, result
 from safetensors.torch import load_file
 from saved_encoder import load_encoder
-from transfer_world import lmtransfer, result
 
 from lmtransfer.pretraining.continued import TakenHeads
 from lmtransfer.tokenizers.load import load_tokenizer

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
-from transfer_world import lmtransfer, make_world, result, sentence
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.pretraining.course import Course

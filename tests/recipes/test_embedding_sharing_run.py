@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transfer_world import lmtransfer, make_world, sentence
+from fakes.transfer_files import lmtransfer, make_world, sentence
 
 from lmtransfer.pretraining.continued import TakenHeads
 from lmtransfer.training.weights import read_weights

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes.transfer_files import lmtransfer, result
 from saved_encoder import load_encoder
-from transfer_world import lmtransfer, result
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.corpora.corpus import FileCorpus

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, sentence
 from safetensors.torch import load_file
 from torch import Tensor
-from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, sentence
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.export import folder as _exported_folder

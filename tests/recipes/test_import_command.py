@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from import_world import PIECES, make_published
+from fakes.published_folder import PIECES, make_published
+from fakes.transfer_files import TASK, lmtransfer, make_world, result
 from safetensors.torch import load_file, save_file
 from saved_encoder import load_encoder
-from transfer_world import TASK, lmtransfer, make_world, result
 
 from lmtransfer.data.batch import pack
 from lmtransfer.pretraining.continued import TakenHeads

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.transfer_files import TASK, lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
-from transfer_world import TASK, lmtransfer, make_world, result, sentence
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import Interrupted

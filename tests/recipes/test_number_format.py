@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tiny_pretraining import SHORT, TEXT, TINY
+from fakes.tiny_pretraining import SHORT, TEXT, TINY
 
 from lmtransfer.cli import main
 from lmtransfer.training.precision import Format

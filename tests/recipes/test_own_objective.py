@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tiny_pretraining import SHORT, TEXT, TINY
-from transfer_world import TASK, lmtransfer, result, write_split
+from fakes.tiny_pretraining import SHORT, TEXT, TINY
+from fakes.transfer_files import TASK, lmtransfer, result, write_split
 
 #: Hidden tokens by a single matrix. It says of itself all that any command asks.
 CLASS = '''

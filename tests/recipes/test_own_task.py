@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from transfer_world import lmtransfer, make_world, result
+from fakes.transfer_files import lmtransfer, make_world, result
 
 #: Is a text long? It shares nothing with ours but what every task declares, and has a head of its own.
 CLASS = '''

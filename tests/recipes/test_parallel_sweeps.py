@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_pretraining import SHORT, TEXT, TINY
+from fakes.tiny_pretraining import SHORT, TEXT, TINY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import TASK, lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
-from transfer_world import TASK, lmtransfer, make_world, result, sentence
 
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.pretraining import course

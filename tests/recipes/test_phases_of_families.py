@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.transfer_files import lmtransfer, make_world, sentence
 from safetensors.torch import load_file
-from transfer_world import lmtransfer, make_world, sentence
 
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.pretraining import course

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transfer_world import NEGATIVE, OTHER, POSITIVE, QUICK, lmtransfer, make_world, result
+from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, QUICK, lmtransfer, make_world, result
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=32"]
 TINY += ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "train.seconds=null", "train.steps=2"]

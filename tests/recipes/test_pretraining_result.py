@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_pretraining import SHORT, TEXT, TINY
+from fakes.tiny_pretraining import SHORT, TEXT, TINY
 
 from lmtransfer.cli import main
 from lmtransfer.config import paths

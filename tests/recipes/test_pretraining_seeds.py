@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import MASKED, TASK, lmtransfer, make_world, result
 from omegaconf import OmegaConf
-from transfer_world import MASKED, TASK, lmtransfer, make_world, result
 
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries

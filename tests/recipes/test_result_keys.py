@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
-from import_world import make_published
-from tiny_pretraining import SHORT, TEXT, TINY
-from transfer_world import TASK, lmtransfer, make_world, result
+from fakes.published_folder import make_published
+from fakes.tiny_pretraining import SHORT, TEXT, TINY
+from fakes.transfer_files import TASK, lmtransfer, make_world, result
 
 COMMON = {"command", "task", "split", "metrics", "main_metric", "control", "seconds", "tokens", "tokens_per_second"}
 COMMON |= {"num_parameters"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transfer_world import MASKED, QUICK, lmtransfer, make_world
+from fakes.transfer_files import MASKED, QUICK, lmtransfer, make_world
 
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.training.weights import read_weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from task_world import FILES, SPLITS, make_task_world
-from transfer_world import lmtransfer, result
+from fakes.task_files import FILES, SPLITS, make_task_world
+from fakes.transfer_files import lmtransfer, result
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.transfer_files import MODEL, lmtransfer, result
 from omegaconf import OmegaConf
-from transfer_world import MODEL, lmtransfer, result
 
 from lmtransfer.config.build import build
 from lmtransfer.data.files import find_file

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import QUICK, TASK, lmtransfer, make_world, result, write_split
 from refusals import refuses
 from safetensors.torch import load_file, save_file
 from saved_encoder import load_encoder
-from transfer_world import QUICK, TASK, lmtransfer, make_world, result, write_split
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError

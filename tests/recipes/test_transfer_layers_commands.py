@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from safetensors.torch import load_file
-from transfer_world import QUICK, lmtransfer, make_world, result
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from safetensors.torch import load_file
 from saved_encoder import load_encoder
 from torch import Tensor
-from transfer_world import QUICK, lmtransfer, make_world, result
 
 from lmtransfer.data.batch import pack
 from lmtransfer.training.checkpoint import Checkpoints

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from fakes.transfer_files import lmtransfer, result
 from test_phases import TINY, assert_same, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
-from transfer_world import lmtransfer, result
 
 from lmtransfer.pretraining import course
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transfer_world import QUICK, lmtransfer, make_world, result
+from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 
 from lmtransfer.verdicts.conditions import condition
 from lmtransfer.verdicts.difference import compare_conditions

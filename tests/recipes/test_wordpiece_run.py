@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_pretraining import SHORT, TEXT, TINY
-from transfer_world import lmtransfer
+from fakes.tiny_pretraining import SHORT, TEXT, TINY
+from fakes.transfer_files import lmtransfer
 
 from lmtransfer.tokenizers.load import load_tokenizer
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes.transfer_files import lmtransfer, result
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 from refusals import refuses
 from saved_encoder import load_encoder
-from transfer_world import lmtransfer, result
 
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
@@ -121,7 +121,7 @@ def test_masks_are_filled_alike_alone_and_among_others(world: Path) -> None:
 
 
 def test_what_cannot_answer_says_what_can(world: Path) -> None:
-    with refuses(ConfigError, "(rtd)", "objective=", "backward_lm, bilm, lm, mlm", "plm", "mlm_nsp"):
+    with refuses(ConfigError, "(all_tokens_mlm)", "objective=", "backward_lm, bilm, lm, mlm", "plm", "mlm_nsp"):
         _evaluate("run=runs/pretrain/electra")
     hardware = setup(device="cpu", precision="fp32")
     with refuses(ConfigError, "(lm)", "[MASK]", "objective=", "plm", "mlm_nsp"):

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import torch
-from objective_fakes import random_documents, store_of
+from fakes.objectives import random_documents, store_of
 from objective_table import built, meant
 
 FILE = Path(__file__).with_suffix(".json")

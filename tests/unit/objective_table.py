@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.objectives import CasedTokenizer, NumberTokenizer, backward_elmo
 from hydra import compose, initialize_config_dir
-from objective_fakes import CasedTokenizer, NumberTokenizer, backward_elmo
 from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, bert, electra, elmo, gpt, random_documents, store_of
+from fakes.objectives import NumberTokenizer, bert, electra, elmo, gpt, random_documents, store_of
 from refusals import refuses
 
 from lmtransfer.data.batch import pack

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from task_fakes import bert, labels_head, random_examples
+from fakes.tasks import bert, labels_head, random_examples
 
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.transformer import TransformerLayer

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_toys import write_tree
+from fakes.configs import write_tree
 from omegaconf import OmegaConf
 from refusals import refuses
 

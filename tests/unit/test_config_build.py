@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from config_toys import Inherits, Net, Part, check_problems
+from fakes.configs import Inherits, Net, Part, check_problems
 from omegaconf import OmegaConf
 from refusals import refuses
 
@@ -13,15 +13,15 @@ from lmtransfer.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def allow_toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMTRANSFER_ALLOW", "config_toys")
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "fakes.configs")
 
 
 def node(**arguments: Any) -> Any:
-    return OmegaConf.create({"model": {"_target_": "config_toys.Net", **arguments}}).model
+    return OmegaConf.create({"model": {"_target_": "fakes.configs.Net", **arguments}}).model
 
 
 def part(**arguments: Any) -> dict[str, Any]:
-    return {"_target_": "config_toys.Part", **arguments}
+    return {"_target_": "fakes.configs.Part", **arguments}
 
 
 def test_config_and_runtime_arguments_are_bound_and_others_dropped() -> None:
@@ -33,7 +33,7 @@ def test_config_and_runtime_arguments_are_bound_and_others_dropped() -> None:
 
 
 def test_inherited_constructors_are_read() -> None:
-    net = build(OmegaConf.create({"_target_": "config_toys.Inherits", "dim": 3}), vocab_size=1)
+    net = build(OmegaConf.create({"_target_": "fakes.configs.Inherits", "dim": 3}), vocab_size=1)
     assert isinstance(net, Inherits)
     assert net.dim == 3
 
@@ -51,7 +51,7 @@ def test_a_component_that_the_command_built_replaces_its_node() -> None:
 
 
 def test_interpolations_are_resolved() -> None:
-    cfg = OmegaConf.create({"width": 12, "model": {"_target_": "config_toys.Net", "dim": "${width}"}})
+    cfg = OmegaConf.create({"width": 12, "model": {"_target_": "fakes.configs.Net", "dim": "${width}"}})
     assert build(cfg.model, vocab_size=1).dim == 12
 
 

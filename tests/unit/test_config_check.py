@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_toys import check_problems, write_tree
+from fakes.configs import check_problems, write_tree
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from refusals import refuses
@@ -35,7 +35,7 @@ FILES = {
     """,
     "model/small.yaml": """
         # A small toy
-        _target_: config_toys.Net
+        _target_: fakes.configs.Net
         dim: 8
     """,
     "objective/guess.yaml": """
@@ -43,7 +43,7 @@ FILES = {
         mask_prob: 0.2
         losses:
           guess:
-            _target_: config_toys.Part
+            _target_: fakes.configs.Part
             size: 3
     """,
     "hardware/auto.yaml": "device: auto\nprecision: auto\nthreads: null\ncompile: auto\n",
@@ -56,7 +56,7 @@ NODES = {"model": {"vocab_size"}, "objective.losses.guess": set[str]()}
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = write_tree(tmp_path / "conf", FILES)
     monkeypatch.setattr(paths, "conf_dir", lambda: folder)
-    monkeypatch.setenv("LMTRANSFER_ALLOW", "config_toys")
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "fakes.configs")
     return folder
 
 
@@ -151,7 +151,7 @@ def test_a_component_that_is_null_is_an_answer(conf: Path) -> None:
 
 
 def test_added_components_are_welcome_and_checked(conf: Path) -> None:
-    added = "+objective.losses.more={_target_:config_toys.Part,size:big}"
+    added = "+objective.losses.more={_target_:fakes.configs.Part,size:big}"
     check_problems(problems(composed(conf, added)), {"objective.losses.more.size": ("'big'", "integer")})
 
 
@@ -166,7 +166,7 @@ def test_unknown_keys_from_files_are_found_too(conf: Path) -> None:
 
 
 def test_runtime_arguments_are_not_missing_and_others_are(conf: Path) -> None:
-    cfg = OmegaConf.create({"model": {"_target_": "config_toys.Part"}})
+    cfg = OmegaConf.create({"model": {"_target_": "fakes.configs.Part"}})
     with refuses(ConfigError, "model.size: ", "Part"):
         check(cfg, primary="train", nodes={"model": {"vocab_size"}})
     check(cfg, primary="train", nodes={"model": {"size"}})

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from config_toys import write_tree
+from fakes.configs import write_tree
 from hydra import compose, initialize_config_dir
 from refusals import refuses
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from config_toys import check_problems
+from fakes.configs import check_problems
 from omegaconf import OmegaConf
 from refusals import refuses
 

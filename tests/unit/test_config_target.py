@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import sys
 
-import config_toys
 import pytest
+from fakes import configs
 from refusals import refuses
 
 from lmtransfer.config.target import resolve
@@ -12,7 +12,7 @@ from lmtransfer.errors import ConfigError, DataError
 
 @pytest.fixture
 def allow_toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMTRANSFER_ALLOW", "somewhere_else, config_toys")
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "somewhere_else, fakes.configs")
 
 
 def test_classes_of_allowed_packages_are_found(allow_toys: None) -> None:
@@ -20,7 +20,7 @@ def test_classes_of_allowed_packages_are_found(allow_toys: None) -> None:
 
     assert resolve("lmtransfer.errors.DataError") is DataError
     assert resolve("torch.optim.AdamW") is torch.optim.AdamW
-    assert resolve("config_toys.Net") is config_toys.Net
+    assert resolve("fakes.configs.Net") is configs.Net
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_classes_of_allowed_packages_are_found(allow_toys: None) -> None:
         "torch.load",
         "torch.optimizers.AdamW",
         "lmtransferred.Net",
-        "config_toys.Net",
+        "fakes.configs.Net",
     ],
 )
 def test_other_packages_are_refused_by_name(target: str) -> None:
@@ -49,9 +49,9 @@ def test_a_refused_package_is_not_even_imported(tmp_path, monkeypatch: pytest.Mo
     assert "hostile_module" not in sys.modules
 
 
-@pytest.mark.parametrize("target", ["config_toys.system", "config_toys.Path", "config_toys.not_a_class"])
+@pytest.mark.parametrize("target", ["fakes.configs.system", "fakes.configs.Path", "fakes.configs.not_a_class"])
 def test_foreign_objects_in_allowed_modules_are_refused(target: str, allow_toys: None) -> None:
-    with refuses(ConfigError, f"'{target}'", "class", "torch.optim, somewhere_else, config_toys") as raised:
+    with refuses(ConfigError, f"'{target}'", "class", "torch.optim, somewhere_else, fakes.configs") as raised:
         resolve(target)
     assert "LMTRANSFER_ALLOW" not in str(raised.value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from objective_fakes import NUM_PIECES, NumberTokenizer
+from fakes.objectives import NUM_PIECES, NumberTokenizer
 from refusals import refuses
 
 from lmtransfer.errors import ConfigError

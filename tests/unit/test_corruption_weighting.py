@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from objective_fakes import NUM_PIECES, CasedTokenizer, NumberTokenizer, random_documents, store_of
+from fakes.objectives import NUM_PIECES, CasedTokenizer, NumberTokenizer, random_documents, store_of
 from refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from objective_fakes import NUM_PIECES, CasedTokenizer, NumberTokenizer
+from fakes.objectives import NUM_PIECES, CasedTokenizer, NumberTokenizer
 from refusals import refuses
 
 from lmtransfer.errors import ConfigError

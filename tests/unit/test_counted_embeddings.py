@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from objective_fakes import bert, store_of
+from fakes.objectives import bert, store_of
 from refusals import refuses
 from torch import nn
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from data_fakes import WordTokenizer, by_noun, made_up_documents, write_text
+from fakes.texts import WordTokenizer, by_noun, made_up_documents, write_text
 from refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
@@ -166,7 +166,7 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from data_fakes import WordTokenizer
+from fakes.texts import WordTokenizer
 from lmtransfer.data.store import tokenising
 from lmtransfer.data.store.cache import prepare
 from lmtransfer.data.corpora.corpus import FileCorpus
@@ -185,7 +185,7 @@ if __name__ == "__main__":
 
 def child(tmp_path: Path, text: Path, workers: int) -> subprocess.Popen[bytes]:
     script = tmp_path / "child.py"
-    values = {"tests": str(Path(__file__).parent), "path": str(text), "cache": str(tmp_path / "cache")}
+    values = {"tests": str(Path(__file__).parents[1]), "path": str(text), "cache": str(tmp_path / "cache")}
     script.write_text(_CHILD.format(**values, workers=workers))
     return subprocess.Popen([sys.executable, str(script)], start_new_session=True)
 

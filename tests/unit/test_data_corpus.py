@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_fakes import by_noun, made_up_documents, write_text
+from fakes.texts import by_noun, made_up_documents, write_text
 from refusals import refuses
 
 from lmtransfer.data.corpora import corpus as corpus_module

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from data_fakes import by_noun
+from fakes.texts import by_noun
 from refusals import refuses
 
 from lmtransfer.data.documents import Notes

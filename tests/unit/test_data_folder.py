@@ -7,7 +7,7 @@ from typing import Any
 
 import datasets
 import pytest
-from data_fakes import by_noun
+from fakes.texts import by_noun
 from omegaconf import OmegaConf
 from refusals import refuses
 

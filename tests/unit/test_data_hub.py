@@ -8,8 +8,8 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_fakes import by_noun
 from datasets.arrow_writer import ArrowWriter
+from fakes.texts import by_noun
 from refusals import refuses
 
 from lmtransfer.data.corpora.hub import HubCorpus

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from data_fakes import made_up_documents, write_text
+from fakes.texts import made_up_documents, write_text
 
 from lmtransfer.cli import main
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_fakes import by_noun
+from fakes.texts import by_noun
 from refusals import refuses
 
 from lmtransfer.data.corpora import readers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fakes import write_store
+from fakes.texts import write_store
 from refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from data_fakes import made_up_documents, write_text
+from fakes.texts import made_up_documents, write_text
 from saved_encoder import load_encoder
 
 from lmtransfer.cli import main

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from head_fakes import table
-from task_fakes import bert
+from fakes.heads import table
+from fakes.tasks import bert
 
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_offsets
 from lmtransfer.tasks.heads import (

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import published_toys as toys
 import pytest
 import torch
+from fakes import published_tokenizers as toys
 from refusals import refuses
 from torch import nn
 

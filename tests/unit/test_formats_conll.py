@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from data_fakes import by_noun
+from fakes.texts import by_noun
 from refusals import refuses
 
 from lmtransfer.data.documents import Notes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objective_fakes import bert, electra, modern
+from fakes.objectives import bert, electra, modern
 from refusals import refuses
 
 from lmtransfer.data.batch import pack

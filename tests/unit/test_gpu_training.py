@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
+from fakes.training import trainer_of
 from gpu_device import gpu
-from objective_fakes import NumberTokenizer, bert, random_documents, store_of
-from training_toys import trainer_of
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream

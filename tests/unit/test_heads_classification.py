@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from head_fakes import asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
+from fakes.heads import asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 from torch.nn import functional
 

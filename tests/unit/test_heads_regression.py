@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from head_fakes import asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
+from fakes.heads import asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 
 from lmtransfer.transfer.heads.sequences import RegressionHead

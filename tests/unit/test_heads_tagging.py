@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from head_fakes import Rows, asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
+from fakes.heads import Rows, asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 
 from lmtransfer.transfer.heads.base import Pieces

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_fakes import made_up_documents, write_text
-from objective_fakes import NumberTokenizer, bert, random_documents, store_of
+from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
+from fakes.texts import made_up_documents, write_text
 from rich.console import Console
 
 from lmtransfer.cli import main

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import random_documents, store_of
+from fakes.objectives import random_documents, store_of
+from fakes.tasks import labels_head, random_examples
 from objective_table import NAMES, built
 from refusals import refuses
-from task_fakes import labels_head, random_examples
 from torch.nn import functional
 
 from lmtransfer.data.store.store import TokenStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reporting_fakes import write_run
+from fakes.runs import write_run
 
 from lmtransfer.inspection import kept_texts
 from lmtransfer.inspection.kept_texts import TaskTexts

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.training import trainer_of
 from refusals import refuses
-from training_toys import trainer_of
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_fakes import WordTokenizer, made_up_documents, write_text
-from objective_fakes import NumberTokenizer, bert, store_of
+from fakes.objectives import NumberTokenizer, bert, store_of
+from fakes.texts import WordTokenizer, made_up_documents, write_text
 from omegaconf import OmegaConf
 from refusals import refuses
 

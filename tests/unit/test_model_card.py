@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from reporting_fakes import pretraining, transfer
+from fakes.runs import pretraining, transfer
 
 from lmtransfer.export.model_card import Card, metadata, write_card
 from lmtransfer.export.seen_by_transformers import auto_class, pipeline_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from fakes.tasks import bert
 from refusals import refuses
-from task_fakes import bert
 from torch import nn
 
 from lmtransfer.data.batch import pack

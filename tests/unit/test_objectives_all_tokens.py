@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, electra, random_documents, store_of
+from fakes.objectives import NumberTokenizer, electra, random_documents, store_of
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack

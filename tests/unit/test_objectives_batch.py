@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, random_documents, store_of
 from objective_table import CONF, MEANT_FOR, NAMES, built
 
 from lmtransfer.objectives.base import Objective

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, bert, electra, random_documents, store_of
+from fakes.objectives import NumberTokenizer, bert, electra, random_documents, store_of
 from refusals import refuses
 
 from lmtransfer.data.batch import pack

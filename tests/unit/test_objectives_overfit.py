@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from objective_fakes import random_documents, store_of
+from fakes.objectives import random_documents, store_of
 from objective_table import MEANT_FOR, NAMES, built, meant
 
 #: Further models, by the objective that they learn.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, bert, electra, modern, random_documents, store_of
+from fakes.objectives import NumberTokenizer, bert, electra, modern, random_documents, store_of
 from refusals import refuses
 from torch import nn
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, electra, modern, random_documents, store_of
+from fakes.objectives import NumberTokenizer, electra, modern, random_documents, store_of
 from torch import nn
 
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, bert, gpt, random_documents, store_of
+from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
 from refusals import refuses
 
 from lmtransfer.data.batch import pack

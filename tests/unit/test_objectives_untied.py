@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, bert, gpt, random_documents, store_of
+from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
 
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from objective_fakes import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs

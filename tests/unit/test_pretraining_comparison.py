@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reporting_fakes import transfer, write_run
+from fakes.runs import transfer, write_run
 
 from lmtransfer.cli import main
 from lmtransfer.reporting.comparison.comparison import Comparison

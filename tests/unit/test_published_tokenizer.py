@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import published_toys as toys
 import pytest
 import tokenizers
+from fakes import published_tokenizers as toys
 from refusals import refuses
 
 from lmtransfer.data.store.tokenising import _encode

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from head_fakes import table
+from fakes.heads import table
 from refusals import refuses
 
 from lmtransfer.data.files import find_file, open_binary

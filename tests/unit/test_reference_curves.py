@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.runs import write_run
 from omegaconf import OmegaConf
-from reporting_fakes import write_run
 
 from lmtransfer.config.composing import composed
 from lmtransfer.reporting.figures.loss_curves import loss_figures

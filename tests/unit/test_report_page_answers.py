@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.runs import transfer
 from html_pages import Element, parsed
-from reporting_fakes import transfer
 
 from lmtransfer.kept_predictions.file import write_predictions
 from lmtransfer.kept_predictions.scored import Kept, Ratio, ScoredExamples, scored_examples

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
+from fakes.runs import pretraining, transfer
 from html_pages import Element, parsed
-from reporting_fakes import pretraining, transfer
 
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page import document

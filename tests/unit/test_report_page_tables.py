@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes.runs import pretraining, transfer, write_run
 from html_pages import Element, columns, parsed
-from reporting_fakes import pretraining, transfer, write_run
 
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.table import Cell, Group, Heading, Line, Table, mark_of, plain_table

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from reporting_fakes import MODEL, pretraining, transfer, write_run
+from fakes.runs import MODEL, pretraining, transfer, write_run
 
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.render.answer import answer

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from fakes.runs import pretraining, transfer, write_run
 from refusals import refuses
-from reporting_fakes import pretraining, transfer, write_run
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.runs.collect import RUN_FILES, collect, read_run

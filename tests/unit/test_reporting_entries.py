@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from reporting_fakes import loss_lines, pretraining, transfer, write_run
+from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.render.answer import answer, comparison
 from lmtransfer.reporting.runs import scores

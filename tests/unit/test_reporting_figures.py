@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 import yaml
-from reporting_fakes import loss_lines, pretraining, transfer, write_run
+from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.figures.all_figures import draw_figures
 from lmtransfer.reporting.figures.detection_curves import detection_curves

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from fakes.runs import pretraining, transfer
 from html_pages import columns, parsed
-from reporting_fakes import pretraining, transfer
 
 from lmtransfer.cli import main
 

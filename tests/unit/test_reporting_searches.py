@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from reporting_fakes import transfer
+from fakes.runs import transfer
 
 from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.runs.collect import collect

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.runs import loss_lines, pretraining, task_lines, transfer, write_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from reporting_fakes import loss_lines, pretraining, task_lines, transfer, write_run
 
 from lmtransfer.reporting.figures.all_figures import draw_figures
 from lmtransfer.reporting.figures.layer_bars import draw_layer_weights

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from reporting_fakes import pretraining, transfer
+from fakes.runs import pretraining, transfer
 
 from lmtransfer.reporting.render.cells import sweep_cells, sweep_headings
 from lmtransfer.reporting.render.markdown import sweep_markdown

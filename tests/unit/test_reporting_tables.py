@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from reporting_fakes import pretraining, transfer, write_run
+from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
 from lmtransfer.reporting.render.markdown import markdown_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from objective_fakes import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.objectives.rows import full_sentences
 from lmtransfer.objectives.rows.full_sentences import FullSentences

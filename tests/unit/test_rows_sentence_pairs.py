@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from objective_fakes import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, random_documents, store_of
 from refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fakes import write_store
-from objective_fakes import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.texts import write_store
 from refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, backward_elmo, bert, elmo, gpt
+from fakes.objectives import NumberTokenizer, backward_elmo, bert, elmo, gpt
 from peer_tensors import heads_to_ours, to_ours
 from refusals import refuses
 

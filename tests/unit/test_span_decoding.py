@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from head_fakes import table
+from fakes.heads import table
 
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, gpt
+from fakes.objectives import NumberTokenizer, gpt
 
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.transformer_xl import TransformerXlEncoder

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.runs import pretraining, transfer
 from omegaconf import OmegaConf
 from refusals import refuses
-from reporting_fakes import pretraining, transfer
 from rich.console import Console
 
 from lmtransfer.cli import main
@@ -273,3 +274,45 @@ def test_a_signal_is_passed_on_and_the_run_may_save(tmp_path: Path, monkeypatch:
     assert run_apart(["pretrain"], log, Console(quiet=True), heading="a") == 75
     assert log.read_text().split() == ["ready", "saved"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_two_of_the_same_study_do_not_run_at_once(
+    world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = world / "runs/study/tiny"
+    folder.mkdir(parents=True)
+    hold = f"import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path({str(folder)!r})); print(1)"
+    with subprocess.Popen([sys.executable, "-u", "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        started = fake()
+        assert main(["study", "study=tiny"]) == 2
+        other.kill()
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("runs/study/tiny", str(other.pid), "name=", "watch=true")), said
+    assert started == []
+    assert main(["study", "study=tiny"]) == 0  # the lock of a process that died holds nothing
+
+
+MISTAKES = {
+    "twice": ("  a: seed=1\n  a: seed=2\n", ("twice.yaml:6", "a")),
+    "small": ("  a: model=bert_tiny train.steps=1 phases=words_then_masked\n", ("pretrain of a", "train.steps=1")),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_in_a_file_are_answered_before_any_run(
+    name: str, world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipes, names = MISTAKES[name]
+    (world / "mine/study").mkdir(parents=True)
+    shared = "pretrain: {corpus: python_docs}\ntransfers: {probe: {command: probe, task: python_docs}}\n"
+    (world / f"mine/study/{name}.yaml").write_text(f"# @package _global_\n# own\nname: x\nrecipes:\n{recipes}{shared}")
+    started = fake()
+    assert main(["study", "-cd", "mine", f"study={name}"]) == 2
+    said = capsys.readouterr().err
+    assert all(one in said for one in names), said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) <= 3, said
+    assert started == []
+    assert not (world / "runs").exists()

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.runs import pretraining, transfer
 from omegaconf import OmegaConf
 from refusals import refuses
-from reporting_fakes import pretraining, transfer
 from scipy import stats
 
 from lmtransfer.errors import ConfigError, RunDirectoryError

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from reporting_fakes import pretraining
+from fakes.runs import pretraining
 
 from lmtransfer.config.composing import compose_files
 from lmtransfer.errors import Interrupted, MachineError

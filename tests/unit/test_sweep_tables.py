@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reporting_fakes import pretraining, transfer
+from fakes.runs import pretraining, transfer
 from rich.table import Table
 
 from lmtransfer.commands import finetune, pretrain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from task_fakes import WordTokenizer, bert
+from fakes.tasks import WordTokenizer, bert
 
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from head_fakes import table
+from fakes.heads import table
 from omegaconf import OmegaConf
 from refusals import refuses
 

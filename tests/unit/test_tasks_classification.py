@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from head_fakes import table
+from fakes.heads import table
+from fakes.tasks import WordTokenizer
 from refusals import refuses
-from task_fakes import WordTokenizer
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer

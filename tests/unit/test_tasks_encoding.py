@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-from head_fakes import table
+from fakes.heads import table
+from fakes.tasks import WordTokenizer, random_examples
 from refusals import refuses
-from task_fakes import WordTokenizer, random_examples
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples

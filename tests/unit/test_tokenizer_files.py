@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import published_toys as toys
 import pytest
 import tokenizers
+from fakes import published_tokenizers as toys
 from refusals import refuses
 
 from lmtransfer.errors import CheckpointError

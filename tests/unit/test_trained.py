@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fakes.tasks import bert
 from refusals import refuses
-from task_fakes import bert
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, SpanSpec, TaggingSpec

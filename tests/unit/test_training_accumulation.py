@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_toys import FindsLarge, ToyBatch, ToyLearner, rows
+from fakes.training import FindsLarge, ToyBatch, ToyLearner, rows
 
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step

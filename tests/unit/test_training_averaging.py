@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.training import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
 from refusals import refuses
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from training_toys import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
 
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.errors import ConfigError, Interrupted

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.training import Crash, crash_at, files_below
 from refusals import refuses
 from safetensors.torch import save_file
 from torch import nn
-from training_toys import Crash, crash_at, files_below
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import checkpoint as module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from training_toys import ToyStream, toy_trainer
+from fakes.training import ToyStream, toy_trainer
 
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.pretraining.diagnostics import TABLE, block_weights, meaning

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.training import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
 from refusals import refuses
 from torch import nn
-from training_toys import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
 
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from lmtransfer.training.budget import Budget

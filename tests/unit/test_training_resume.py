@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.training import Crash, ToyLearner, crash_at, toy_trainer
 from refusals import refuses
-from training_toys import Crash, ToyLearner, crash_at, toy_trainer
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.resume import check_resumable, resume_conflicts

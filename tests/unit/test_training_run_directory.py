@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from fakes.training import ToyLearner, files_below, toy_trainer
 from refusals import refuses
-from training_toys import ToyLearner, files_below, toy_trainer
 
 from lmtransfer.config.build import component_problems
 from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError

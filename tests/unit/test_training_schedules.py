@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.training import FakeClock, Recorder, ToyLearner, toy_trainer
 from refusals import refuses
-from training_toys import FakeClock, Recorder, ToyLearner, toy_trainer
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.training.budget import Budget

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from head_fakes import asked
+from fakes.heads import asked
+from fakes.tasks import bert, gpt, labels_head, random_examples
 from omegaconf import OmegaConf
-from task_fakes import bert, gpt, labels_head, random_examples
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir

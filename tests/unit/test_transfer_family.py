@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.tasks import bert, gpt, labels_head, random_examples
 from refusals import refuses
-from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
 from torch.nn import functional
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.tasks import bert, gpt, labels_head, random_examples
+from fakes.training import trainer_of
 from refusals import refuses
-from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
-from training_toys import trainer_of
 
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError

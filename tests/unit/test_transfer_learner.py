@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from head_fakes import table
+from fakes.heads import table
+from fakes.tasks import bert, gpt, labels_head, random_examples
 from refusals import refuses
-from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
 from torch.nn import functional
 

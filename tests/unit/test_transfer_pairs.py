@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes.tasks import WordTokenizer, bert, gpt
 from refusals import refuses
-from task_fakes import WordTokenizer, bert, gpt
 from torch import Tensor
 
 from lmtransfer.data.batch import pack

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fakes.tasks import bert, gpt, labels_head, random_examples
 from refusals import refuses
-from task_fakes import bert, gpt, labels_head, random_examples
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from head_fakes import asked
+from fakes.heads import asked
+from fakes.tasks import bert, gpt, labels_head, random_examples
 from refusals import refuses
-from task_fakes import bert, gpt, labels_head, random_examples
 from torch import Tensor
 
 from lmtransfer.config.build import build

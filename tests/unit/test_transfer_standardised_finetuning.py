@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from task_fakes import bert, labels_head, random_examples
+from fakes.tasks import bert, labels_head, random_examples
 from torch import Tensor
 
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from fakes.tasks import bert, labels_head, random_examples
 from refusals import refuses
-from task_fakes import bert, labels_head, random_examples
 
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.weights import load_weights, weights

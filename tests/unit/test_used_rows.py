@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from task_fakes import bert, labels_head, random_examples
+from fakes.tasks import bert, labels_head, random_examples
 from torch import nn
 
 from lmtransfer.tasks.source import TaskSource

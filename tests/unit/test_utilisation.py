@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, electra, elmo, gpt, modern, random_documents, store_of
+from fakes.objectives import NumberTokenizer, electra, elmo, gpt, modern, random_documents, store_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 

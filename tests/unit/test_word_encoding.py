@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from head_fakes import table
+from fakes.heads import table
 from refusals import refuses
 
 from lmtransfer.data.documents import Notes

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objective_fakes import NUM_PIECES, NumberTokenizer, bert, random_documents, store_of
+from fakes.objectives import NUM_PIECES, NumberTokenizer, bert, random_documents, store_of
 from refusals import refuses
 from torch import Tensor
 from torch.nn.functional import softplus

@@ -13,7 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
-from training_toys import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fakes.training import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer  # noqa: E402
 
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints

@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from transfer_world import NEGATIVE, OTHER, POSITIVE, make_world
+from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, make_world
 
 SPLITS = {"train": 120, "dev": 40, "test": 30}
 FILES = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from data_fakes import write_store
 
+from fakes.texts import write_store
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.models.base import EncoderOutput, OutputPositions

@@ -1,0 +1,1 @@
+"""Stand-ins for what tests need: texts, tokenizers, encoders, runs, published folders, task files."""
