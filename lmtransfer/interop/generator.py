@@ -42,10 +42,10 @@ def joined_generator(
     other_encoder: Mapping[str, Tensor],
     other_head: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], float] | str:
-    """Convert a generator that was read as a separate model to tensors of the objective.
+    """Convert a generator, which was read as a separate model, to tensors of the objective.
 
     Args:
-        generator: the names.
+        generator: names and prefixes of the generator's tensors in the objective.
         model: component node of the encoder.
         encoder: tensors of the encoder, by our names.
         other_model: component node of the generator's encoder.
@@ -53,8 +53,8 @@ def joined_generator(
         other_head: tensors of the generator's head, under ``mlm.``.
 
     Returns:
-        The generator's tensors by our names under ``objectives.``, and its width as a share of the encoder's; or the
-        reason why the generator does not fit the encoder.
+        If the generator fits the encoder: its tensors by our names under ``objectives.``, and its width as a share of
+        the encoder's width. Otherwise: the reason why it does not fit.
     """
     if not any(name.startswith("mlm.") for name in other_head):
         return "it has no mlm head"
@@ -97,7 +97,7 @@ def separate_generator(
     """Split the objective's tensors into those without the generator and, if there is one, the generator.
 
     Args:
-        generator: the names.
+        generator: names and prefixes of the generator's tensors in the objective.
         own: tensors of the objective, under its name.
         encoder: tensors of the encoder.
         arguments: arguments of the encoder, defaults included.

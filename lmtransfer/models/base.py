@@ -220,7 +220,8 @@ class Encoder(nn.Module):
         Args:
             length: largest number of tokens in the memory.
             clamp_length: larger distances are treated as this distance; None: no change.
-            same_length: each token sees at most ``length`` tokens.
+            same_length: each token sees at most ``length`` tokens, itself included, so that the last token of a
+                segment has no more context than the first.
 
         Raises:
             ConfigError: the encoder has no memory.

@@ -31,7 +31,7 @@ class PaddedLayout(Layout):
 
     @cached_property
     def dense(self) -> DenseBlocks:
-        """The block."""
+        """The rows as a single dense block, the one of ``block``."""
         slots = Slots((self.block.size * self.block.num_keys,), None)
         return DenseBlocks(slots, slots, (self.block,))
 

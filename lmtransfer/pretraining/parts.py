@@ -88,7 +88,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     averaging(TrainSettings.from_config(cfg.train))
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
-        raise ConfigError([f"{key}=null is not allowed: leave the default, or choose another" for key in nulls])
+        raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])
     without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
     if without:
         choose = "lists no loss; choose an objective (lmtransfer list objectives)"

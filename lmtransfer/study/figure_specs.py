@@ -55,7 +55,7 @@ def figure_specs(
     """
     given = content.get("figures") or {}
     if not isinstance(given, Mapping):
-        problems.append(f"figures={given}: give a mapping of names to {', '.join(_KEYS)}")
+        problems.append(f"figures={given}: must be a mapping of names to some of the keys {', '.join(_KEYS)}")
         return ()
     title = str(content.get("question") or content.get("name"))
     made = [_spec(str(name), node, title, recipes, transfers, problems) for name, node in given.items() if node]
@@ -72,7 +72,7 @@ def _spec(
 ) -> FigureSpec | None:
     where = f"figures.{name}"
     if not isinstance(given, Mapping):
-        problems.append(f"{where}={given}: needs some of the keys {', '.join(_KEYS)}")
+        problems.append(f"{where}={given}: must be a mapping with some of the keys {', '.join(_KEYS)}")
         return None
     unknown = [key for key in given if key not in _KEYS]
     found = [f"{where}.{key}: there is no such key; {hint(key, _KEYS, what='keys')}" for key in unknown]

@@ -16,7 +16,7 @@ from lmtransfer.verdicts.holm import corrected
 _MOST = 6
 #: From here on a number is shortened to three digits, and from there on written with an exponent.
 _MANY, _LARGE = 1e5, 1e11
-DEMONSTRATION = "A demonstration with short runs: no verdicts."
+DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
 
 
 def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = False) -> str:
@@ -95,14 +95,14 @@ def _counts(differences: dict[Place, Difference]) -> str:
     if len(judged) < 2:
         return ""
     parts = [f"{judged.count(verdict)} {verdict}" for verdict in JUDGED if verdict in judged]
-    return f"; of {len(judged)} others, {', '.join(parts)}"
+    return f"; of the {len(judged)} compared with the reference, {', '.join(parts)}"
 
 
 def _controls(line: Line) -> str:
     """At how many places pretraining helped."""
     compared = [entry.difference.verdict for _, entry in line.points if entry.difference is not None]
     judged = [verdict for verdict in compared if verdict in JUDGED]
-    return f"; better than without pretraining at {judged.count('better')} of {len(judged)}" if judged else ""
+    return f"; better than without pretraining in {judged.count('better')} of {len(judged)} cases" if judged else ""
 
 
 def place_text(place: Place) -> str:

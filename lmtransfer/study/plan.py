@@ -89,7 +89,9 @@ def make_plan(cfg: DictConfig) -> Plan:
     content = resolved(cfg)
     for key in ("recipes", "transfers"):
         if not isinstance(content[key], Mapping):
-            problems.append(f"{key}={content[key]}: must be a mapping, such as +{key}.<name>=...; null removes one")
+            problems.append(
+                f"{key}={content[key]}: must be a mapping, such as +{key}.<name>=...; null removes an entry"
+            )
     if problems:
         raise ConfigError(problems)
     name, transfers = _name(content, problems), _transfers(content, problems)
@@ -129,7 +131,7 @@ def _looked_up(cfg: DictConfig) -> list[str]:
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
     return [
-        f"{key}: {text[:60]!r} would be looked up on this machine, but a study holds only plain text: write the value"
+        f"{key}: {text[:60]!r} reads a value of this machine, but a study may contain only plain text: write the value"
         for name in ("name", "only", "recipes", "pretrain", "transfers")
         for key, text in texts(content.get(name), name)
         if _LOOK_UP.search(text)
@@ -200,7 +202,7 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         if given is None:
             continue
         if not isinstance(given, Mapping):
-            problems.append(f"{where}={given}: must be a mapping with keys out of {', '.join(_SETTINGS)}")
+            problems.append(f"{where}={given}: must be a mapping with some of the keys {', '.join(_SETTINGS)}")
             continue
         problems += [
             f"{where}.{key}: there is no such key; {hint(key, _SETTINGS, what='keys')}"
@@ -213,7 +215,9 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         if command not in _COMMANDS:
             problems.append(f"{where}.command={command}: must be one of {', '.join(_COMMANDS)}")
         if name == PRETRAIN or not _NAME.fullmatch(str(name)):
-            problems.append(f"{where}: a transfer needs another name, of letters, digits, '_', '-' and '.' only")
+            problems.append(
+                f"{where}: the name may have only letters, digits, '_', '-' and '.', and must not be pretrain"
+            )
         keys = {"task": "task", "num_train": "task.num_train", "split": "split", "seeds": "seeds", "control": "control"}
         overrides = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
         found[str(name)] = (

@@ -104,7 +104,7 @@ def _heaviest(mix: LayerWeights) -> str:
     if len(mix.seeds) < 2:
         return f"{text} (one seed)."
     agree = sum(max(range(len(seed)), key=lambda layer: seed[layer]) == top for seed in mix.seeds)
-    return f"{text}, in {agree} of {len(mix.seeds)} seeds; equal weights are {1 / len(mix.weights):.2f}."
+    return f"{text}, in {agree} of {len(mix.seeds)} seeds; equal weights would be {1 / len(mix.weights):.2f}."
 
 
 def _section(spec: FigureSpec, plan: Plan, figure: SavedFigure, sentence: str) -> Section:

@@ -93,7 +93,7 @@ def launcher_stopped(plan: Plan, error: BaseException, folder: Path) -> Lmtransf
     logs = f"; the logs of the jobs are in {folder}" if _has_jobs(folder) else ""
     again = "finished points are kept, and the same command continues the sweep"
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted(f"interrupted{logs}. Jobs that were submitted go on (scancel ends them); {again}")
+        return Interrupted(f"interrupted{logs}. Submitted jobs continue (scancel ends them); {again}")
     return MachineError(f"hydra/launcher={plan.launcher}: {said}{logs}; {again}")
 
 

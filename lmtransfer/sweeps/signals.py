@@ -33,13 +33,14 @@ def stop(folder: Path) -> None:
 
 @contextmanager
 def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
-    """Inside the block a signal ends the running points, and this process waits for them; the next signal ends it.
+    """Inside the block, the first signal is passed on to the running points, and this process waits for them.
 
-    Nothing changes where the points run in this process or on other machines.
+    The points save and end, and no other point begins. A second signal ends this process at once. If the points run in
+    this process or on other machines, signals are handled as without this block.
 
     Args:
         plan: the plan of the sweep.
-        folder: its exchange folder.
+        folder: the folder through which the processes of the sweep exchange files.
     """
     before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
     first: list[float] = []

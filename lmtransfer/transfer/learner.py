@@ -24,14 +24,15 @@ from lmtransfer.transfer.standardising import Standardising
 
 
 class TaskLearner(Learner):
-    """Encoder, reading, composition and head.
+    """Runs the modules of a task in this order: encoder, reading, composition, head.
 
-    A frozen encoder is run under ``no_grad``. Its features of an example never change, so a batch can carry them
-    (``TaskBatch.features``). Then only the trained modules are computed: see ``fixed`` and ``head_of``.
+    A frozen encoder is run under ``no_grad``. Its features of an example never change, so a batch can contain them
+    (``TaskBatch.features``). Then only the trained modules are run. ``fixed`` computes the features, and ``head_of``
+    computes the logits from them.
 
     Args:
         encoder: the encoder.
-        reading: reads the layers.
+        reading: makes one vector per token from the encoder's layers, such as the last layer or a scalar mix.
         composition: turns tokens into the head's input: one vector per sequence, or one per token.
         head: turns its input, (B, E) or (T, E), into logits.
         freezing: decides which parameters of the encoder are trained.

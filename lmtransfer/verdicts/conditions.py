@@ -77,7 +77,7 @@ class Condition:
         if not self.scores:
             raise ValueError("a condition needs at least one score")
         if len({(score.pretraining, score.seed) for score in self.scores}) < len(self.scores):
-            raise ValueError("two scores of one pretraining and one seed")
+            raise ValueError("two scores have the same pretraining and the same seed: give each training run once")
         if self.examples is not None and len(self.examples.scores) != len(self.scores):
             raise ValueError(f"examples of {len(self.examples.scores)} scores for {len(self.scores)}")
 

@@ -42,6 +42,17 @@ def shipped(name: str, **changes: Any) -> Tagging:
     return build(OmegaConf.merge(node, changes), data_root=os.environ.get("LMTRANSFER_DATA"))
 
 
+def test_files_of_ones_own_are_named_by_split(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text(TRAIN, encoding="utf-8")
+    files = {"train": None, "dev": "b.conll", "test": None}
+    (tmp_path / "b.conll").write_text(TRAIN, encoding="utf-8")
+    found = Tagging(name="own", scheme="words", files=files, train="a.conll", data_root=str(tmp_path))
+    assert set(found.splits) == {"train", "dev"}
+    assert found.examples("train") == [
+        TaggedExample(f"train:{place}", one.words, one.tags) for place, one in enumerate(found.examples("dev"))
+    ]
+
+
 def test_labels_are_found_in_the_training_file(tmp_path: Path) -> None:
     found = task(tmp_path)
     assert isinstance(found, Task)

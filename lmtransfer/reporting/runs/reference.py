@@ -121,8 +121,8 @@ def is_normal(
     many = f"{len(known)} reference runs" if len(known) > 1 else "the reference run"
     reach = f"{low:.2f} to {high:.2f}" if len(known) > 1 else f"{low:.2f}"
     return (
-        f"after {count(tokens)} tokens its loss is {mine:.2f} nats below the unigram entropy, which is {verdict}: "
-        f"{many} of this recipe ({texts}) had {reach} there"
+        f"after {count(tokens)} tokens its loss is {verdict}: it is {mine:.2f} nats below the unigram entropy, and "
+        f"{many} of this recipe ({texts}) had a distance of {reach} there"
     )
 
 

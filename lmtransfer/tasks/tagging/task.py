@@ -45,6 +45,9 @@ class Tagging(Task):
             files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO.
         labels: the tags in order; null: those of the training file, sorted, ``O`` first.
         files: file of each split, such as ``{train: wnut17/train.conll}``.
+        train: file of the training split, instead of ``files``.
+        dev: file of the development split, instead of ``files``.
+        test: file of the test split, instead of ``files``.
         file_format: ``conll`` (columns, a blank line between sentences), ``conllu`` or ``jsonl``.
         word_column: conll: number of the word's column from 1, null: 1; jsonl: field of the words, null: ``words``.
         tag_column: conll: number of the tag's column, null: 2; jsonl: field of the tags, null: ``tags``; conllu:
@@ -76,6 +79,9 @@ class Tagging(Task):
         scheme: Scheme,
         labels: Sequence[str] | None = None,
         files: Mapping[str, str | None] | None = None,
+        train: str | None = None,
+        dev: str | None = None,
+        test: str | None = None,
         file_format: FileFormat = "conll",
         word_column: int | str | None = None,
         tag_column: int | str | None = None,
@@ -92,8 +98,9 @@ class Tagging(Task):
         self.scheme: Scheme = scheme
         self.main_metric = "accuracy" if scheme == "words" else "f1"
         self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
+        named = {split: given for split, given in {"train": train, "dev": dev, "test": test}.items() if given}
         self.files = TaggedFiles(
-            LocatedFiles(files=files or {}, data_root=data_root, task=name),
+            LocatedFiles(files={**(files or {}), **named}, data_root=data_root, task=name),
             file_format=file_format,
             word_column=word_column,
             tag_column=tag_column,

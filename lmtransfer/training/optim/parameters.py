@@ -59,10 +59,10 @@ def _hidden_linears(learner: nn.Module) -> set[int]:
 
 
 def classify(learner: nn.Module) -> list[NamedParameter]:
-    """Every trainable parameter once, in the order of ``named_parameters()``.
+    """List every trainable parameter once with its kind, in the order of ``named_parameters()``.
 
-    The matrices of a head are not of kind ``hidden``. Matrices in the blocks of every encoder are, also of ELECTRA's
-    generator.
+    The kinds are described at ``NamedParameter``. The linear matrices in the blocks of every encoder are of kind
+    ``hidden``, also those of ELECTRA's generator. The matrices of a head are not.
     """
     hidden = _hidden_linears(learner)
     encoders = [module for module in learner.modules() if isinstance(module, HasBlocks)]
