@@ -111,7 +111,7 @@ CASES: dict[str, Case] = {
     "tsv.not_utf8": texts(HEADER + ROWS + b"good\tcaf\xe9\n", "a.tsv:42", "UTF-8"),
     "tsv.utf16": texts((HEADER + ROWS).decode().encode("utf-16"), "a.tsv:1", "UTF-16"),
     "tsv.nul": texts(HEADER + b"\0" * 64 + b"\t" + b"\0" * 64 + b"\n", "a.tsv"),
-    "tsv.binary": texts(b"\x7fELF\x02\x01\n" + bytes(range(256)) * 10, "binary"),
+    "tsv.binary": texts(b"\x7fELF\x02\x01\n" + bytes(range(256)) * 10, "a.tsv", "program"),
     "tsv.old_mac": texts((HEADER + ROWS).replace(b"\n", b"\r"), "a.tsv:1"),
     "tsv.id_twice": texts(
         b"id\tlabel\ttext\n1\tgood\ta\n1\tbad\tb\n", "a.tsv:3", "'1'", "a.tsv:2", more=("task.id_column=id",)

@@ -120,7 +120,8 @@ def test_transformers_has_the_folded_head_and_no_two_layers(world: Path, capsys:
     capsys.readouterr()
     assert lmtransfer("export", "run=runs/finetune/both", "format=transformers", "to=other") == 2
     said = capsys.readouterr().err
-    assert "transfer.layers=[0,last], and published heads read the last layer" in " ".join(said.split())
+    for name in ("runs/finetune/both", "transfer.layers=[0,last]", "transfer.layers=last"):
+        assert name in said
     assert not Path("other").exists()
 
 
