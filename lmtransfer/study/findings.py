@@ -74,10 +74,12 @@ def _sentence(spec: FigureSpec, line: Line, differences: dict[Place, Difference]
     best = (max if higher else min)(means, key=lambda place: means[place])
     unit, points = (" %", " points") if in_percent(line.metric) else ("", "")
     value = f"{shown(means[best], line.metric)}{unit}"
+    control = dict(line.points)[best].control
+    beside = "" if control is None else f" ({shown(control.mean, line.metric)}{unit} without pretraining)"
     if len(means) == 1:
-        return f"{line.label}: {line.metric} {value} at {place_text(best)}."
+        return f"{line.label}: {line.metric} {value} at {place_text(best)}{beside}."
     reference = _reference(spec, line)
-    text = f"{line.label}: the best {line.metric} is {value} at {place_text(best)}"
+    text = f"{line.label}: the best {line.metric} is {value} at {place_text(best)}{beside}"
     judged = differences.get(best)
     if best == reference:
         text += ", the reference itself"

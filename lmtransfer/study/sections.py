@@ -73,7 +73,7 @@ def _series(lines: Sequence[Line], *, with_controls: bool) -> list[Series]:
     for line in lines if with_controls and len(lines) <= _MOST_WITH_CONTROLS else ():
         controls = tuple((place, entry.control) for place, entry in line.points if entry.control is not None)
         if controls:
-            label = "without pretraining" if len(lines) == 1 else f"{line.label}, without pretraining"
+            label = "without pretraining" if len(lines) == 1 else f"{line.label}, control"
             series.append(Series(label, controls, is_control=True))
     return series
 
