@@ -48,7 +48,8 @@ def main() -> None:
     began, failed = time.monotonic(), []
     for words in commands(full=given.full):
         failed += _run([*words, f"output_root={root}"])
-    failed += _run(["report", str(root / "study"), f"to={root / 'report'}", "title=Lectures"])
+    judged = [] if given.full else ["verdicts=false"]
+    failed += _run(["report", str(root / "study"), f"to={root / 'report'}", "title=Lectures", *judged])
     print(f"\nThat took {(time.monotonic() - began) / 60:.1f} minutes. The report is {root}/report/report.html.")
     if failed:
         sys.exit("\n".join(["these commands failed; the same command again goes on with them:", *failed]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -35,6 +36,8 @@ def run(cfg: DictConfig) -> Path:
     given = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
     roots = [Path(str(root)).expanduser() for root in given]
     entries = make_entries(collect(*roots))
+    if not cfg.verdicts:
+        entries = [replace(entry, difference=None, without_control="") for entry in entries]
     sweeps = find_sweeps(entries)
     folder = Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
     if cfg.to is not None:

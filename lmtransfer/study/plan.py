@@ -95,7 +95,7 @@ def make_plan(cfg: DictConfig) -> Plan:
     if problems:
         raise ConfigError(problems)
     name, transfers = _name(content, problems), _transfers(content, problems)
-    recipes = _recipes(content, transfers, problems)
+    recipes = _recipes(content, problems)
     shared = _shared(content, problems)
     figures = figure_specs(content, list(content["recipes"]), list(transfers), problems)
     if problems:
@@ -145,9 +145,7 @@ def _name(content: Mapping[str, Any], problems: list[str]) -> str:
     return name
 
 
-def _recipes(
-    content: Mapping[str, Any], transfers: Mapping[str, Any], problems: list[str]
-) -> dict[str, dict[str, list[str]]]:
+def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, list[str]]]:
     """The overrides of each recipe, by stage."""
     found: dict[str, dict[str, list[str]]] = {}
     for recipe, given in content["recipes"].items():
@@ -157,7 +155,7 @@ def _recipes(
         if not _NAME.fullmatch(recipe):
             problems.append(f"{where}: the name of a recipe may have only letters, digits, '_', '-' and '.'")
         by_stage = given if isinstance(given, Mapping) else {PRETRAIN: given}
-        stages = [PRETRAIN, *transfers]
+        stages = [PRETRAIN, *content["transfers"]]  # also those that null removes
         problems += [
             f"{where}.{stage}: there is no such stage; {hint(stage, stages, what='stages')}"
             for stage in by_stage

@@ -79,6 +79,8 @@ def test_the_words_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {job.key: job.run for job in plan.jobs}["few of small"] == folder / "finetune/small-few"
     assert make_plan(config(only=["other"])).recipes == ("other",)
     assert make_plan(config(recipes={"small": None})).recipes == ("other",)
+    fewer = make_plan(config(transfers={"few": None})).jobs  # with what a recipe sets for it
+    assert {job.stage for job in fewer} == {"pretrain", "probe"}
 
 
 def test_every_mistake_in_a_study_is_named() -> None:

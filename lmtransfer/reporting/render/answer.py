@@ -30,6 +30,8 @@ def _helped(entries: Sequence[Entry]) -> str:
     """A sentence on whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
+        if any(entry.control is not None for entry in entries):
+            return "A demonstration: these runs are too short for a verdict on pretraining."
         if any(entry.without_control for entry in entries):
             return "It is not known whether pretraining helped: no control differs from its run in the weights alone."
         if any(entry.score is not None and not entry.is_pretraining for entry in entries):
