@@ -10,10 +10,12 @@ command again goes on where the last one stopped; pretraining that studies share
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 #: The studies of the demonstration, with what is cut from them to fit into an hour.
 SHORT = {
@@ -50,9 +52,20 @@ def main() -> None:
         failed += _run([*words, f"output_root={root}"])
     judged = [] if given.full else ["verdicts=false"]
     failed += _run(["report", str(root / "study"), f"to={root / 'report'}", "title=Lectures", *judged])
+    (root / "lectures.json").write_text(json.dumps(results(root / "study"), indent=1) + "\n", encoding="utf-8")
     print(f"\nThat took {(time.monotonic() - began) / 60:.1f} minutes. The report is {root}/report/report.html.")
     if failed:
         sys.exit("\n".join(["these commands failed; the same command again goes on with them:", *failed]))
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """The questions, sentences and tables of all studies in a folder, by name."""
+    found = {}
+    for path in sorted(folder.glob("*/sections.json")):
+        name = path.parent.name
+        rows = json.loads((path.parent / f"{name}.json").read_text(encoding="utf-8"))
+        found[name] = {"sections": json.loads(path.read_text(encoding="utf-8")), "rows": rows}
+    return found
 
 
 def _run(words: list[str]) -> list[str]:

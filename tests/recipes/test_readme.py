@@ -177,7 +177,7 @@ def test_the_commands_about_published_models_run(world: Path, capsys: pytest.Cap
         assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
         ran.append(words[0])
     assert ran[:4] == ["import", "finetune", "pretrain", "export"]
-    for made in ("import/bert", "finetune/bert-sst2", "pretrain/mine"):
+    for made in ("import/bert", "finetune/bert-sst2", "pretrain/bert-adapted"):
         assert (world / "runs" / made / "result.json").is_file(), made
     assert (world / "bert-sst2-hf/model.safetensors").is_file()
 
