@@ -141,7 +141,7 @@ class Course:
         """FLOP of the whole training, once it is finished; None with several phases and for static word vectors."""
         if len(self.phases) > 1 or isinstance(self.parts[0].encoder, TokenVectors):
             return None
-        return pretraining_flops(self.data[0], self.learner) * self.state.tokens
+        return pretraining_flops(self.data[0], self.learner) * self.state.tokens or None
 
     def _node(self, key: str) -> Any:
         return OmegaConf.select(self.cfg, key)

@@ -10,7 +10,7 @@ from typing import Any
 _PERCENT = re.compile(r"(?:.*[/_])?(?:accuracy|f1|precision|recall|exact|heq_[qd]|unanswerable)")
 
 #: (upper bound of the value, factor, letter)
-_COUNT_UNITS = ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G"))
+_COUNT_UNITS = ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (math.inf, 1e12, "T"))
 
 
 def in_percent(metric: str) -> bool:
@@ -31,7 +31,7 @@ def shown_difference(value: float, metric: str) -> str:
 
 
 def count(value: float) -> str:
-    """A count with a suffix for thousands: ``950``, ``13.1k``, ``3.2M``, ``1.2G``."""
+    """A count with a suffix for thousands: ``950``, ``13.1k``, ``3.2M``, ``1.2G``, ``5.9T``."""
     factor, unit = next((factor, unit) for limit, factor, unit in _COUNT_UNITS if abs(value) < 0.9995 * limit)
     scaled = value / factor
     return f"{scaled:.0f}{unit}" if not unit or abs(scaled) >= 100 else f"{scaled:.1f}{unit}"
