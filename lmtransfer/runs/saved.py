@@ -17,6 +17,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own
+from lmtransfer.system.mappings import value_at
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.checkpoint import STATE
@@ -72,9 +73,7 @@ class SavedRun:
         Raises:
             RunDirectoryError: there is no such node, or it cannot be built; the message gives file and field.
         """
-        node: Any = self.config
-        for part in key.split("."):
-            node = node.get(part) if isinstance(node, Mapping) else None
+        node = value_at(self.config, key)
         source = self.directory.config_path
         if not is_component(node):
             raise RunDirectoryError(f"{source}: {key} is {shown(node)}, but must be a component (a node with _target_)")

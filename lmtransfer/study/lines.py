@@ -10,6 +10,7 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.table import StudyRow
+from lmtransfer.system.mappings import value_at
 
 Place = float | str
 
@@ -65,23 +66,13 @@ def _place(x: str, row: StudyRow, transfer: str, entry: Entry) -> Place | None:
         size = number(entry.run.result.get("num_train")) if entry.num_train is None else float(entry.num_train)
         return size
     if x == "layer":
-        return _plain(_at(entry.run.config, "transfer.layers"))
+        return _plain(value_at(entry.run.config, "transfer.layers"))
     if x in _OF_PRETRAINING:
         return None if row.pretraining is None else getattr(row.pretraining, _OF_PRETRAINING[x])
     if x == "flops":
         return None if row.pretraining is None else number(row.pretraining.run.result.get("flops"))
-    pretrained = None if row.pretraining is None else _at(row.pretraining.run.config, x)
-    return _plain(_at(entry.run.config, x) if pretrained is None else pretrained)
-
-
-def _at(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None if there is none."""
-    node: Any = config
-    for part in key.split("."):
-        if not isinstance(node, Mapping):
-            return None
-        node = node.get(part)
-    return node
+    pretrained = None if row.pretraining is None else value_at(row.pretraining.run.config, x)
+    return _plain(value_at(entry.run.config, x) if pretrained is None else pretrained)
 
 
 def _plain(value: Any) -> Place | None:

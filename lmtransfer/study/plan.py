@@ -26,6 +26,17 @@ _NAME = re.compile(r"[\w.-]+")
 _LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the commands that are started
 
 
+def job_key(stage: str, recipe: str) -> str:
+    """The name of a job, such as ``pretrain of bert``."""
+    return f"{stage} of {recipe}"
+
+
+def stage_and_recipe(key: str) -> tuple[str, str]:
+    """The parts of the name of a job."""
+    stage, _, recipe = key.partition(" of ")
+    return stage, recipe
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One run of a study.
@@ -48,8 +59,8 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The name of the job, such as ``pretrain of bert``."""
-        return f"{self.stage} of {self.recipe}"
+        """The name of the job."""
+        return job_key(self.stage, self.recipe)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from lmtransfer.reporting.runs.collect import COMMANDS
 from lmtransfer.runs.lock import LOCK
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.ledger import read_ledger
-from lmtransfer.study.plan import PRETRAIN
+from lmtransfer.study.plan import PRETRAIN, job_key, stage_and_recipe
 from lmtransfer.study.process import last_words
 
 State = Literal["finished", "running", "failed", "interrupted", "waiting"]
@@ -60,7 +60,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
     ledger = read_ledger(folder) if folder.is_dir() else {}
     if not ledger:
         raise RunDirectoryError(f"{folder} is not the folder of a study: it has no study.json with runs")
-    jobs = [_job(folder, *_split(key), overrides) for key, overrides in ledger.items()]
+    jobs = [_job(folder, *stage_and_recipe(key), overrides) for key, overrides in ledger.items()]
     failed = {job.recipe for job in jobs if job.stage == PRETRAIN and job.state == "failed"}
     jobs = [
         replace(job, state="failed", note="its pretraining failed")
@@ -74,7 +74,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
             taken.setdefault(job.stage, []).append(job.seconds)
     budgets = {key: _budget(overrides) for key, overrides in ledger.items()}
     expected = [
-        budgets[f"{job.stage} of {job.recipe}"]
+        budgets[job_key(job.stage, job.recipe)]
         or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
         for job in jobs
     ]
@@ -85,11 +85,6 @@ def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
     """The expected seconds until the last run ends, one after the other; None if a run's duration is not known."""
     left = [job.left for job in jobs if job.state in ("running", "waiting", "interrupted")]
     return None if None in left else sum(one for one in left if one is not None)
-
-
-def _split(key: str) -> tuple[str, str]:
-    stage, _, recipe = key.partition(" of ")
-    return stage, recipe
 
 
 def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> JobProgress:

@@ -9,7 +9,7 @@ from pathlib import Path
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.ledger import read_ledger
-from lmtransfer.study.plan import PRETRAIN, Job, Plan
+from lmtransfer.study.plan import PRETRAIN, Job, Plan, stage_and_recipe
 
 #: Overrides that say where a run is, and not what it is.
 _PLACES = ("name", "output_root", "resume", "cache_dir")
@@ -40,7 +40,7 @@ def _finished(plan: Plan) -> Iterator[tuple[Path, frozenset[str]]]:
         except RunDirectoryError:
             continue
         for key, overrides in ledger.items():
-            stage, _, recipe = key.partition(" of ")
+            stage, recipe = stage_and_recipe(key)
             run = folder / PRETRAIN / recipe
             if stage == PRETRAIN and RunDirectory(run).is_finished:
                 yield run, _content(overrides)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.errors import MachineError
+from lmtransfer.system.mappings import value_at
 
 _ROOM = "free some space there, or choose another place"
 _RIGHTS = "correct its permissions, or choose another place"
@@ -173,15 +174,8 @@ def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
     """What was too large, and which setting to lower."""
     asked = _BYTES.search(str(error))
     more = f" ({int(asked[1]) / 1e9:,.1f} GB more were requested)" if asked else ""
-    sizes = [f"{key}={value}" for key in _SIZES if (value := _value(settings, key)) is not None]
+    sizes = [f"{key}={value}" for key in _SIZES if (value := value_at(settings, key)) is not None]
     of_model = f"; the model has {', '.join(sizes)}" if sizes else ""
     train = settings.get("train")
     lower = "lower train.micro_batch_tokens" if isinstance(train, Mapping) else "process less data at once"
     return f"there is not enough memory{more}{of_model}: choose a smaller model, or {lower}"
-
-
-def _value(settings: Mapping[str, Any], key: str) -> Any:
-    node: Any = settings
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node

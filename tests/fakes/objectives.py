@@ -77,25 +77,27 @@ def store_of(folder: Path, documents: list[list[list[int]]]) -> TokenStore:
     return write_store(folder, documents, vocab_size=96, shard_documents=7)
 
 
+#: A transformer of 2 layers x 16.
+_SMALL: dict[str, object] = {
+    "vocab_size": 96,
+    "dim": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 32,
+    "max_length": 64,
+}
+
+
 def bert(seed: int = 0, **changes: object) -> BertEncoder:
     """A BERT of 2 layers x 16 without dropout."""
     torch.manual_seed(seed)
-    arguments: dict[str, object] = {
-        "vocab_size": 96,
-        "dim": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "hidden_dim": 32,
-        "max_length": 64,
-        "dropout": 0.0,
-    }
-    return BertEncoder(**{**arguments, **changes})  # type: ignore[arg-type]
+    return BertEncoder(**{**_SMALL, "dropout": 0.0, **changes})  # type: ignore[arg-type]
 
 
 def gpt(seed: int = 0) -> GptEncoder:
     """A GPT of the same size."""
     torch.manual_seed(seed)
-    return GptEncoder(vocab_size=96, dim=16, num_layers=2, num_heads=2, hidden_dim=32, max_length=64, dropout=0.0)
+    return GptEncoder(**_SMALL, dropout=0.0)  # type: ignore[arg-type]
 
 
 def elmo(seed: int = 0, **changes: object) -> ElmoSubwordEncoder:
@@ -130,29 +132,10 @@ def backward_elmo(seed: int = 0) -> BackwardElmo:
 def electra(seed: int = 0, **changes: object) -> ElectraEncoder:
     """An ELECTRA of the same size, with embeddings of half its width."""
     torch.manual_seed(seed)
-    arguments: dict[str, object] = {
-        "vocab_size": 96,
-        "embedding_dim": 8,
-        "dim": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "hidden_dim": 32,
-        "max_length": 64,
-        "dropout": 0.0,
-    }
-    return ElectraEncoder(**{**arguments, **changes})  # type: ignore[arg-type]
+    return ElectraEncoder(**{**_SMALL, "embedding_dim": 8, "dropout": 0.0, **changes})  # type: ignore[arg-type]
 
 
 def modern(seed: int = 0, **changes: object) -> ModernEncoder:
     """A modern encoder of the same size, whose second layer sees four tokens to each side."""
     torch.manual_seed(seed)
-    arguments: dict[str, object] = {
-        "vocab_size": 96,
-        "dim": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "hidden_dim": 32,
-        "max_length": 64,
-        "window": 8,
-    }
-    return ModernEncoder(**{**arguments, **changes})  # type: ignore[arg-type]
+    return ModernEncoder(**{**_SMALL, "window": 8, **changes})  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ import numpy as np
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count
+from lmtransfer.system.mappings import value_at
 
 #: The settings in which a run and a reference must agree.
 SETTINGS = (
@@ -83,9 +84,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of ``SETTINGS`` in a run's configuration; the losses by their names."""
     found: dict[str, Any] = {}
     for key in SETTINGS:
-        node: Any = config
-        for part in key.split("."):
-            node = node.get(part) if isinstance(node, Mapping) else None
+        node = value_at(config, key)
         found[key] = sorted(node) if key == "objective.losses" and isinstance(node, Mapping) else node
     return found
 
