@@ -53,6 +53,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
     "embeddings": None,
+    **dict.fromkeys(("corpus.weights", "corpus.max_tokens", "corpus.max_epochs")),
     "transfer.standardise": False,
     "transfer.attention": "auto",
     "transfer.embedding_rate": 1.0,
