@@ -59,11 +59,13 @@ class Corpus(ABC):
         name: short name, part of cache folders and of messages.
         notes: irregularities found by the last (or the running) pass over ``documents()``.
         files: paths of its files; empty if it does not read files.
+        commit: commit of the data set that it streams from the hub; None for all other sources.
     """
 
     name: str
     notes: Notes
     files: Sequence[str] = ()
+    commit: str | None = None
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:

@@ -77,9 +77,9 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
         title=f"parts, sampled {prepared.train.sampling}",
         title_justify="left",
         title_style="bold",
-        caption="sampled: share of the tokens of an epoch; passes: how often an epoch passes over a part; pieces: share "
-        "of the vocabulary that makes up 99.9 % of a part's tokens; own: share of the vocabulary that is more frequent "
-        "in this part than in any other",
+        caption="sampled: share of the tokens of an epoch; passes: how often an epoch passes over a part; pieces: "
+        "share of the vocabulary that makes up 99.9 % of a part's tokens; own: share of the vocabulary that is more "
+        "frequent in this part than in any other",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

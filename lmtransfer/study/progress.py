@@ -74,8 +74,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
             taken.setdefault(job.stage, []).append(job.seconds)
     budgets = {key: _budget(overrides) for key, overrides in ledger.items()}
     expected = [
-        budgets[job_key(job.stage, job.recipe)]
-        or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
+        budgets[job_key(job.stage, job.recipe)] or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
         for job in jobs
     ]
     return [_with_time_left(job, whole) for job, whole in zip(jobs, expected, strict=True)]

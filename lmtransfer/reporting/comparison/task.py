@@ -57,9 +57,7 @@ def _unlike(one: Side, other: Side) -> str:
         ("metric", one.metric, other.metric),
     ):
         if first != second:
-            return (
-                f"no difference: the sides do not have the same {what} ({first or 'none'}, {second or 'none'})"
-            )
+            return f"no difference: the sides do not have the same {what} ({first or 'none'}, {second or 'none'})"
     return ""
 
 

@@ -97,9 +97,7 @@ def references_of(run: Run, part: str) -> list[ReferenceCurve]:
     return [curve for curve in reference_curves() if curve.part == part and dict(curve.settings) == settings]
 
 
-def is_normal(
-    references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None
-) -> str | None:
+def is_normal(references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None) -> str | None:
     """Whether a loss is normal, in words; None if there is nothing to compare it with.
 
     Args:
