@@ -53,6 +53,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
     "embeddings": None,
+    "screening": None,
     **dict.fromkeys(("corpus.weights", "corpus.max_tokens", "corpus.max_epochs")),
     "corpus.shuffle_buffer": 0,
     "transfer.standardise": False,

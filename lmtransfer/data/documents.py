@@ -59,13 +59,11 @@ class Corpus(ABC):
         name: short name, part of cache folders and of messages.
         notes: irregularities found by the last (or the running) pass over ``documents()``.
         files: paths of its files; empty if it does not read files.
-        commit: commit of the data set that it streams from the hub; None for all other sources.
     """
 
     name: str
     notes: Notes
     files: Sequence[str] = ()
-    commit: str | None = None
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
@@ -78,6 +76,11 @@ class Corpus(ABC):
     @abstractmethod
     def is_validation(self, document: Document) -> bool:
         """Whether ``document`` belongs to the validation part; equal texts are always in the same part."""
+
+    @property
+    def commit(self) -> str | None:
+        """Commit of the data set that it streams from the hub; None for all other sources."""
+        return None
 
     def training_lines(self) -> Iterator[str]:
         """The lines of the training documents; a tokenizer is trained on them."""

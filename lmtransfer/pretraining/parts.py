@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import settle_parts
+from lmtransfer.config.in_short import settle_overlap, settle_parts
 from lmtransfer.config.phases import Phase, phases_of, settle_phases
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.target import resolve
@@ -71,6 +71,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         ConfigError: all problems at once.
     """
     settle_parts(cfg)
+    settle_overlap(cfg)
     settle_phases(cfg)
     phases = phases_of(cfg)
     nodes: dict[str, Set[str]] = {
@@ -82,6 +83,8 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         "schedule": set(),
         "tracker": {"folder"},
     }
+    if cfg.get("screening") is not None:
+        nodes["screening"] = {"overlap_with", "cache_dir"}
     if cfg.get("embeddings") is not None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)

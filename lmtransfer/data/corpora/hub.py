@@ -250,13 +250,17 @@ class HubCorpus(BaseCorpus):
             digest.update(f"{source_digest(path, self._memo_folder)}\n".encode())
         return digest.hexdigest()
 
-    @cached_property
+    @property
     def commit(self) -> str | None:
         """The commit of a stream from the hub, 40 hex digits; None for a local folder or a loaded data set.
 
         Raises:
             DataError: there is no such data set, or the hub does not answer.
         """
+        return self._commit
+
+    @cached_property
+    def _commit(self) -> str | None:
         if self.folder or not self.streaming:
             return None
         if self.revision is not None and _COMMIT.fullmatch(self.revision):
