@@ -82,7 +82,7 @@ def settle_overlap(cfg: DictConfig) -> None:
         return
     given = screening.overlap_with
     folders = folders_in_force()
-    named = dict(given) if isinstance(given, DictConfig) else _by_name(given, folders)
+    named = {str(name): given[name] for name in given} if isinstance(given, DictConfig) else _by_name(given, folders)
     problems: list[str] = []
     settled = {name: _evaluation_texts(name, one, folders, problems) for name, one in named.items()}
     if problems:

@@ -59,10 +59,10 @@ def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
         else:
             found[f"{name} {split}"] = [text for example in examples for text in task.texts(example)]
     if not found:
-        reason = next(iter(missing.values()), f"it has only the splits {', '.join(task.splits)}")
-        raise DataError(f"screening.overlap_with: task {name} has no dev or test texts here: {reason}")
-    for split, error in missing.items():
-        print(f"screening: {name} {split} is not searched for: {error}", file=sys.stderr)
+        why = next(iter(missing.values()), f"it has only the splits {', '.join(task.splits)}")
+        raise DataError(f"screening.overlap_with: task {name} has no dev or test texts here: {why}")
+    for split, reason in missing.items():
+        print(f"screening: {name} {split} is not searched for: {reason}", file=sys.stderr)
     return found
 
 
@@ -86,29 +86,24 @@ def notes_on(corpus: Corpus) -> Iterator[str]:
 def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
     """What the screening of a corpus found, with the first documents."""
     screening, found = corpus.screening, corpus.findings
-    left_out = "left out" if screening.action == "drop" else "kept, since screening.action=report"
+    action = "left out" if screening.action == "drop" else "kept (screening=report)"
     table = Table(
         title=f"screening of {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False
     )
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
-    table.add_row("documents", f"{found.documents:,}", f"before screening; {found.words:,} words")
+    table.add_row("documents", f"{found.documents:,}", f"{found.words:,} words")
     if screening.min_jaccard is not None:
-        limit = f"Jaccard {screening.min_jaccard:g} or more, {screening.shingle_words} words a shingle"
-        table.add_row("near-duplicates", f"{found.near_duplicates:,}", f"of earlier documents ({limit})")
-        table.add_row("", f"{found.same_words:,}", "of them with Jaccard 1: the same words, or nearly so")
-        table.add_row("", f"{found.across_split:,}", "of them with one of the two in validation, the other not")
+        limit = f"Jaccard similarity of {screening.shingle_words}-word shingles from {screening.min_jaccard:g}"
+        table.add_row("near-duplicates", f"{found.near_duplicates:,}", f"of earlier documents: {limit}")
+        table.add_row("", f"{found.same_shingles:,}", "with the same shingles")
+        table.add_row("", f"{found.across_split:,}", "with one of the two held out for validation")
     for set_name, overlap in found.overlaps.items():
-        limit = f"{screening.min_overlap:.0%} of the {screening.ngram_words}-word n-grams"
-        table.add_row(
-            set_name,
-            f"{overlap.found:,}",
-            f"of {overlap.searched:,} texts are in {overlap.documents:,} documents ({limit}; "
-            f"{overlap.texts - overlap.searched:,} shorter texts are not searched for)",
-        )
+        short = f"; {overlap.texts - overlap.searched:,} of {overlap.texts:,} texts are too short to search for"
+        table.add_row(set_name, f"{overlap.found:,}", f"texts in {overlap.documents:,} documents{short}")
     share = found.found_words / max(1, found.words)
-    table.add_row("together", f"{found.found:,}", f"documents, {share:.2%} of the words, {left_out}")
+    table.add_row("together", f"{found.found:,}", f"documents, {share:.2%} of the words: {action}")
     return table
 
 

@@ -204,7 +204,9 @@ def test_a_package_that_is_not_there_is_named_with_its_extra(monkeypatch: pytest
 class TestNearDuplicates:
     """What needs the signatures of datasketch."""
 
-    def found(self, texts: list[str], folder: Path, *, threshold: float, num_words: int) -> dict[int, tuple[int, float]]:
+    def found(
+        self, texts: list[str], folder: Path, *, threshold: float, num_words: int
+    ) -> dict[int, tuple[int, float]]:
         near = NearDuplicates(folder, threshold=threshold)
         for text in texts:
             near.add(shingles(word_hashes(text), num_words))

@@ -37,7 +37,7 @@ class Findings:
     Attributes:
         documents: number of documents of the corpus.
         near_duplicates: number of documents that are nearly copies of earlier ones; the next two count some of them.
-        same_words: those with the Jaccard similarity 1.
+        same_shingles: those with the Jaccard similarity 1.
         across_split: those of which one is held out for validation and the other is not.
         overlapping: number of documents that hold evaluation texts.
         found_words: words of all these documents.
@@ -48,7 +48,7 @@ class Findings:
 
     documents: int = 0
     near_duplicates: int = 0
-    same_words: int = 0
+    same_shingles: int = 0
     across_split: int = 0
     overlapping: int = 0
     found_words: int = 0

@@ -66,7 +66,7 @@ def scan(
                 near.add(shingles(hashes, shingle_words), skipped=bool(held))
             held_out.append(corpus.is_validation(document))
             words.append(len(hashes))
-            line = {"key": document.key, "text": document.text[:_SHOWN]}
+            line: dict[str, Any] = {"key": document.key, "text": document.text[:_SHOWN]}
             if held:
                 line["holds"] = [{"set": name, "text": text[:_SHOWN]} for name, text in held]
             listed.write(json.dumps(line) + "\n")
@@ -74,7 +74,7 @@ def scan(
     for pair in () if near is None else near.find():
         found[pair.document] = pair
         findings.near_duplicates += 1
-        findings.same_words += pair.similarity == 1
+        findings.same_shingles += pair.similarity == 1
         findings.across_split += held_out[pair.document] != held_out[pair.of]
     for name, texts in seen.items():
         findings.overlaps[name].found = len(texts)
