@@ -16,7 +16,8 @@ from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening.findings import list_path
 from lmtransfer.data.screening.screening import ScreenedCorpus, Screening
-from lmtransfer.errors import DataError
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.system.optional import optional
 from lmtransfer.tasks.base import Task
 
 #: Characters of a text in a line of the terminal.
@@ -33,6 +34,8 @@ def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
     node = cfg.get("screening")
     if node is None:
         return None
+    if node.get("min_jaccard") is not None:  # said before all the texts are read
+        optional("datasketch", work="screening.min_jaccard", error=ConfigError)
     texts: dict[str, list[str]] = {}
     for name, named in (node.get("overlap_with") or {}).items():
         source = build(named, data_root=cfg.data_root, cache_dir=str(cache_dir))

@@ -194,10 +194,10 @@ def test_a_screening_for_nothing_is_refused(tmp_path: Path) -> None:
         overlap_only(tmp_path)
 
 
-def test_a_package_that_is_not_there_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_there_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmtransfer.system.optional.find_spec", lambda _: None)
     with refuses(ConfigError, "datasketch", "lmtransfer[duplicates]"):
-        Screening(action="report")
+        NearDuplicates(tmp_path, threshold=0.8)
 
 
 @pytest.mark.extras

@@ -148,6 +148,16 @@ def test_tasks_groups_and_files_are_named_in_short(tmp_path: Path) -> None:
         )
 
 
+def test_a_package_that_is_not_there_is_told_before_the_texts_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lmtransfer.system.optional.find_spec", lambda _: None)
+    monkeypatch.setattr("lmtransfer.pretraining.screening._lines", lambda _: pytest.fail("texts were read"))
+    assert main(["prepare", *TEXT, "screening=report", "screening.overlap_with=[held_out.txt]"]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("datasketch", "lmtransfer[duplicates]")), said
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [

@@ -73,7 +73,7 @@ class NearDuplicates:
     """
 
     def __init__(self, folder: Path, *, threshold: float) -> None:
-        self._minhash = optional("datasketch", work="near-duplicates", error=ConfigError).MinHash
+        self._minhash = optional("datasketch", work="screening.min_jaccard", error=ConfigError).MinHash
         self._empty = self._minhash(_NUM_PERMUTATIONS, seed=_SEED, hashfunc=int, scheme="affine32")
         self.threshold = threshold
         self._num_bands, self._band_length = banding(threshold)

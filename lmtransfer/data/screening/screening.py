@@ -17,7 +17,6 @@ from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
-from lmtransfer.system.optional import optional
 
 #: Increase it when the same text and settings would give other findings.
 _VERSION = 1
@@ -37,7 +36,7 @@ class Screening:
         cache_dir: folder of the cache for the findings; None: see ``default_cache_dir``.
 
     Raises:
-        ConfigError: there is nothing to search for, or the package datasketch is not installed.
+        ConfigError: there is nothing to search for.
     """
 
     def __init__(
@@ -56,8 +55,6 @@ class Screening:
                 "screening.min_jaccard=null: without near-duplicates, give the evaluation texts to search for, such as "
                 "screening.overlap_with=[sst2]"
             )
-        if min_jaccard is not None:
-            optional("datasketch", work="screening", error=ConfigError)
         self.action = action
         self.min_jaccard, self.shingle_words = min_jaccard, shingle_words
         self.texts = dict(overlap_with or {})
