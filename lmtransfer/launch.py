@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from lmtransfer.config import help_page, overrides, paths, yaml_files
-from lmtransfer.config.composing import REFUSALS, diagnose, in_force, settle
+from lmtransfer.config.composing import REFUSALS, complete_values, diagnose, in_force
 from lmtransfer.config.in_short import expanded
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import in_sweep, sweep_name
@@ -189,14 +189,14 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
         else:
             point.error = f"{type(raised).__name__}: {raised}"
             print(f"lmtransfer: {last_resort(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
-    point.took(began)
+    point.measure_seconds(began)
     point.write(folder)
     print_progress(plan, read_points(folder))
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
     """Run the command; return its run directory, if it made one."""
-    settle(cfg, command)
+    complete_values(cfg, command)
     with failed_starts_removed():
         returned = _module(command).run(cfg)
     if isinstance(returned, Path):

@@ -77,8 +77,10 @@ def _try(side: str, setting: Setting, flags: Flags, deadline: float) -> dict[str
     except RuntimeError as error:
         print(f"{label}: failed: {error}", flush=True)
         return None
-    took = time.monotonic() - began
-    print(f"{label}: {result['tokens_per_second']:,.0f} tokens/s ({result['flags']}; {took:.0f} s)", flush=True)
+    measure_seconds = time.monotonic() - began
+    print(
+        f"{label}: {result['tokens_per_second']:,.0f} tokens/s ({result['flags']}; {measure_seconds:.0f} s)", flush=True
+    )
     return result
 
 

@@ -18,13 +18,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lmtransfer.config import overrides, paths
-from lmtransfer.config.budget import settle_budget
+from lmtransfer.config.budget import complete_budget
 from lmtransfer.config.build import Argument, arguments_of
 from lmtransfer.config.launchers import not_found, unknown_setting
 from lmtransfer.config.nearest import hint, listed, nearest
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.target import resolve
-from lmtransfer.config.user_paths import settle_paths
+from lmtransfer.config.user_paths import resolve_paths
 from lmtransfer.errors import ConfigError
 
 #: Errors of Hydra when it cannot compose.
@@ -92,18 +92,18 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     folders = [paths.conf_dir(), *([] if config_dir is None else [Path(config_dir)])]
     given = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
     with in_force(command, given, config_dir=config_dir) as cfg:
-        settle(cfg, command)
+        complete_values(cfg, command)
         yield cfg
 
 
-def settle(cfg: DictConfig, command: str) -> None:
+def complete_values(cfg: DictConfig, command: str) -> None:
     """Fill in what the settings leave open: paths and the effective budget.
 
     Raises:
-        ConfigError: see ``settle_paths`` and ``settle_budget``.
+        ConfigError: see ``resolve_paths`` and ``complete_budget``.
     """
-    settle_paths(cfg)
-    settle_budget(cfg, primary=command)
+    resolve_paths(cfg)
+    complete_budget(cfg, primary=command)
 
 
 def diagnose(
@@ -193,8 +193,8 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
         found = nearest(key.rpartition(".")[2], siblings)
     else:
         found = nearest(key, dict.fromkeys([*_all_keys(reference), *_group_names(folders)]))
-    meant = f"did you mean '{f'{parent}.{found}' if parent and exact else found}'? " if found else ""
-    return [f"{text}: there is no such key; {meant}{parent or command} has: {listed(siblings)}"]
+    suggestion = f"did you mean '{f'{parent}.{found}' if parent and exact else found}'? " if found else ""
+    return [f"{text}: there is no such key; {suggestion}{parent or command} has: {listed(siblings)}"]
 
 
 def _arguments(target: object) -> dict[str, Argument]:

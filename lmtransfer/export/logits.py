@@ -32,7 +32,7 @@ Text = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextLogits:
     """Token ids and logits of some texts.
 
     Attributes:
@@ -47,7 +47,7 @@ class Said:
 class Speaker(Protocol):
     """A model in some form, with its tokenizer."""
 
-    def __call__(self, texts: Sequence[Text]) -> Said:
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
         """Compute ids and logits of texts; all are single texts or all are pairs."""
         ...
 
@@ -82,7 +82,7 @@ class OurModel:
         )
 
     @torch.no_grad()
-    def __call__(self, texts: Sequence[Text]) -> Said:
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
         """See ``Speaker``."""
         encoded = self.encode(texts)
         source = TaskSource(encoded)
@@ -93,7 +93,7 @@ class OurModel:
         else:
             found = _pretrained_logits(self._learner, batch.packed)
         logits = {name: _apart(values, lengths) for name, values in found.items()}
-        return Said(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
+        return TextLogits(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
 
 
 def _pretrained_logits(learner: PretrainingLearner | EncoderAlone, packed: PackedBatch) -> dict[str, Tensor]:

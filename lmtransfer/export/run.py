@@ -184,7 +184,7 @@ def _fold(learner: Learner) -> None:
     """Convert what other formats cannot express to plain weights: weights in parts, and a probe's standardisation."""
     if isinstance(learner, PretrainingLearner):
         for objective in learner.listed():
-            objective.settle()
+            objective.fold_weights()
     if isinstance(learner, TaskLearner):
         learner.fold_standardising()
 

@@ -106,7 +106,7 @@ def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption
     names = ", ".join(o.name for o in objectives)
     predicts = any(o.output_positions == "masked" or o.masked_loss or o.needs for o in objectives)
     for objective in objectives:
-        if not set(objective.needs) <= set(corruption.gives):
+        if not set(objective.needs) <= set(corruption.provides):
             yield (
                 f"objective.losses.{objective.name} needs {' and '.join(objective.needs)} of each token, but the "
                 f"corruption does not provide them: use objective/corruption={objective.needs_from}"

@@ -15,7 +15,7 @@ from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.answers_in_order import AnswersInOrder
 from lmtransfer.system.machine import naming
-from lmtransfer.tasks.asking import Asked, Reader
+from lmtransfer.tasks.asking import InputFile, Reader
 
 STANDARD_INPUT = "-"
 _OF_SUFFIX = {
@@ -107,7 +107,7 @@ def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
     return found
 
 
-def asked(
+def input_file(
     source: InputSource,
     file_format: str,
     columns: Mapping[str, str],
@@ -115,7 +115,7 @@ def asked(
     notes: Notes,
     *,
     encoding_errors: EncodingErrors = "strict",
-) -> Asked:
+) -> InputFile:
     """Open an input for reading.
 
     Args:
@@ -132,7 +132,7 @@ def asked(
         path, lines = None, _arriving(source.path, source.name, encoding_errors, notes, answers.flush)
     else:
         path, lines = source.path, read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
-    return Asked(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
+    return InputFile(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
 
 
 def one_example(text: str, reader: Reader) -> Any:
@@ -170,7 +170,7 @@ def arriving_lines(
     Args:
         stream: gives bytes as they arrive.
         name: name for messages.
-        encoding_errors: see ``asked``.
+        encoding_errors: see ``input_file``.
         notes: counts irregularities.
         before_waiting: called before each request for more bytes.
 

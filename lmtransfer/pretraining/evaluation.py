@@ -17,7 +17,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.memory_lengths import Measuring, checked_lengths, losses_by_memory
-from lmtransfer.pretraining.parts import learnt
+from lmtransfer.pretraining.parts import learned
 from lmtransfer.pretraining.text import absolute_corpus, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
@@ -123,7 +123,7 @@ def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurin
         same_text(saved.config["corpus"], versions_then, saved.directory.config_path, data_root=config.data_root)
     text = read_text(config)
     config.init = None
-    parts, learner = learnt(saved, config)
+    parts, learner = learned(saved, config)
     return Measuring(learner.to(hardware.device), parts, text, hardware, cfg.eval_tokens)
 
 

@@ -14,7 +14,7 @@ from lmtransfer.former_names import LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT
 from lmtransfer.runs.run_directory import RunDirectory
 
 
-def as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
+def use_saved_config(cfg: DictConfig, directory: RunDirectory) -> None:
     """Set the keys that an old run left out to the value that they had then, if their default has changed since.
 
     Args:

@@ -141,10 +141,10 @@ class SavedRun:
         phases = self.config.get("phases") or {}
         if not phases or not (folder / STATE).is_file():
             return
-        begun = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
-        if begun and len(begun) < len(phases):
+        started = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
+        if started and len(started) < len(phases):
             raise RunDirectoryError(
-                f"the run {self.path} was interrupted in its phase {shown(begun[-1]['name'])}, before the phase with "
+                f"the run {self.path} was interrupted in its phase {shown(started[-1]['name'])}, before the phase with "
                 "its main objective: continue it with resume=true"
             )
 

@@ -74,8 +74,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
             taken.setdefault(job.stage, []).append(job.seconds)
     budgets = {key: _budget(overrides) for key, overrides in ledger.items()}
     expected = [
-        budgets[job_key(job.stage, job.recipe)]
-        or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
+        budgets[job_key(job.stage, job.recipe)] or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
         for job in jobs
     ]
     return [_with_time_left(job, whole) for job, whole in zip(jobs, expected, strict=True)]
@@ -113,8 +112,8 @@ def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> 
 def _writer(run: Path) -> int | None:
     """The process that writes a run; None if there is none."""
     try:
-        said = (run / LOCK).read_text(encoding="ascii").strip()
-        pid = int(said)
+        content = (run / LOCK).read_text(encoding="ascii").strip()
+        pid = int(content)
         os.kill(pid, 0)
     except PermissionError:  # the process of another user
         return pid

@@ -114,7 +114,7 @@ def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
+def trapped() -> Iterator[None]:
     """Inside the block signals raise ``Stopped``, in a process that did not ``begin`` as a command."""
     before = {number: signal.signal(number, _stop) for number in SIGNALS}
     try:

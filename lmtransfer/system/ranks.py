@@ -57,10 +57,10 @@ def check() -> None:
         ConfigError: they are invalid, or the processes could not connect.
     """
     world_size(), rank(), local_rank(), local_world_size()
-    lacking = [name for name in _TO_MEET if not os.environ.get(name)]
-    if are_many() and lacking:
+    missing = [name for name in _TO_MEET if not os.environ.get(name)]
+    if are_many() and missing:
         raise ConfigError(
-            f"WORLD_SIZE={world_size()} is set in the environment, but not {', '.join(lacking)}: start the command "
+            f"WORLD_SIZE={world_size()} is set in the environment, but not {', '.join(missing)}: start the command "
             "with torchrun, or unset WORLD_SIZE"
         )
 

@@ -123,7 +123,7 @@ class PhaseName:
 
 
 class UnigramPlateau:
-    """Reports when a masked language model has learnt more than the frequencies of the tokens.
+    """Reports when a masked language model has learned more than the frequencies of the tokens.
 
     Every record has the entropy as ``unigram_entropy``, so that it is visible during the run.
 
@@ -228,8 +228,8 @@ class TokenForecast:
             return ()
         rate = (tokens - before) / (now - began)
         expected = tokens + rate * (self.seconds - now)
-        said = f"at {rate:,.0f} tokens/s, training will see about {millions(expected)} tokens in {self.seconds:g} s"
-        return [said, *self.meaning(expected, rate)]
+        forecast = f"at {rate:,.0f} tokens/s, training will see about {millions(expected)} tokens in {self.seconds:g} s"
+        return [forecast, *self.meaning(expected, rate)]
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: a speed measured on one machine is not valid for another machine."""

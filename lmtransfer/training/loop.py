@@ -106,7 +106,7 @@ class Trainer:
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
-        checkpoint, problems = self.checkpoints.settled()
+        checkpoint, problems = self.checkpoints.newest_complete()
         notes = [f"warning: {problem}; this checkpoint is skipped" for problem in problems]
         if checkpoint is None:
             notes.append("the run was interrupted before its first checkpoint: it starts again from the beginning")

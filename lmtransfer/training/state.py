@@ -10,7 +10,7 @@ from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, Items, 
 _METRICS = Entries(Real(finite=False))
 
 #: One phase of a run with phases: its name, and the state of the run when the phase began.
-PHASE_BEGUN = Fields(
+PHASE_START = Fields(
     {
         "name": Text(),
         **dict.fromkeys(("step", "updates", "tokens", "stream_step"), Whole()),
@@ -31,7 +31,7 @@ SAVED_STATE = Fields(
         "record": Entries(Anything()),
         "evaluation_due": Flag(),
         "shares_used": Items(Real(least=0)),
-        "phases": Items(PHASE_BEGUN),
+        "phases": Items(PHASE_START),
         "aliases": Entries(Text()),
         "carry": Entries(Anything()),
         "loss_scale": OrNull(Entries(Real())),
@@ -62,7 +62,7 @@ class TrainState:
         record: the line of ``metrics.jsonl`` of the latest step, as far as it is known.
         evaluation_due: the evaluation of the latest step was interrupted; a resumed run evaluates first.
         shares_used: shares of a budget in seconds at each step since the latest logged line, to log with the next line.
-        phases: the phases that have begun, for a run with phases; see ``PHASE_BEGUN``.
+        phases: the phases that have begun, for a run with phases; see ``PHASE_START``.
     """
 
     step: int = 0

@@ -162,12 +162,12 @@ def _means(
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}
     counts = dict(passed.counts)
-    mine = [
+    local = [
         (name, of_batch[name], late.get(name), loss.weight)
         for of_batch, late, losses in zip(sums, found, passed.losses, strict=True)
         for name, loss in losses.items()
     ]
-    for of_rank in distributed.gather(mine):
+    for of_rank in distributed.gather(local):
         for name, value, late, weight in of_rank:
             totals[name], weights[name] = totals.get(name, 0.0) + value, weight
             if late is not None:

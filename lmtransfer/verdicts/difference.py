@@ -27,7 +27,7 @@ Verdict = Literal[
 Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
 
 #: Verdicts of a comparison that could be judged.
-JUDGED: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
+VERDICTS: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
 #: Reasons for no verdict: another learning rate or more training might allow one.
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
 #: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
@@ -267,7 +267,7 @@ def _withheld(
         return "collapsed"
     if _has_collapsed(control, majority):
         return "control collapsed"
-    if _is_flat(condition) or _is_flat(control) or not found.varies:
+    if _is_flat(condition) or _is_flat(control) or not found.has_spread:
         return "seeds all alike"
     return "settings differ" if settings_differ else None
 

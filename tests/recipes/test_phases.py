@@ -191,7 +191,7 @@ def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monk
     vectors = after[table].double()
     assert vectors.mean(0).abs().max() < 1e-8
     assert float(vectors.std(correction=0)) == pytest.approx(0.02, rel=1e-5)
-    # It is the learnt vectors' differences that are kept, and not those of the random ones.
+    # It is the learned vectors' differences that are kept, and not those of the random ones.
     random_ones = before[table].double() - before[table].double().mean(0)
     assert not torch.allclose(vectors / vectors.std(), random_ones / random_ones.std(), atol=0.1)
     # Steps are numbered on, and the best checkpoint is one of the last phase.

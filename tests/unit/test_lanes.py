@@ -309,7 +309,7 @@ class TestRecut:
         assert [[len(tensor) for tensor in parts[place]] for place in (0, 1)] == [[2, 2], [4, 4]]
         again = redistribute(redistribute(parts, [1, 2, 3]), [6])
         assert list(again) == [0]
-        assert all(torch.equal(mine, tensor) for mine, tensor in zip(again[0], memory, strict=True))
+        assert all(torch.equal(local, tensor) for local, tensor in zip(again[0], memory, strict=True))
         assert redistribute({0: None, 1: None}, [3]) == {0: None, 1: None}
         assert redistribute({}, [3]) == {}
 

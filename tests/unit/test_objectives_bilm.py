@@ -220,8 +220,8 @@ def test_the_same_sentence_has_the_same_vector_whatever_came_before() -> None:
         assert torch.equal(encoder(batch(sentence)).last, first)
         for rows in ([sentence, *mates], [*mates, sentence], [mates[1], sentence, mates[0]]):
             split = encoder(batch(*rows)).last.split([len(row) for row in rows])
-            mine = next(states for row, states in zip(rows, split, strict=True) if row is sentence)
-            torch.testing.assert_close(mine, first, atol=1e-6, rtol=1e-5)
+            local = next(states for row, states in zip(rows, split, strict=True) if row is sentence)
+            torch.testing.assert_close(local, first, atol=1e-6, rtol=1e-5)
 
 
 def test_a_model_of_characters_says_what_it_misses() -> None:

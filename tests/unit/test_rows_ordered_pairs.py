@@ -40,15 +40,15 @@ def texts(row: Row) -> tuple[list[int], list[int]]:
 
 
 def published_pairs(
-    documents: list[list[list[int]]], room: int, short_seq_prob: float, seed: int, epoch: int
+    documents: list[list[list[int]]], capacity: int, short_seq_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
     """create_instances_from_document over lists of tokens, with random_next_sentence off, before truncation."""
     uniform = uniforms(generator(seed, "ordered pairs", epoch))
     pairs = []
     for index, document in enumerate(documents):
-        target = room
+        target = capacity
         if next(uniform) < short_seq_prob:
-            target = 2 + int(next(uniform) * (room - 1))
+            target = 2 + int(next(uniform) * (capacity - 1))
         chunk: list[list[int]] = []
         for i, sentence in enumerate(document):
             chunk.append(sentence)

@@ -108,8 +108,8 @@ def test_losses_and_gradients_equal_a_loop_over_words(name: str, subsample: floa
     assert losses[name].sum.item() == pytest.approx(total.item(), rel=1e-5)
     assert losses[name].count == count == learner.counts(batch)[name]
     assert losses[f"{name}_accuracy"].sum.item() == hits
-    for mine, reference in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, reference, atol=1e-4, rtol=1e-4)
+    for local, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(local, reference, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -44,8 +44,8 @@ def evaluation_batches(
     if num_lanes is not None:
         lanes = _lanes(plan.lengths, num_lanes, max_tokens)
         wide = max(micro_batch_tokens // int(plan.lengths.max(initial=1)), 1)
-        mine = share(len(lanes), rank, world_size)
-        for group in _groups(lanes[mine.start : mine.stop], plan.lengths, wide):
+        local = share(len(lanes), rank, world_size)
+        for group in _groups(lanes[local.start : local.stop], plan.lengths, wide):
             for place, rows in enumerate(np.stack(group, axis=1)):
                 yield source.build(0, plan, rows, follows=place > 0)
         return
@@ -56,8 +56,8 @@ def evaluation_batches(
         rows = rows[: max(int(fitting), 1)]
     limit = max(micro_batch_tokens, int(plan.lengths[rows].max(initial=0)))
     parts = micro_batches(rows, plan.lengths[rows], micro_batch_tokens=limit)
-    mine = share(len(parts), rank, world_size)
-    for part in parts[mine.start : mine.stop]:
+    local = share(len(parts), rank, world_size)
+    for part in parts[local.start : local.stop]:
         yield source.build(0, plan, part)
 
 

@@ -50,13 +50,13 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _PlannedStep:
-    """One step before its batches are built; ``mine`` has the row numbers of this rank's micro-batches."""
+    """One step before its batches are built; ``local`` has the row numbers of this rank's micro-batches."""
 
     number: int
     epoch: int
     progress: float
     first: int
-    mine: list[np.ndarray]
+    local: list[np.ndarray]
     follows: bool
 
 
@@ -140,7 +140,7 @@ class PlannedStream:
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
-            built = tuple(next(batches) for _ in planned.mine)
+            built = tuple(next(batches) for _ in planned.local)
             yield Step(planned.number, planned.progress, built, planned.first)
 
     def step_at(self, epoch: float) -> int:
@@ -165,7 +165,7 @@ class PlannedStream:
         keys = (
             (step.epoch, rows, step.follows if self.contiguous else None)
             for step in self._planned(start, micro_batch_tokens)
-            for rows in step.mine
+            for rows in step.local
         )
         if self.num_workers == 0:
             return (_built(self.source, self._plans, key) for key in keys)
@@ -193,14 +193,14 @@ class PlannedStream:
                 parts = micro_batches(
                     rows, lengths[rows], micro_batch_tokens=micro_batch_tokens, groups=self.world_size
                 )
-                mine = share(len(parts), self.rank, self.world_size)
+                local = share(len(parts), self.rank, self.world_size)
                 number = first_step + place
                 yield _PlannedStep(
                     number=number,
                     epoch=epoch,
                     progress=epoch + edges[place + 1] / len(lengths),
-                    first=number * MICRO_BATCHES_PER_STEP + mine.start,
-                    mine=parts[mine.start : mine.stop],
+                    first=number * MICRO_BATCHES_PER_STEP + local.start,
+                    local=parts[local.start : local.stop],
                     follows=place > 0,
                 )
             epoch, first_step = epoch + 1, first_step + num_steps

@@ -97,11 +97,11 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     problem = not_regular(path)
     if problem is not None:
         raise CheckpointError(f"{path}: {problem}")
-    room = _MOST_UNPACKED * path.stat().st_size
+    max_bytes = _MOST_UNPACKED * path.stat().st_size
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
-            if item.nbytes > room:
+            if item.nbytes > max_bytes:
                 raise ValueError(f"{name} needs {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
             found[name] = torch.from_numpy(item[...])
 

@@ -65,8 +65,8 @@ def library_tokenizer(model: SentencePieceModel, *, prefix: Prefix = "first") ->
         replacement=META, prepend_scheme=scheme, split=not any(META in piece.text[1:] for piece in model.pieces)
     )
     if model.byte_fallback:  # otherwise a text could spell a byte piece
-        spelt = pre_tokenizers.Split(_BYTE_PIECE, "merged_with_previous")
-        library.pre_tokenizer = pre_tokenizers.Sequence([library.pre_tokenizer, spelt])
+        byte_pieces = pre_tokenizers.Split(_BYTE_PIECE, "merged_with_previous")
+        library.pre_tokenizer = pre_tokenizers.Sequence([library.pre_tokenizer, byte_pieces])
     spaces = decoders.Metaspace(replacement=META, prepend_scheme="always" if model.add_dummy_prefix else "never")
     library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if model.byte_fallback else spaces
     library.add_tokens(
@@ -106,11 +106,11 @@ def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> R
     for source, target in rules.items():
         if len(source) == 1 and target[:1] in before:
             before.setdefault(source, set())
-    alike: dict[frozenset[str], list[str]] = {}
+    same: dict[frozenset[str], list[str]] = {}
     for second, firsts in before.items():
-        alike.setdefault(frozenset(firsts), []).append(second)
+        same.setdefault(frozenset(firsts), []).append(second)
     cases = [
-        f"(?={_one_of(seconds)})" + (f"(?<!{_one_of(firsts)})" if firsts else "") for firsts, seconds in alike.items()
+        f"(?={_one_of(seconds)})" + (f"(?<!{_one_of(firsts)})" if firsts else "") for firsts, seconds in same.items()
     ]
     return Regex(rf"(?!\A)(?={_one_of(before)})(?:{'|'.join(cases)})")
 

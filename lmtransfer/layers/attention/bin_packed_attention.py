@@ -119,10 +119,10 @@ class JoinedRows:
         if counts is None:
             queries = keys
         else:
-            asked = np.asarray(counts)
-            most = int(np.bincount(row_B, weights=asked).max())
+            num_queries = np.asarray(counts)
+            most = int(np.bincount(row_B, weights=num_queries).max())
             most = max(1, -(-most // _QUERIES_MULTIPLE)) * _QUERIES_MULTIPLE
-            queries = _slots(asked, row_B, num_rows, most, device)
+            queries = _slots(num_queries, row_B, num_rows, most, device)
         apart = queries.sequence_GS[:, :, None] != keys.sequence_GS[:, None, :]
         return cls(queries, keys, torch.from_numpy(apart).to(device))
 

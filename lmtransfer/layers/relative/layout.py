@@ -49,7 +49,7 @@ class Keys:
             order = torch.from_numpy(np.concatenate([part for row in rows for part in row])).to(device)
         return cls(memory, batch.lengths, batch.num_real, order, device)
 
-    def behind(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
+    def with_memory(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
         """The packed keys (X, D): the memories of the real sequences and the token rows; also without dimension D."""
         if not self.memory:
             return rows_TD
@@ -198,9 +198,9 @@ def _pairs(
     """For each block: the number of each query (G, Q) and of each key (G, S); all memory has the number ``memory``."""
     per_query = per_token_T if of_query is None else per_token_T[of_query]
     memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
-    per_key = keys.behind(memory_RM, per_token_T)
-    queries, slotted_keys = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
+    per_key = keys.with_memory(memory_RM, per_token_T)
+    queries, keys_in_slots = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
     return [
         (q.view(block.size, -1), k.view(block.size, -1))
-        for block, q, k in zip(layout.blocks, queries, slotted_keys, strict=True)
+        for block, q, k in zip(layout.blocks, queries, keys_in_slots, strict=True)
     ]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection, drawn_order
+from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
 from lmtransfer.objectives.corruption.words import Words, word_weights, words_of
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -33,7 +33,7 @@ class Entities(Selection):
         ConfigError: ``entity_share`` is not between 0 and 1, or ``max_words`` is less than 1.
     """
 
-    weighs = True
+    supports_weights = True
 
     def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
         if not 0 <= entity_share <= 1:
@@ -70,14 +70,14 @@ class Entities(Selection):
             outside[start:end] = False
         taken, left = [], budget
         of_entities = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
-        for number in drawn_order(np.arange(len(entities)), of_entities, rng).tolist():
+        for number in sampled_order(np.arange(len(entities)), of_entities, rng).tolist():
             if budget - left >= self.entity_share * budget:
                 break
             start, end = entities[number]
             if edges[end] - edges[start] <= left:
                 taken.append((start, end))
                 left -= edges[end] - edges[start]
-        order = drawn_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
+        order = sampled_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
         for word in order:
             if not left:
                 break

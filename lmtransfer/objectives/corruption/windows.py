@@ -39,7 +39,7 @@ class ContextWindows(Corruption):
         ConfigError: a number is outside its allowed range.
     """
 
-    gives = ("context_left", "context_right")
+    provides = ("context_left", "context_right")
 
     def __init__(
         self,
@@ -89,17 +89,17 @@ class ContextWindows(Corruption):
         """See ``Corruption``; the tokens stay as they are."""
         tokens = row.tokens
         words = np.flatnonzero(rng.random(len(tokens)) < self.keep[tokens])
-        stretch = np.cumsum(self.borders[tokens])[words]
-        first = np.flatnonzero(np.diff(stretch, prepend=-1))
+        lengthening = np.cumsum(self.borders[tokens])[words]
+        first = np.flatnonzero(np.diff(lengthening, prepend=-1))
         sizes = np.diff(np.append(first, len(words)))
         before = np.arange(len(words)) - np.repeat(first, sizes)
         after = np.repeat(sizes, sizes) - 1 - before
         reach = rng.integers(1, self.window + 1, size=len(words))
-        drawn = rng.random((self.num_negatives, len(words)))
+        sampled = rng.random((self.num_negatives, len(words)))
         numbers = {
             "context_left": np.minimum(before, reach),
             "context_right": np.minimum(after, reach),
-            **{f"negative_{k}": self.noise.searchsorted(u, side="right") for k, u in enumerate(drawn)},
+            **{f"negative_{k}": self.noise.searchsorted(u, side="right") for k, u in enumerate(sampled)},
         }
         per_token = {}
         for name, values in numbers.items():

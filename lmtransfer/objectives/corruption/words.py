@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection, drawn_order
+from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
 from lmtransfer.tokenizers.base import Tokenizer
 
 
@@ -85,9 +85,9 @@ def random_runs(
         lengths: number of words of the run that would start at each word, int64, shape (W,).
         budget: number of tokens to mask.
         rng: source of the random order.
-        weights: weight of each word as a first word; see ``drawn_order``.
+        weights: weight of each word as a first word; see ``sampled_order``.
     """
-    order = drawn_order(np.arange(len(lengths)), weights, rng).tolist()
+    order = sampled_order(np.arange(len(lengths)), weights, rng).tolist()
     sizes, follows, wanted = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
     taken = [False] * len(order)
     units = []
@@ -110,7 +110,7 @@ class WholeWords(Selection):
     Words come in random order, and a word that would exceed the budget is skipped; see ``random_runs``.
     """
 
-    weighs = True
+    supports_weights = True
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """See ``Selection``."""
@@ -136,7 +136,7 @@ class NGrams(Selection):
         ConfigError: ``max_words`` is less than 1.
     """
 
-    weighs = True
+    supports_weights = True
 
     def __init__(self, *, max_words: int = 3) -> None:
         if max_words < 1:
@@ -174,8 +174,8 @@ class Spans(Selection):
         ConfigError: ``stop_prob`` is not above 0 and at most 1, or ``max_words`` is less than 1.
     """
 
-    gives = ("left", "right")
-    weighs = True
+    provides = ("left", "right")
+    supports_weights = True
 
     def __init__(self, *, stop_prob: float = 0.2, max_words: int = 10) -> None:
         if not 0 < stop_prob <= 1:

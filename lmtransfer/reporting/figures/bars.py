@@ -60,8 +60,8 @@ def comparison_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigu
     for group in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == group]
         for metric in dict.fromkeys(row.metric for row in members):
-            alike = [row for row in members if row.metric == metric and row.score is not None]
-            bars = [Bar(row.run, _kind(row.transfer), row.score, row.difference) for row in alike if row.score]
+            comparable = [row for row in members if row.metric == metric and row.score is not None]
+            bars = [Bar(row.run, _kind(row.transfer), row.score, row.difference) for row in comparable if row.score]
             if len(bars) < 2:
                 continue
             name = f"comparison-{slug(group)}-{slug(metric)}"
@@ -144,8 +144,8 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
         low, high = min(low, delta - error), max(high, delta + error)
-    room = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
-    axes.set_xlim(low - room, high + room)
+    margin = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
+    axes.set_xlim(low - margin, high + margin)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))
     subtitle(axes, "whisker: the interval that decides the verdict")

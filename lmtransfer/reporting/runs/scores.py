@@ -79,7 +79,7 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
     return [] if single is None else [single]
 
 
-def stated(node: Any, metric: str) -> Spread | None:
+def reported(node: Any, metric: str) -> Spread | None:
     """The statistics of a metric in a node (see ``seed_values``); None if there are none."""
     mean = _statistic(node, "mean", metric) if isinstance(node, Mapping) else None
     if mean is None:
@@ -145,7 +145,7 @@ def scored(
     found = seed_values(node, metric, seeds)
     if found:
         return Scored(spread([one.value for one in found]), _condition(found, pretraining, collapsed, examples))
-    whole = stated(node, metric)
+    whole = reported(node, metric)
     return (
         None
         if whole is None

@@ -141,7 +141,7 @@ def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
         )
 
 
-def noted(task: Task) -> list[str]:
+def task_notes(task: Task) -> list[str]:
     """The irregularities that a task found while reading its splits, one line for each kind and split."""
     return [
         f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
