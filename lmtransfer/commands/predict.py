@@ -37,7 +37,7 @@ def run(cfg: DictConfig) -> None:
     """Run the prediction: answers go to ``output``, everything else goes to standard error."""
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
-    console, notes, began = Console(stderr=True, highlight=False), Notes(), time.monotonic()
+    console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
     if is_pretrained(cfg.run):
         _check_fill_mask(cfg)
         runs, task = [open_saved(cfg.run, key="run", trust=cfg.trust)], None
@@ -55,7 +55,7 @@ def run(cfg: DictConfig) -> None:
     for kind, count in notes.counts.items():
         console.print(f"{count:,} {kind} (first: {notes.first[kind]})", soft_wrap=True, markup=False)
     if cfg.output != STANDARD_OUTPUT:
-        console.print(f"{report}, {time.monotonic() - began:.1f} s", soft_wrap=True, markup=False)
+        console.print(f"{report}, {time.monotonic() - start_time:.1f} s", soft_wrap=True, markup=False)
 
 
 def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes) -> str:

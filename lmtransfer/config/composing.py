@@ -143,9 +143,9 @@ def diagnose(
     try:
         reference = compose_files(command, [str(group.input_line) for group in groups], config_dir=config_dir)
     except REFUSALS as cause:
-        return ConfigError(problems or _reworded(error if groups else cause, folders))
+        return ConfigError(problems or _clearer(error if groups else cause, folders))
     problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command, folders))
-    return ConfigError(problems or _reworded(error, folders))
+    return ConfigError(problems or _clearer(error, folders))
 
 
 def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
@@ -232,7 +232,7 @@ def _group_names(folders: list[Path]) -> list[str]:
     return sorted({path.name for folder in folders for path in folder.iterdir() if path.is_dir()} - {"hydra"})
 
 
-def _reworded(error: Exception, folders: list[Path]) -> list[str]:
+def _clearer(error: Exception, folders: list[Path]) -> list[str]:
     """Hydra's own message, shortened, if there is no better message."""
     message = str(error).strip() or str(error.__cause__ or type(error).__name__)
     missing = re.match(r"You must specify '([^']+)'", message)

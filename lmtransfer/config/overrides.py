@@ -158,7 +158,7 @@ def parse(override: str) -> Override:
 _ONE_OF = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
-def refuse_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
+def check_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
     """Refuse overrides that contradict each other.
 
     Args:

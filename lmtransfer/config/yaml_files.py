@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: {what}") from None
 
 
-def refuse_broken(folder: Path, given: Sequence[str], primary: str) -> None:
+def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
     """Refuse files in a user's folder that a command reads and that are broken or empty.
 
     Args:

@@ -257,16 +257,16 @@ def _validation(result: Mapping[str, Any]) -> str:
 def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
     """Return the scores of a task run itself, then the scores of the runs that started from the run."""
     own = collect(run.named) if run.kind not in ("encoder", "pretraining") else []
-    began = [
+    from_run = [
         entry
         for entry in make_entries(others)
-        if not entry.is_pretraining and not entry.is_control and _began_from(entry, run, others)
+        if not entry.is_pretraining and not entry.is_control and _started_from(entry, run, others)
     ]
-    seen = {entry.run.path for entry in began}
-    return [entry for entry in make_entries(own) if entry.run.path not in seen] + began
+    seen = {entry.run.path for entry in from_run}
+    return [entry for entry in make_entries(own) if entry.run.path not in seen] + from_run
 
 
-def _began_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
+def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
     return any(stage.path.resolve() in (run.named, run.saved.path) for stage in lineage(entry.run, others)[1:])
 
 

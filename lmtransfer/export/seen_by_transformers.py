@@ -52,7 +52,7 @@ def pipeline_of(architecture: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TheirHead:
+class TransformersHead:
     """A pretraining head of a class in transformers.
 
     Attributes:
@@ -64,7 +64,7 @@ class TheirHead:
     of_texts: bool
 
 
-class TheirModel:
+class TransformersModel:
     """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
 
     Args:
@@ -85,7 +85,7 @@ class TheirModel:
         architecture: str,
         max_length: int,
         has_pooler: bool = True,
-        heads: Mapping[str, TheirHead] = MappingProxyType({}),
+        heads: Mapping[str, TransformersHead] = MappingProxyType({}),
     ) -> None:
         self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")

@@ -173,7 +173,7 @@ class RelativeStack(nn.Module):
             positions_N=batch.positions_T.index_select(0, output_positions.positions_N),
             segments_T=segments_T,
             order_T=order_T,
-            sees_itself=False,
+            attends_to_itself=False,
         )
 
     def _distances(self, at: RelativeLayout, like: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
-from lmtransfer.pretraining.course import Course
 from lmtransfer.pretraining.messages import closing, counting, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
+from lmtransfer.pretraining.phased_run import PhasedRun
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
@@ -64,24 +64,24 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         with console.status("counting which tokens occur together"):
             store, fresh = text.prepared.train, found is None or found.checkpoints.newest_complete()[0] is None
             start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
-    course = Course(cfg, setup, each, start)
+    phased_run = PhasedRun(cfg, setup, each, start)
     directory = found or _new_directory(cfg, name, plain, text)
-    console.print(opening(directory.path, text, each, setup, phases=course.phases), soft_wrap=True)
+    console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
         console.print(counting(start.num_tokens, start.seconds, budget=setup.train.seconds), soft_wrap=True)
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:
-        console.print(f"continuing from {cfg.init}; {course.heads}", markup=False, soft_wrap=True)
+        console.print(f"continuing from {cfg.init}; {phased_run.heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
-    course.begin(directory, text, entropy=entropy)
+    phased_run.begin(directory, text, entropy=entropy)
     if found is not None:
-        course.resume()
-    state = course.train()
-    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=course.flops)
+        phased_run.resume()
+    state = phased_run.train()
+    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=phased_run.flops)
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))

@@ -72,7 +72,7 @@ def verdict_text(difference: Difference | None) -> str:
     return f"{difference.verdict}, for {difference.scope}" if given else difference.verdict
 
 
-def brief(difference: Difference, metric: str) -> str:
+def short(difference: Difference, metric: str) -> str:
     """A difference and its verdict in a few words: ``+2.8 (better)``."""
     delta = shown_difference(difference.delta, metric)
     return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"

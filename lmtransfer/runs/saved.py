@@ -30,7 +30,7 @@ CheckpointName = Literal["best", "last"]
 M = TypeVar("M", bound=nn.Module)
 
 #: What a constructor raises if its arguments have the right types but do not fit together.
-_UNBUILDABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_NOT_BUILT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class SavedRun:
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 skeleton = make()
-        except (ConfigError, *_UNBUILDABLE) as error:
+        except (ConfigError, *_NOT_BUILT) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise RunDirectoryError(f"{source}: {keys}: cannot be built with these settings ({reason})") from error
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")

@@ -92,11 +92,11 @@ def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan, folde
     if not same:
         return None
     figure = draw_layer_weights(same, folder, name=f"{plan.name}-{spec.name}", title=spec.title)
-    sentence = " ".join(_heaviest(mix) for mix in same)
+    sentence = " ".join(_largest(mix) for mix in same)
     return _section(spec, plan, figure, f"{sentence} {DEMONSTRATION}" if plan.demonstration else sentence)
 
 
-def _heaviest(mix: LayerWeights) -> str:
+def _largest(mix: LayerWeights) -> str:
     """The layer with the largest weight, and whether the seeds agree on it."""
     top = max(range(len(mix.weights)), key=lambda layer: mix.weights[layer])
     name = "the embeddings" if top == 0 else f"layer {top}"

@@ -34,11 +34,11 @@ class Point:
     error: str | None = None
     seconds: float | None = None
 
-    def measure_seconds(self, began: float) -> None:
-        """Note how long the point took, unless its run was finished before ``began``, in seconds since the epoch."""
+    def measure_seconds(self, start_time: float) -> None:
+        """Note how long the point took, unless its run was finished before ``start_time``, seconds since the epoch."""
         result = None if self.run_dir is None else self.run_dir / "result.json"
-        if result is None or not result.is_file() or result.stat().st_mtime >= began:
-            self.seconds = time.time() - began
+        if result is None or not result.is_file() or result.stat().st_mtime >= start_time:
+            self.seconds = time.time() - start_time
 
     def write(self, folder: Path) -> None:
         """Write the outcome to ``folder``, for ``read_points``; another process sees all of it or nothing."""

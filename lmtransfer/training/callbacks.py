@@ -223,10 +223,10 @@ class TokenForecast:
         self.seen.append((state.seconds, state.tokens))
         if len(self.seen) < _STEPS:
             return ()
-        (began, before), (now, tokens) = self.seen[_UNTIMED - 1], self.seen[-1]
-        if now >= self.seconds or now <= began or tokens == before:
+        (start_time, before), (now, tokens) = self.seen[_UNTIMED - 1], self.seen[-1]
+        if now >= self.seconds or now <= start_time or tokens == before:
             return ()
-        rate = (tokens - before) / (now - began)
+        rate = (tokens - before) / (now - start_time)
         expected = tokens + rate * (self.seconds - now)
         forecast = f"at {rate:,.0f} tokens/s, training will see about {millions(expected)} tokens in {self.seconds:g} s"
         return [forecast, *self.meaning(expected, rate)]

@@ -92,7 +92,7 @@ class Checkpoints:
                 not changed.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
-        _refuse_link(self.folder)
+        _check_no_link(self.folder)
         try:
             self._finish_interrupted_save(name)
             staged.mkdir(parents=True)
@@ -137,7 +137,7 @@ class Checkpoints:
         Raises:
             CheckpointError: the folder is a link, or cannot be written.
         """
-        _refuse_link(self.folder)
+        _check_no_link(self.folder)
         try:
             for name in ("last", "best"):
                 self._finish_interrupted_save(name)
@@ -269,7 +269,7 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
     Raises:
         CheckpointError: checkpoints cannot be written, or the folder is a link.
     """
-    _refuse_link(folder)
+    _check_no_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
@@ -288,7 +288,7 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
         )
 
 
-def _refuse_link(folder: Path) -> None:
+def _check_no_link(folder: Path) -> None:
     """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
     if folder.is_symlink():
         raise CheckpointError(

@@ -94,8 +94,8 @@ class TrainState:
     @classmethod
     def of(cls, values: dict[str, Any]) -> TrainState:
         """The reverse of ``state_dict``; other keys are ignored, and older runs may lack the newer keys."""
-        younger = ("phases", "prepared")
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in younger})
+        newer = ("phases", "prepared")
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in newer})
 
     def update(self, other: TrainState) -> None:
         """Copy every value of ``other``."""

@@ -45,14 +45,14 @@ def _norm(x: Tensor, module: torch.nn.LayerNorm) -> Tensor:
 
 
 def _attended(
-    w: dict[str, Tensor], u: Tensor, v: Tensor, asking: Tensor, asked: list[Tensor], distances: list[int]
+    w: dict[str, Tensor], u: Tensor, v: Tensor, query: Tensor, asked: list[Tensor], distances: list[int]
 ) -> Tensor:
     """One query over the keys that it sees: sum of softmax((W_q x + u) W_k y + (W_q x + v) W_r R_d) W_v y."""
     width, heads = DIM // HEADS, []
     key_matrix, value_matrix = w["key_value"].chunk(2)
     for head in range(HEADS):
         rows = slice(head * width, (head + 1) * width)
-        q = w["query"][rows] @ asking
+        q = w["query"][rows] @ query
         scores = [
             ((q + u[rows]) @ (key_matrix[rows] @ y) + (q + v[rows]) @ (w["position"][rows] @ _sinusoid(d)))
             / math.sqrt(width)

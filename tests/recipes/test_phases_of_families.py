@@ -74,13 +74,13 @@ def records(run: str) -> list[dict[str, Any]]:
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     """The weights of the learner where each phase begins."""
     states: list[dict[str, torch.Tensor]] = []
-    enter = course.Course._enter
+    enter = course.PhasedRun._enter
 
-    def noted(self: course.Course) -> None:
+    def noted(self: course.PhasedRun) -> None:
         states.append({name: tensor.detach().clone() for name, tensor in self.learner.state_dict().items()})
         enter(self)
 
-    monkeypatch.setattr(course.Course, "_enter", noted)
+    monkeypatch.setattr(course.PhasedRun, "_enter", noted)
     return states
 
 

@@ -41,8 +41,8 @@ def words() -> WordTokenizer:
 
 
 def question(passage: str, answer: str | None = None, *, name: str = "q", asked: str = "ann ran", **more: object):
-    golds = () if answer is None else (gold(passage, answer),)
-    return QuestionExample(name, asked, passage, golds, **more)  # type: ignore[arg-type]
+    gold_answers = () if answer is None else (gold(passage, answer),)
+    return QuestionExample(name, asked, passage, gold_answers, **more)  # type: ignore[arg-type]
 
 
 def gold(passage: str, text: str) -> GoldSpan:
@@ -92,14 +92,14 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
     examples = []
     for number in range(12):
         passage = " ".join(rng.choices(WORDS + ["Zoe's", "$5"], k=rng.randint(1, 40)))
-        golds = []
+        gold_answers = []
         for _ in range(rng.randint(0, 3)):
             start = rng.randrange(len(passage))
             end = rng.randint(start + 1, len(passage))
             if passage[start:end].strip():
-                golds.append(GoldSpan(passage[start:end], start, end))
+                gold_answers.append(GoldSpan(passage[start:end], start, end))
         asked = " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
-        examples.append(QuestionExample(f"q{number}", asked, passage, tuple(golds)))
+        examples.append(QuestionExample(f"q{number}", asked, passage, tuple(gold_answers)))
     max_length, stride, longest = rng.randint(8, 40), rng.randint(1, 20), rng.choice([None, 3])
     encoded = encode(examples, words, max_length, stride=stride, max_question_tokens=6, max_answer_tokens=longest)
 

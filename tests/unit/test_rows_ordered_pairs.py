@@ -105,10 +105,10 @@ def test_a_row_is_labelled_swapped_if_and_only_if_its_second_text_stands_first_i
             (a_start, a_stop), (b_start, b_stop) = ranges(row)
             assert document_of(store, a_start) == document_of(store, b_start)
             assert row.labels["sop"] == (b_start < a_start)
-            early, late = sorted([(a_start, a_stop), (b_start, b_stop)])
-            assert early[1] <= late[0]
+            early, delayed = sorted([(a_start, a_stop), (b_start, b_stop)])
+            assert early[1] <= delayed[0]
             if len(row.tokens) < max_length:  # nothing was cut off
-                assert early[1] == late[0]
+                assert early[1] == delayed[0]
             a, b = texts(row)
             assert a == store.tokens(a_start, a_stop).tolist()
             assert b == store.tokens(b_start, b_stop).tolist()

@@ -176,7 +176,7 @@ class PlannedStream:
             num_workers=self.num_workers,
             prefetch_factor=_PREFETCHED,
             collate_fn=_as_it_is,
-            worker_init_fn=_outlive_signals,
+            worker_init_fn=_ignore_signals,
             pin_memory=self.pin_memory,
             generator=torch.Generator(),  # a separate one, so that starting workers does not use the global generator
         )
@@ -284,7 +284,7 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _outlive_signals(worker: int) -> None:
+def _ignore_signals(worker: int) -> None:
     """Ignore Ctrl-C, SIGHUP and the first SIGTERM in a worker.
 
     These signals often reach the whole process group while the main process must still finish a step. The main process

@@ -34,7 +34,7 @@ Prefix = Literal["first", "always"]
 META: Final = "\u2581"
 
 # Noncharacters: no rule contains them, and text does not contain them.
-_APART, _UNCOMPOSED = "\U0010ffff", "\U0010fffe"
+_APART, _NOT_COMPOSED = "\U0010ffff", "\U0010fffe"
 # A line feed forms a cluster with a carriage return before it, so it gets no mark.
 _EACH_CHARACTER = Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])")
 _NONE: Final = "[]"
@@ -83,14 +83,14 @@ def _rules(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     composing = [normalizers.NFC()] if pairs else []
     steps: list[normalizers.Normalizer] = []
     if pairs:
-        steps.append(normalizers.Replace(_boundaries(pairs, model.rules), _UNCOMPOSED))
+        steps.append(normalizers.Replace(_boundaries(pairs, model.rules), _NOT_COMPOSED))
     if removed != _NONE:
         # The library computes wrong offsets if the first character of a text is removed.
         steps.append(normalizers.Replace(Regex(rf"\A{removed}+"), " " if model.add_dummy_prefix else ""))
         steps.append(normalizers.Replace(Regex(removed), ""))
     steps += [*composing, normalizers.Replace(_EACH_CHARACTER, _APART), normalizers.Precompiled(model.charsmap)]
     steps += [normalizers.Replace(_APART, ""), *composing]
-    return [*steps, normalizers.Replace(_UNCOMPOSED, "")] if pairs else steps
+    return [*steps, normalizers.Replace(_NOT_COMPOSED, "")] if pairs else steps
 
 
 def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> Regex:

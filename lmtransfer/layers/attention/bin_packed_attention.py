@@ -130,12 +130,12 @@ class JoinedRows:
 def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
     """The row of each sequence: best-fit bin packing, longest sequence first."""
     row_B = np.empty(len(lengths), dtype=np.int64)
-    rooms: list[tuple[int, int]] = []  # (free slots, index) of each row, ascending
+    free_slots: list[tuple[int, int]] = []  # (free slots, index) of each row, ascending
     for sequence in sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence]):
-        place = bisect_left(rooms, (lengths[sequence], -1))
-        room, row = rooms.pop(place) if place < len(rooms) else (width, len(rooms))
+        place = bisect_left(free_slots, (lengths[sequence], -1))
+        num_free, row = free_slots.pop(place) if place < len(free_slots) else (width, len(free_slots))
         row_B[sequence] = row
-        insort(rooms, (room - lengths[sequence], row))
+        insort(free_slots, (num_free - lengths[sequence], row))
     return row_B
 
 

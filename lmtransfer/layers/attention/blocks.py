@@ -125,8 +125,8 @@ def _groups(lengths: np.ndarray) -> list[np.ndarray]:
     first = real = spare = 0
     for place, sequence in enumerate(order):
         longest, length = int(lengths[order[first]]), int(lengths[sequence])
-        price = max(1.0, longest / _CHEAP_LENGTH)
-        if price * (spare + longest - length) > _SPARE_SLOTS + _SPARE_SHARE * real:
+        cost = max(1.0, longest / _CHEAP_LENGTH)
+        if cost * (spare + longest - length) > _SPARE_SLOTS + _SPARE_SHARE * real:
             groups.append(np.sort(order[first:place]))
             first, real, spare, longest = place, 0, 0, length
         real += length

@@ -85,8 +85,8 @@ def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Conditio
     """A side as a condition; with the contributions of the examples if ``kept`` is given."""
     values = [member.value for member in side.members]
     if kept is not None:
-        anew = [metric_value(one.examples, metric) for one in kept]
-        values = [value if found is None else found for value, found in zip(values, anew, strict=True)]
+        restarts = [metric_value(one.examples, metric) for one in kept]
+        values = [value if found is None else found for value, found in zip(values, restarts, strict=True)]
     return side.condition(values, None if kept is None else examples_of(kept, metric), collapsed=side.num_collapsed)
 
 

@@ -100,7 +100,7 @@ def draw_comparison(bars: Sequence[Bar], folder: Path, *, name: str, title: str,
 def _draw_scores(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> None:
     places = list(range(len(bars)))
     axes.barh(places, [factor * bar.score.mean for bar in bars], height=0.62, color=[_FILL[bar.kind] for bar in bars])
-    furthest = 0.0
+    latest = 0.0
     for place, bar in zip(places, bars, strict=True):
         values = [factor * value for value in bar.score.values]
         end = max([factor * bar.score.mean, *values])
@@ -113,10 +113,10 @@ def _draw_scores(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> 
         if len(values) > 1:
             seed_dots(axes, values, [place] * len(values), INK)
         axes.annotate(text, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
-        furthest = max(furthest, end)
+        latest = max(latest, end)
     axes.set_yticks(places, [shorten(bar.label) for bar in bars], color=INK)
     axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_xlim(min(0.0, *(factor * bar.score.mean for bar in bars)), 1.3 * furthest or 1.0)
+    axes.set_xlim(min(0.0, *(factor * bar.score.mean for bar in bars)), 1.3 * latest or 1.0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{metric} (%)" if factor == 100.0 else metric)
     if any(bar.score.n > 1 for bar in bars):

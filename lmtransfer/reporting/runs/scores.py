@@ -31,9 +31,9 @@ def main_metric(result: Mapping[str, Any]) -> str | None:
 
 def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
     """The direction of a metric: from the result, else from its name (losses and perplexities are better if small)."""
-    said = result.get("higher_is_better")
-    if isinstance(said, bool):
-        return said
+    given = result.get("higher_is_better")
+    if isinstance(given, bool):
+        return given
     return _LOWER.fullmatch(metric.lower()) is None
 
 
@@ -98,8 +98,8 @@ def reported(node: Any, metric: str) -> Spread | None:
 
 def num_collapsed(node: Any) -> int:
     """The number of seeds that answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
-    said = node.get("collapsed") if isinstance(node, Mapping) else None
-    return int(said) if isinstance(said, bool | int) else 0
+    given = node.get("collapsed") if isinstance(node, Mapping) else None
+    return int(given) if isinstance(given, bool | int) else 0
 
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
@@ -209,8 +209,8 @@ def _seed_value(child: Any, metric: str) -> SeedValue | None:
     value = _value(child, metric)
     if value is None:
         return None
-    said = child if isinstance(child, Mapping) else {}
-    return SeedValue(value, _whole(said.get("seed")), _whole(said.get("pretraining_seed")))
+    given = child if isinstance(child, Mapping) else {}
+    return SeedValue(value, _whole(given.get("seed")), _whole(given.get("pretraining_seed")))
 
 
 def _whole(value: Any) -> int | None:

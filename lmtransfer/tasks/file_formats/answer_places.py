@@ -58,14 +58,14 @@ class AnswerPlaces:
             return GoldSpan(text)
         return GoldSpan(text, start, end)
 
-    def kept(self, question: str, golds: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
+    def kept(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
         """Return the usable answers of a question, those without a span last; empty if the question is left out.
 
         Args:
             question: id of the question.
-            golds: results of ``gold``.
+            gold_answers: results of ``gold``.
         """
-        found = list(golds)
+        found = list(gold_answers)
         kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
         if found and (not kept or kept[0].start is None):
             self.left_out.append(question)

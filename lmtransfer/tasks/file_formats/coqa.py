@@ -160,10 +160,10 @@ def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -
         for answer in answers[1:]
         if answer.gold is not None
     ]
-    golds = [gold for gold in (first, *others) if gold is not None]
+    gold_answers = [gold for gold in (first, *others) if gold is not None]
     if kind is None:
-        golds.sort(key=lambda gold: gold.start is None)
-        if not golds or golds[0].start is None:
+        gold_answers.sort(key=lambda gold: gold.start is None)
+        if not gold_answers or gold_answers[0].start is None:
             places.left_out.append(question_id)
             return ()
-    return tuple(golds)
+    return tuple(gold_answers)

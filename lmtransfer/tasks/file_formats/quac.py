@@ -108,18 +108,18 @@ def _answers(
     texts: Iterable[tuple[str, int]], passage: str, question_id: str, places: AnswerPlaces
 ) -> tuple[GoldSpan, ...]:
     """Return the gold answers of a question; empty if the question is left out."""
-    golds: list[GoldSpan] = []
+    gold_answers: list[GoldSpan] = []
     bad: list[GoldSpan] = []
     for text, start in texts:
         if text == NO_ANSWER:
             places.num_answers += 1
-            golds.append(GoldSpan(NO_ANSWER))
+            gold_answers.append(GoldSpan(NO_ANSWER))
             continue
         gold = places.gold(question_id, text, start, passage)
         if gold is not None:
-            (bad if gold.start is None else golds).append(gold)
-    if not golds:
+            (bad if gold.start is None else gold_answers).append(gold)
+    if not gold_answers:
         places.left_out.append(question_id)
         return ()
-    kept = (*golds, *bad)
+    kept = (*gold_answers, *bad)
     return () if all(gold.text == NO_ANSWER for gold in kept) else kept

@@ -59,8 +59,8 @@ def _answers(
             f"{question_node.where}: is_impossible is {str(impossible).lower()}, but there are {len(items)} answers; "
             "correct one of them"
         )
-    golds = [
+    gold_answers = [
         places.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
         for answer in items
     ]
-    return places.kept(question_id, golds)
+    return places.kept(question_id, gold_answers)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.tasks.asking import Given, InputFile, Reader, json_object, two_texts
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy
+from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object, two_texts
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.sets import SETS
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.asking import Given, InputFile, Reader, json_object
 from lmtransfer.tasks.file_formats.conll import read_conll
 from lmtransfer.tasks.file_formats.conllu import read_conllu
+from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object
 from lmtransfer.tasks.tagging.example import TaggedExample
 
 

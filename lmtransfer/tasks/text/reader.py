@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.asking import SEPARATOR, Given, InputFile, Reader, two_texts
+from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, two_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns
 from lmtransfer.tasks.text.tables import BadRows, Column, TableFormat, TableLayout, rows_of_lines

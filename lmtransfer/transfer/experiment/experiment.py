@@ -25,11 +25,11 @@ from lmtransfer.system.machine import naming
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
+from lmtransfer.transfer.experiment.choose_settings import check_transfer, choose_settings, open_start
 from lmtransfer.transfer.experiment.learning_rates import LearningRates
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.results import joint_result, majority_of, run_result
 from lmtransfer.transfer.experiment.setting import Condition, Member, Setting
-from lmtransfer.transfer.experiment.settling import check_transfer, choose_settings, open_start
 from lmtransfer.transfer.experiment.training_run import Outcome, train_once
 from lmtransfer.verdicts.conditions import Examples
 

@@ -13,7 +13,7 @@ from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
 from lmtransfer.reporting.runs.scores import difference_in
 from lmtransfer.reporting.units import count, duration, in_percent, shown
-from lmtransfer.reporting.verdict_text import brief, verdict_lines
+from lmtransfer.reporting.verdict_text import short, verdict_lines
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
@@ -96,7 +96,7 @@ def print_sweep(run_dirs: Sequence[Path], failed: Sequence[str] = ()) -> None:
         deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
         cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
         if difference is not None:
-            cells[3:] = [shown(result["control"]["mean"], metric), brief(next(together), metric)]
+            cells[3:] = [shown(result["control"]["mean"], metric), short(next(together), metric)]
         table.add_row(label, *([] if one_task else [metric]), *cells)
     for name in failed:
         table.add_row(name, *([] if one_task else [""]), "failed")

@@ -119,7 +119,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
     learner = open_trained(saved, task, hardware)
     encoder = learner.encoder
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
-    began = time.monotonic()
+    start_time = time.monotonic()
     evaluation = evaluate(
         learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
     )
@@ -130,7 +130,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         split=scoring.split,
         metrics=evaluation.metrics,
         main_metric=task.main_metric,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - start_time,
         tokens=int(encoded.lengths.sum()),
         num_parameters=num_parameters(learner),
         seed=seed,

@@ -51,7 +51,7 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import weights
 
 
-class Course:
+class PhasedRun:
     """The phases of a run, one after the other.
 
     Args:
@@ -269,7 +269,7 @@ class Course:
 
     def _schedule(self) -> PartOfBudget:
         """The learning-rate schedule: it runs from a phase that restarts it to the next phase that restarts it."""
-        beginnings = [place for place in range(len(self.phases)) if self._begins_anew(place)]
+        beginnings = [place for place in range(len(self.phases)) if self._restarts(place)]
         first = max(place for place in beginnings if place <= self.place)
         later = [place for place in beginnings if place > self.place]
         return PartOfBudget(
@@ -279,7 +279,7 @@ class Course:
             first_update=self.state.phases[first]["updates"] if self.state.phases else 0,
         )
 
-    def _begins_anew(self, place: int) -> bool:
+    def _restarts(self, place: int) -> bool:
         """Whether the schedule restarts at the beginning of phase ``place``."""
         if place == 0:
             return True
