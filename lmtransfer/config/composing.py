@@ -160,7 +160,9 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
     return [
         f"{group}={name}: there is no such {group}; {hint(str(name), options, what=f'choices of {group}')}"
         for name in chosen
-        if name is not None and str(name).removesuffix(".yaml") not in options and not override.is_delete()
+        if name is not None
+        and paths.find(f"{group}/{str(name).removesuffix('.yaml')}.yaml", folders) is None
+        and not override.is_delete()
     ]
 
 

@@ -95,8 +95,8 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     others = [o.name for o in objectives if not o.continues]
     if rows.contiguous and others:
         raise ConfigError(
-            f"objective.rows.contiguous=true (objective/rows=lanes): contiguous rows are for language models "
-            f"(objective=lm_lanes, bilm or plm), but objective.losses has {', '.join(others)}: use "
+            f"objective.rows.contiguous=true (objective/rows=contiguous): contiguous rows are for language models "
+            f"(objective=lm_contiguous, bilm or plm), but objective.losses has {', '.join(others)}: use "
             "objective/rows=stream"
         )
 

@@ -25,7 +25,7 @@ Measure = Callable[[TokenStore, int | None], dict[str, float]]
 #: Most tokens of a forward pass in validation.
 _EVALUATION_MICRO_BATCH = 8192
 #: Number of contiguous streams that text is cut into for validation, independent of the batch size.
-_EVALUATION_LANES = 16
+_EVALUATION_STREAMS = 16
 
 
 class PretrainingData:
@@ -94,7 +94,7 @@ class PretrainingData:
                 max_tokens=most_tokens,
                 rank=distributed.rank(),
                 world_size=distributed.world_size(),
-                num_lanes=_EVALUATION_LANES if self.parts.rows.contiguous else None,
+                num_streams=_EVALUATION_STREAMS if self.parts.rows.contiguous else None,
             )
             return evaluate_losses(learner, batches, device=self.hardware.device, precision=self.hardware.precision)
 

@@ -100,10 +100,10 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
             "memory_lengths: the run's corpus is a mixture or has no held-out part; use a run with one corpus and a "
             "held-out part"
         )
-    source = _lanes_source(measurement, held_out, measurement.text.tokenizer, segment_length)
+    source = _contiguous_source(measurement, held_out, measurement.text.tokenizer, segment_length)
     num_windows = int((source.plan(0).lengths == segment_length).sum())
     warm_up = -(-lengths[-1] // segment_length)
-    num_lanes = max(min(_LANES, num_windows // (4 * max(warm_up, 1))), 1)
+    num_streams = max(min(_LANES, num_windows // (4 * max(warm_up, 1))), 1)
     if num_windows <= warm_up:
         raise DataError(
             f"memory_lengths: the held-out text has {num_windows} windows of {segment_length} tokens, but a memory of "
@@ -115,11 +115,11 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
         remember(length)
         batches = evaluation_batches(
             source,
-            micro_batch_tokens=num_lanes * segment_length,
-            max_tokens=_with_warm_up(measurement.most_tokens, warm_up * num_lanes * segment_length),
+            micro_batch_tokens=num_streams * segment_length,
+            max_tokens=_with_warm_up(measurement.most_tokens, warm_up * num_streams * segment_length),
             rank=distributed.rank(),
             world_size=distributed.world_size(),
-            num_lanes=num_lanes,
+            num_streams=num_streams,
         )
         losses.append(_mean_loss(measurement, batches, warm_up=warm_up))
     return losses
@@ -129,7 +129,7 @@ def _with_warm_up(most_tokens: int | None, more: int) -> int | None:
     return None if most_tokens is None else most_tokens + more
 
 
-def _lanes_source(
+def _contiguous_source(
     measurement: Measurement, held_out: TokenStore, tokenizer: Tokenizer, segment_length: int
 ) -> PretrainingSource:
     rows = LanguageStream(max_length=segment_length, frame="none", contiguous=True, tokenizer=tokenizer)

@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
+from lmtransfer.config.paths import group_options
 from lmtransfer.config.primary import group_config
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.fit import check_fit
@@ -24,7 +25,7 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_output_posi
 from lmtransfer.objectives.source import PretrainingSource
 
 CONF = Path(__file__).parents[2] / "conf"
-NAMES = sorted(path.stem for path in (CONF / "objective").glob("*.yaml"))
+NAMES = group_options("objective", [CONF])
 
 #: Sizes of a small model, for the arguments that it has.
 SMALL: dict[str, Any] = {"dim": 32, "num_layers": 2, "num_heads": 2, "hidden_dim": 64, "max_length": 64}
@@ -55,7 +56,7 @@ MEANT_FOR = {
     "bilm": Meant("elmo_subword_laptop", learned={"bilm": 0.35}),
     "cbow": Meant("word_embeddings_laptop", changes={"dim": 96}),
     "lm": Meant("gpt_mini", learned={"lm": 0.3}),  # nor a window's first
-    "lm_lanes": Meant("transformer_xl_laptop", learned={"lm": 0.3}),
+    "lm_contiguous": Meant("transformer_xl_laptop", learned={"lm": 0.3}),
     "mlm": Meant(),
     "mlm_bow": Meant(learned={"bow": 3.0}),  # no less than the entropy of a row's words
     "mlm_entities": Meant(tokenizer=CasedTokenizer),

@@ -178,9 +178,9 @@ def test_validation_by_part_is_that_of_each_part_alone(store: MixedStore) -> Non
 
 
 def test_rows_that_go_on_from_one_another_are_refused(store: MixedStore) -> None:
-    lanes = LanguageStream(max_length=32, frame="none", contiguous=True, tokenizer=TOKENIZER)
+    rows = LanguageStream(max_length=32, frame="none", contiguous=True, tokenizer=TOKENIZER)
     with refuses(ConfigError, "objective.rows.contiguous=true", "objective/rows=stream"):
-        source(store, lanes).plan(0)
+        source(store, rows).plan(0)
 
 
 def test_a_part_that_has_too_little_for_its_rows_is_named(store: MixedStore, tmp_path: Path) -> None:

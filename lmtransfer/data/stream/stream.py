@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmtransfer.data.stream.step_plan import cut_by_tokens, lanes, micro_batches, share
+from lmtransfer.data.stream.step_plan import contiguous_streams, cut_by_tokens, micro_batches, share
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
@@ -210,7 +210,7 @@ class PlannedStream:
         if len(lengths) == 0:
             raise DataError("there are no rows to train on: the corpus or the training set is empty")
         if self.contiguous:
-            return lanes(lengths, batch_tokens=self.batch_tokens, batch_examples=self.batch_examples)
+            return contiguous_streams(lengths, batch_tokens=self.batch_tokens, batch_examples=self.batch_examples)
         order = permutation(len(lengths), self.seed, "order", epoch)
         if self.batch_tokens is not None:
             return order, cut_by_tokens(lengths[order], self.batch_tokens, key="train.batch_tokens")
