@@ -47,7 +47,7 @@ CASES: dict[str, Case] = {
     "fit.length": parts("model=bert_tiny objective=mlm objective.max_length=9999", "objective.max_length=9999"),
     "fit.short": parts("model=bert_tiny objective=mlm objective.max_length=3", "objective.max_length=3"),
     "fit.contiguous": parts("model=bert_tiny objective=mlm objective/rows=contiguous", "rows=contiguous", "mlm"),
-    "fit.contiguous_of_rtd": parts("model=electra_small objective=rtd objective/rows=contiguous", "rows=contiguous", "rtd"),
+    "fit.contiguous_of_rtd": parts("model=electra_small objective=rtd objective/rows=contiguous", "contiguous", "rtd"),
     "fit.contiguous_of_cbow": parts("model=word_embeddings objective=cbow objective/rows=contiguous", "contiguous"),
     "fit.contiguous_with_frames": parts("model=gpt_mini objective=lm objective.rows.contiguous=true", "rows.frame"),
     "fit.label": parts("model=bert_tiny objective=sop objective/rows=sentence_pairs", "'sop'", "ordered_pairs"),

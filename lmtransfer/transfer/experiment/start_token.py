@@ -17,8 +17,8 @@ def with_trained_start(
     """The weights of a pretrained encoder, in which an untrained [CLS] is a copy of [SEP].
 
     Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_contiguous``, ``skipgram``, ``cbow``, ELMo's
-    and XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP] of the
-    previous document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
+    and XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP]
+    of the previous document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
 
     Args:
         weights: weights of the encoder, by name.
