@@ -103,7 +103,9 @@ def measure(name: str, length: int, batch_tokens: int, num_batches: int) -> floa
 def _parts(name: str, length: int) -> tuple[Text, Parts]:
     model = MODELS.get(name, "bert_laptop")
     words = ["~experiment", f"objective={name}", f"model={model}", f"objective.max_length={length}"]
-    cfg = compose_files("pretrain", [*words, f"model.max_length={max(length, 512)}", "corpus=python_docs"])
+    cfg = compose_files(
+        "pretrain", [*words, f"model.max_length={max(length, 512)}", "corpus=python_docs", "tokenizer.lowercase=false"]
+    )
     text = read_text(cfg)
     return text, build_parts(cfg, text.tokenizer)
 
