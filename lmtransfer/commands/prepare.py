@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import settle_overlap, settle_parts
+from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.tables import parts_table
@@ -26,8 +26,8 @@ def run(cfg: DictConfig) -> None:
         ConfigError: lists every problem of the config.
         DataError: a corpus is missing, empty, or cannot be read.
     """
-    settle_parts(cfg)
-    settle_overlap(cfg)
+    expand_parts(cfg)
+    expand_overlap(cfg)
     nodes: dict[str, set[str]] = {"corpus": {"data_root", "cache_dir"}, "tokenizer": set()}
     if cfg.screening is not None:
         nodes["screening"] = {"overlap_with", "cache_dir"}

@@ -17,7 +17,7 @@ _GROUP_OF_TASKS = "lmtransfer.tasks.group.TaskGroup"
 _CORPUS_OF_FILES = "lmtransfer.data.corpora.corpus.FileCorpus"
 
 
-def settle_parts(cfg: DictConfig) -> None:
+def expand_parts(cfg: DictConfig) -> None:
     """Replace the names in ``corpus.parts`` by complete corpora.
 
     ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` gives them
@@ -46,14 +46,14 @@ def settle_parts(cfg: DictConfig) -> None:
         raise ConfigError(f"corpus.parts={given}: give a list such as [enwiki,fra], or {{name: corpus, ...}}")
     folders = folders_in_force()
     problems: list[str] = []
-    settled = {name: _settled(name, part, folders, problems) for name, part in named.items()}
+    resolved = {name: _resolved(name, part, folders, problems) for name, part in named.items()}
     if problems:
         raise ConfigError(problems)
     with open_dict(corpus):
-        corpus.parts = settled
+        corpus.parts = resolved
 
 
-def _settled(name: str, part: Any, folders: list[Path], problems: list[str]) -> Any:
+def _resolved(name: str, part: Any, folders: list[Path], problems: list[str]) -> Any:
     if isinstance(part, DictConfig):
         return part
     path = paths.find(f"corpus/{part}.yaml", folders)
@@ -68,7 +68,7 @@ def _settled(name: str, part: Any, folders: list[Path], problems: list[str]) -> 
     return None
 
 
-def settle_overlap(cfg: DictConfig) -> None:
+def expand_overlap(cfg: DictConfig) -> None:
     """Replace the names in ``screening.overlap_with`` by complete tasks, and files by corpora with a text on each line.
 
     Args:
@@ -84,11 +84,11 @@ def settle_overlap(cfg: DictConfig) -> None:
     folders = folders_in_force()
     named = {str(name): given[name] for name in given} if isinstance(given, DictConfig) else _by_name(given, folders)
     problems: list[str] = []
-    settled = {name: _evaluation_texts(name, one, folders, problems) for name, one in named.items()}
+    resolved = {name: _evaluation_texts(name, one, folders, problems) for name, one in named.items()}
     if problems:
         raise ConfigError(problems)
     with open_dict(cfg):
-        screening.overlap_with = settled or None
+        screening.overlap_with = resolved or None
 
 
 def _by_name(given: Any, folders: list[Path]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.cli import main
-from lmtransfer.config.in_short import settle_overlap
+from lmtransfer.config.in_short import expand_overlap
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.tasks.base import Task
@@ -134,16 +134,16 @@ def test_the_texts_of_a_task_are_those_of_its_dev_and_test(
 
 def test_tasks_groups_and_files_are_named_in_short(tmp_path: Path) -> None:
     cfg = OmegaConf.create({"screening": {"overlap_with": ["sst2", "held_out.txt", "glue"]}})
-    settle_overlap(cfg)
+    expand_overlap(cfg)
     settled = cfg.screening.overlap_with
     assert settled.sst2.labels == ["negative", "positive"]
     assert settled["held_out.txt"].boundary == "line"
     assert {"cola", "mnli", "wnli"} <= set(settled)
     with refuses(ConfigError, "screening.overlap_with", "sst22", "'sst2'", "gone.txt") as caught:
-        settle_overlap(OmegaConf.create({"screening": {"overlap_with": ["sst22", "gone.txt"]}}))
+        expand_overlap(OmegaConf.create({"screening": {"overlap_with": ["sst22", "gone.txt"]}}))
     assert len(caught.value.problems) == 2
     with refuses(ConfigError, "screening.overlap_with", "held_out.txt"):
-        settle_overlap(
+        expand_overlap(
             OmegaConf.create({"screening": {"overlap_with": ["held_out.txt", str(tmp_path / "held_out.txt")]}})
         )
 
