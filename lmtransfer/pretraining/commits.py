@@ -9,17 +9,17 @@ from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 
 
-def keep_commits(corpus: Any, began: Mapping[str, Any]) -> None:
+def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
     """Set each ``revision=null`` of a resumed run to the commit that the run began with.
 
     Args:
         corpus: config node of the corpus; changed in place.
-        began: the same node in the run's own configuration.
+        saved: the same node in the run's own configuration.
     """
     if "revision" in corpus and corpus.revision is None:
-        corpus.revision = began.get("revision")
+        corpus.revision = saved.get("revision")
     for name, part in (corpus.get("parts") or {}).items():
-        keep_commits(part, (began.get("parts") or {}).get(name) or {})
+        keep_commits(part, (saved.get("parts") or {}).get(name) or {})
 
 
 def with_commits(node: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:

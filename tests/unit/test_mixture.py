@@ -293,7 +293,7 @@ def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.M
     named = config({"french": "fra", "mine": "own.txt", "given": {"_target_": "x.Y"}})
     expand_parts(named)
     assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
-    assert named.corpus.parts.local.path == "own.txt"
+    assert named.corpus.parts.mine.path == "own.txt"
     assert named.corpus.parts.given == {"_target_": "x.Y"}
     with refuses(ConfigError, "corpus.parts.fraa=fraa", "'fra'", "corpus.parts.nothing=nothing.txt") as caught:
         expand_parts(config(["fraa", "own.txt", "nothing.txt"]))
