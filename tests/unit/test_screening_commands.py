@@ -16,6 +16,10 @@ from lmtransfer.config.in_short import expand_overlap
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.tagging.task import Tagging
+from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.example import TextExample
 
 SECRET = "nobody has ever seen a green horse that sings so well at night"
 TEXT = ["corpus=text", "corpus.path=a.txt", "corpus.validation_fraction=0.1", "tokenizer.vocab_size=60"]
@@ -130,6 +134,12 @@ def test_the_texts_of_a_task_are_those_of_its_dev_and_test(
     )
     with refuses(DataError, "screening.overlap_with", "mine", "dev.tsv"):
         build_corpus(cfg, cache_dir=tmp_path)
+
+
+def test_the_words_of_a_tagged_sentence_are_one_text_and_a_pair_is_two() -> None:
+    tagging, pairs = object.__new__(Tagging), object.__new__(TextClassification)
+    assert tagging.texts(TaggedExample(id="x", words=("one", "two"))) == ("one two",)
+    assert pairs.texts(TextExample(id="x", text="one two", text_pair="three")) == ("one two", "three")
 
 
 def test_tasks_groups_and_files_are_named_in_short(tmp_path: Path) -> None:
