@@ -29,6 +29,7 @@ KINDS = {
     "transfers": "transfer",
     "optimizers": "optimizer",
     "schedules": "schedule",
+    "trackers": "tracker",
     "recipes": "experiment",
     "studies": "study",
 }

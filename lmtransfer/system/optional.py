@@ -11,10 +11,13 @@ from lmtransfer.errors import LmtransferError
 #: Import name -> extra of pyproject.toml that installs it.
 EXTRAS = {
     "h5py": "elmo",
+    "mlflow": "mlflow",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "tensorboard": "tensorboard",
+    "trackio": "trackio",
     "transformers": "transformers",
+    "wandb": "wandb",
     "zstandard": "zstd",
 }
 
