@@ -32,7 +32,7 @@ def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
         return {"tracker": set()}
     if "_target_" in chosen:
         raise ConfigError(
-            f"tracker._target_={cfg.tracker._target_}: a tracker has a key of its own, because there can be several: "
+            f"tracker._target_={chosen.get('_target_')!s}: a tracker has a key of its own, because there can be several: "
             "write tracker.<name>._target_, as in conf/tracker/wandb.yaml"
         )
     return {f"tracker.{name}": {"folder"} for name in chosen}

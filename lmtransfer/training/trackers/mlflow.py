@@ -10,6 +10,7 @@ from typing import Any
 
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import optional
+from lmtransfer.system.printable import short_path
 from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun, leaves
 
 #: For a server that does not answer; values that the user has set stay.
@@ -38,7 +39,11 @@ class MLflow:
         for name, value in _LIMITS.items():
             os.environ.setdefault(name, value)
         self.mlflow: Any = optional("mlflow", work="tracker=mlflow", error=TrainingError)
-        uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.output_root / 'mlflow.db'}"
+        uri = (
+            self.uri
+            or os.environ.get("MLFLOW_TRACKING_URI")
+            or f"sqlite:///{short_path(run.output_root / 'mlflow.db')}"
+        )
         self.client: Any = self.mlflow.MlflowClient(tracking_uri=uri)
         place = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
         if record is not None and self._has(record):

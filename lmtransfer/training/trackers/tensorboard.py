@@ -8,6 +8,7 @@ from typing import Any
 
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import optional
+from lmtransfer.system.printable import short_path
 from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun
 
 
@@ -27,7 +28,7 @@ class TensorBoard:
         if is_first:
             settings = json.dumps(run.config, indent=1, default=str)
             self.writer.add_text("config", "\n".join(f"    {line}" for line in settings.splitlines()))
-        return Record("tensorboard", f"tensorboard --logdir {run.output_root}")
+        return Record("tensorboard", f"tensorboard --logdir {short_path(run.output_root)}")
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers to disk."""

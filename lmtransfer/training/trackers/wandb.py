@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import optional
+from lmtransfer.system.printable import short_path
 from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun
 
 _TIMEOUT_SECONDS = 20.0
+_FLUSH_SECONDS = 1.0  # a kill loses what an offline file has not flushed; the default is 15
 _EXIT_CODES: Mapping[Outcome, int] = {"finished": 0, "interrupted": 75, "failed": 1}
 
 
@@ -65,15 +67,17 @@ class Wandb:
                 init_timeout=_TIMEOUT_SECONDS,
                 finish_timeout=_TIMEOUT_SECONDS,
                 finish_timeout_raises=True,
+                x_transaction_log_flush_interval=_FLUSH_SECONDS,
             ),
         )
         if mode == "online":
             return Record(self.wandb_run.id, self.wandb_run.url, self.wandb_run.starting_step - 1)
-        return Record(self.wandb_run.id, f"offline; upload with: wandb sync {run.service_files}/wandb/offline-run-*")
+        files = short_path(run.service_files)
+        return Record(self.wandb_run.id, f"offline; upload with: wandb sync {files}/wandb/offline-run-*")
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Hand the numbers to wandb's own process."""
-        self.wandb_run.log(dict(numbers), step=step)
+        self.wandb_run.log(dict(numbers), step=step, commit=True)
 
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
         """Put the result into the summary, and wait until all is uploaded or on disk."""
