@@ -43,7 +43,7 @@ class FakeService:
     def __init__(self, *, fails_in: str | None = None, waits_in: str | None = None, knows_steps: bool = False) -> None:
         self.fails_in, self.waits_in, self.knows_steps = fails_in, waits_in, knows_steps
 
-    def begin(self, run: TrackedRun, *, record: str | None) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
         self._perhaps_fail("begin")
         if record not in self.kept:
             record = f"{run.name} {next(self.numbers)}"

@@ -61,7 +61,7 @@ class Record:
     Attributes:
         id: name by which the service finds the record again.
         place: where the user finds it: an address or a command.
-        step: its last step; -1 if it has none, and None if only lmtransfer knows.
+        step: its last step; -1 if it has none, and None if the service cannot tell.
     """
 
     id: str
@@ -72,12 +72,13 @@ class Record:
 class Service(Protocol):
     """Keeps records of runs; the methods are called one after the other, in one thread, and may raise any error."""
 
-    def begin(self, run: TrackedRun, *, record: str | None) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
         """Begin the record of a run, or continue it.
 
         Args:
             run: the run.
             record: id of the record to continue; None for a run without a record.
+            step: last step that was noted for the record; the record may have one more. -1 without a record.
         """
         ...
 

@@ -102,7 +102,7 @@ class Guarded:
     def _begin(self) -> None:
         id_before, step_before = self._read()
         self.run.service_files.mkdir(parents=True, exist_ok=True)
-        self._record = self.service.begin(self.run, record=id_before)
+        self._record = self.service.begin(self.run, record=id_before, step=step_before)
         known = step_before if self._record.id == id_before else -1
         self._step = known if self._record.step is None else self._record.step
         self._write()

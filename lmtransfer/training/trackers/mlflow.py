@@ -34,7 +34,7 @@ class MLflow:
     def __init__(self, *, project: str = "lmtransfer", uri: str | None = None) -> None:
         self.project, self.uri = project, uri
 
-    def begin(self, run: TrackedRun, *, record: str | None) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
         """Begin an MLflow run, or continue the one with this id; a new one if the store does not have it."""
         for name, value in _LIMITS.items():
             os.environ.setdefault(name, value)
@@ -49,7 +49,7 @@ class MLflow:
         if record is not None and self._has(record):
             self.run_id = record
             self.client.update_run(record, status="RUNNING")
-            return Record(record, place)
+            return Record(record, place, self._last_step())
         self.run_id = self._new_run(run)
         return Record(self.run_id, place, -1)
 
@@ -76,6 +76,10 @@ class MLflow:
                 raise
             return False
         return True
+
+    def _last_step(self) -> int:
+        """The last step of the run; every logged step has the number of tokens."""
+        return max((metric.step for metric in self.client.get_metric_history(self.run_id, "tokens")), default=-1)
 
     def _new_run(self, run: TrackedRun) -> str:
         """Make a run with the settings as parameters; returns its id."""

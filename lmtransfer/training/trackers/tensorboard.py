@@ -17,15 +17,14 @@ class TensorBoard:
 
     needs_packages = ("tensorboard",)
 
-    def begin(self, run: TrackedRun, *, record: str | None) -> Record:
-        """Open a new event file; without a record, it hides the steps of event files from before records were kept."""
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+        """Open a new event file; it hides what other event files have after ``step``."""
         optional("tensorboard", work="tracker=tensorboard", error=TrainingError)
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder / "tensorboard"
-        is_first = record is None
-        self.writer: Any = SummaryWriter(str(folder), purge_step=0 if is_first and folder.exists() else None)
-        if is_first:
+        self.writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if folder.exists() else None)
+        if record is None:
             settings = json.dumps(run.config, indent=1, default=str)
             self.writer.add_text("config", "\n".join(f"    {line}" for line in settings.splitlines()))
         return Record("tensorboard", f"tensorboard --logdir {short_path(run.output_root)}")

@@ -23,7 +23,7 @@ class Trackio:
     def __init__(self, *, project: str = "lmtransfer", space: str | None = None) -> None:
         self.project, self.space = project, space
 
-    def begin(self, run: TrackedRun, *, record: str | None) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
         """Begin a Trackio run, or resume the one of this name, which is the id of the record."""
         self.trackio: Any = optional("trackio", work="tracker=trackio", error=TrainingError)
         self.trackio_run = self.trackio.init(
@@ -43,10 +43,17 @@ class Trackio:
         self.trackio_run.log(dict(numbers), step=step)
 
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Log the result at the last step, and wait until all is stored."""
+        """Log the result at the last step, and wait until all is stored.
+
+        Raises:
+            TrainingError: not all is stored, for which Trackio itself raises no error.
+        """
         if result:
             self.trackio_run.log(dict(result), step=step)
         self.trackio_run.finish()
+        stored = self._last_step()
+        if stored is not None and result and stored < step:
+            raise TrainingError(f"of {step} steps, only those up to step {stored} are stored")
 
     def _free_name(self, name: str) -> str:
         """The name itself, or with a number if a run of another folder has it; Trackio finds runs by name only."""

@@ -38,7 +38,7 @@ class Wandb:
     ) -> None:
         self.project, self.entity, self.mode = project, entity, mode
 
-    def begin(self, run: TrackedRun, *, record: str | None) -> Record:
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
         """Begin a wandb run, or resume the one with this id.
 
         Raises:
