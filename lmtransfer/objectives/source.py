@@ -21,7 +21,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.objectives.rows.mixed import MixedPlan
-from lmtransfer.randomness import generator
+from lmtransfer.randomness import generators
 
 #: With static shapes, the numbers of predictions and of output positions are rounded up to a multiple of this.
 _STATIC_MULTIPLE = 128
@@ -82,10 +82,8 @@ class PretrainingSource(Source):
         """The batch of rows ``row_ids`` of ``epoch`` with plan ``plan``; see ``PretrainingBatch`` for ``follows``."""
         sampling_epoch, corrupt = self._sampling_epoch(epoch), self.corruption.corrupt
         rows = [plan.row(int(i)) for i in row_ids]
-        corrupted = [
-            corrupt(row, generator(self.seed, "corrupt", sampling_epoch, int(i)))
-            for row, i in zip(rows, row_ids, strict=True)
-        ]
+        rngs = generators(self.seed, "corrupt", sampling_epoch, indices=np.asarray(row_ids))
+        corrupted = [corrupt(row, rng) for row, rng in zip(rows, rngs, strict=True)]
         num_causal = None
         if self.corruption.causal_share:  # causal rows first
             order = sorted(range(len(rows)), key=lambda place: not corrupted[place].causal)
@@ -165,11 +163,11 @@ class PretrainingSource(Source):
     ) -> np.ndarray:
         """Random numbers for the targets, functions of (seed, epoch, row) like masks, padded with 0 up to ``size``."""
         uniform, end = np.zeros(size, dtype=np.float32), 0
-        for i, part in zip(row_ids, corrupted, strict=True):
-            if count := len(part.positions):
-                sampled = generator(self.seed, "sample", epoch, int(i)).random(count, dtype=np.float32)
-                uniform[end : end + count] = sampled
-                end += count
+        rngs = generators(self.seed, "sample", epoch, indices=np.asarray(row_ids))
+        for rng, part in zip(rngs, corrupted, strict=True):
+            count = len(part.positions)
+            rng.random(out=uniform[end : end + count], dtype=np.float32)
+            end += count
         return uniform
 
     def _reads(

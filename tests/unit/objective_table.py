@@ -76,7 +76,7 @@ MEANT_FOR = {
 }
 
 
-def suggestion(name: str) -> Meant:
+def line_of(name: str) -> Meant:
     """The line of an objective; the test fails if there is none."""
     if name not in MEANT_FOR:
         pytest.fail(
@@ -105,7 +105,7 @@ def built(
     name: str, store: TokenStore, *overrides: str, changes: Mapping[str, Any] | None = None
 ) -> tuple[PretrainingLearner, PretrainingSource, Any]:
     """Learner, batches and config of an objective with the model it is meant for."""
-    line, node = suggestion(name), objective_node(name, *overrides)
+    line, node = line_of(name), objective_node(name, *overrides)
     tokenizer = line.tokenizer()
     rows, corruption = build(node.rows, tokenizer=tokenizer), build(node.corruption, tokenizer=tokenizer)
     objectives = [build(loss, tokenizer=tokenizer) for loss in node.losses.values()]

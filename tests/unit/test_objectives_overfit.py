@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.objectives import random_documents, store_of
-from objective_table import MEANT_FOR, NAMES, built, suggestion
+from objective_table import MEANT_FOR, NAMES, built, line_of
 
 #: Further models, by the objective that they learn.
 OTHERS = [
@@ -31,12 +31,12 @@ def test_thirty_two_rows_are_learnt_by_heart(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "model"), OTHERS)
 def test_other_models_learn_them_too(tmp_path: Path, name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MEANT_FOR, name, replace(suggestion(name), model=model, changes={"embedding_dim": 16}))
+    monkeypatch.setitem(MEANT_FOR, name, replace(line_of(name), model=model, changes={"embedding_dim": 16}))
     learn_by_heart(tmp_path, name)
 
 
 def learn_by_heart(tmp_path: Path, name: str) -> None:
-    line = suggestion(name)
+    line = line_of(name)
     store = store_of(tmp_path / "s", random_documents(60))
     learner, source, node = built(name, store, "objective.max_length=24", changes=line.changes)
     batch = source.build(0, source.plan(0), range(32))

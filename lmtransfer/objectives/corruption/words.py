@@ -31,7 +31,7 @@ class Words(NamedTuple):
     @property
     def sizes(self) -> np.ndarray:
         """Number of tokens of each word, int64, shape (W,)."""
-        return np.diff(self.edges)
+        return self.edges[1:] - self.edges[:-1]
 
     def chosen(self, units: Sequence[tuple[int, int]]) -> Chosen:
         """The tokens of some runs of words; each run is a unit.
@@ -39,14 +39,10 @@ class Words(NamedTuple):
         Args:
             units: first word of each run, and the word after its last word; runs do not overlap.
         """
-        taken = np.zeros(len(self.follows), dtype=bool)
-        begins = np.zeros(len(self.follows), dtype=np.int64)
-        for start, end in units:
-            taken[start:end] = True
-            begins[start] = 1
-        sizes = self.sizes
-        unit_of = np.cumsum(begins) - 1
-        return Chosen(self.positions[np.repeat(taken, sizes)], np.repeat(unit_of[taken], sizes[taken]))
+        ordered = sorted(units)
+        starts, ends = self.edges[[start for start, _ in ordered]], self.edges[[end for _, end in ordered]]
+        parts = [self.positions[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return Chosen(np.concatenate(parts), np.repeat(np.arange(len(parts)), ends - starts))
 
 
 def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) -> Words:
@@ -57,10 +53,12 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
         maskable: positions that may be masked, int64, ascending; at least one.
         starts_word: for each id whether the piece begins a word, bool.
     """
-    follows = np.diff(maskable, prepend=-2) == 1
-    begins = starts_word[tokens[maskable]] | ~follows
-    edges = np.append(np.flatnonzero(begins), len(maskable))
-    return Words(maskable, edges, follows[edges[:-1]])
+    follows = np.zeros(len(maskable), dtype=bool)
+    np.equal(maskable[1:] - maskable[:-1], 1, out=follows[1:])
+    (begins,) = (starts_word[tokens[maskable]] | ~follows).nonzero()
+    edges = np.empty(len(begins) + 1, dtype=np.int64)
+    edges[:-1], edges[-1] = begins, len(maskable)
+    return Words(maskable, edges, follows[begins])
 
 
 def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | None) -> np.ndarray | None:
