@@ -30,12 +30,13 @@ def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
     chosen = cfg.get("tracker")
     if not isinstance(chosen, DictConfig) or not chosen:
         return {"tracker": set()}
-    if "_target_" in chosen:
+    target = chosen.get("_target_")
+    if target is not None:
         raise ConfigError(
-            f"tracker._target_={chosen.get('_target_')!s}: a tracker has a key of its own, because there can be several: "
+            f"tracker._target_={target}: a tracker has a key of its own, because there can be several: "
             "write tracker.<name>._target_, as in conf/tracker/wandb.yaml"
         )
-    return {f"tracker.{name}": {"folder"} for name in chosen}
+    return {f"tracker.{name!s}": {"folder"} for name in chosen}
 
 
 class RunTrackers:
