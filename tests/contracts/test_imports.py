@@ -111,7 +111,7 @@ def test_no_arrow_runs_backwards(path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("room", INNER)
+@pytest.mark.parametrize("capacity", INNER)
 def test_no_arrow_runs_backwards_inside_a_room(capacity: str) -> None:
     wrong = []
     for path in (PACKAGE / capacity).rglob("*.py"):
