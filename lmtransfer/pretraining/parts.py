@@ -33,6 +33,7 @@ from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import given_keys, go_on_from
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import averaging, build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
@@ -81,7 +82,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         **{f"{phase.objective}.{part}": {"tokenizer"} for phase in phases for part in _parts_of(cfg, phase)},
         **{phase.optimizer: {"learner", "params"} for phase in phases},
         "schedule": set(),
-        "tracker": {"folder"},
+        **tracker_nodes(cfg),
     }
     if cfg.get("screening") is not None:
         nodes["screening"] = {"overlap_with", "cache_dir"}

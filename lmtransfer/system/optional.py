@@ -12,10 +12,13 @@ from lmtransfer.errors import LmtransferError
 EXTRAS = {
     "datasketch": "duplicates",
     "h5py": "elmo",
+    "mlflow": "mlflow",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "tensorboard": "tensorboard",
+    "trackio": "trackio",
     "transformers": "transformers",
+    "wandb": "wandb",
     "zstandard": "zstd",
 }
 
