@@ -30,6 +30,8 @@ _WAYS = {
     "full": "finetuned",
     "gradual": "finetuned layer by layer",
     "joint": "finetuned on labels and on text together",
+    "lora": "fixed encoder with trained low-rank updates (LoRA) and a trained head",
+    "bitfit": "fixed encoder with trained biases (BitFit) and a trained head",
 }
 
 

@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "interop": {"errors", "untrusted", "system", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
     | {"config.without_effect"},
-    "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
+    "runs": PLAIN | {"former_names", "config", "tokenizers", "layers", "models", "data", "training"},
     "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}

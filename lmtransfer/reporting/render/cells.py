@@ -35,6 +35,9 @@ COLUMNS = (
     "seeds needed",
     "pretraining",
     "parameters",
+    "trained",
+    "memory",
+    "time",
     "tokens/s",
 )
 
@@ -83,6 +86,9 @@ def cells(row: Row) -> list[str]:
         needed_text(row.difference),
         ", ".join(budget),
         "" if row.num_parameters is None else count(row.num_parameters),
+        row.cost.trained_text,
+        row.cost.memory_text,
+        row.cost.seconds_text,
         "" if row.tokens_per_second is None else count(row.tokens_per_second),
     ]
 
