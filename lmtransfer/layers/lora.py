@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.stacked_linear import StackedLinear
 
-#: The name of a tensor of an update: the layer, the number of its matrix, and A, B or the scale.
-_OF_AN_UPDATE = re.compile(r"(.+)\.updates\.(\d+)\.(a\.weight|b\.weight|scale)")
+_PARTS = ("a.weight", "b.weight", "scale")
+#: The name of a tensor of an update: the layer, the number of its matrix, and one of ``_PARTS``.
+_OF_AN_UPDATE = re.compile(rf"(.*)\.updates\.(\d+)\.({'|'.join(map(re.escape, _PARTS))})")
 
 
 class LowRankUpdate(nn.Module):
@@ -108,11 +110,41 @@ def merge_updates(module: nn.Module) -> None:
     replace_layers(module, {layer: layer.merged() for layer in updated})
 
 
-@torch.no_grad()
-def merged_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Add the low-rank updates among named tensors to their matrices.
+@dataclass(frozen=True, slots=True)
+class SavedUpdate:
+    """An update as a checkpoint holds it.
 
-    Updates that are incomplete or of other shapes than their matrix are returned as they are.
+    Attributes:
+        layer: name of the layer.
+        number: number of the matrix in the stack of the layer.
+        a_RD: A.
+        b_ER: B.
+        scale: ``alpha / R``, a single number.
+    """
+
+    layer: str
+    number: int
+    a_RD: Tensor
+    b_ER: Tensor
+    scale: Tensor
+
+    @property
+    def rows(self) -> slice:
+        """The rows of the matrix in the weight of the layer."""
+        return slice(self.number * len(self.b_ER), (self.number + 1) * len(self.b_ER))
+
+    def fits(self, weight: Tensor) -> bool:
+        """Whether the shapes of A and B fit the weight of the layer."""
+        if (weight.ndim, self.a_RD.ndim, self.b_ER.ndim, self.scale.ndim) != (2, 2, 2, 0):
+            return False
+        inner = self.a_RD.shape[0] == self.b_ER.shape[1] and self.a_RD.shape[1] == weight.shape[1]
+        return inner and self.rows.stop <= len(weight)
+
+
+def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
+    """The tensors without updates, and the low-rank updates of their matrices.
+
+    Updates that are incomplete, or of other shapes than their matrix, stay among the tensors.
 
     Args:
         tensors: tensors by name, such as those of a checkpoint.
@@ -122,24 +154,29 @@ def merged_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         match = _OF_AN_UPDATE.fullmatch(name)
         if match is not None:
             found.setdefault((match[1], int(match[2])), {})[match[3]] = tensor
-    merged = dict(tensors)
-    for (layer, number), update in found.items():
-        matrix = merged.get(f"{layer}.weight")
-        if len(update) < 3 or matrix is None or not _fits(matrix, number, update):
+    own, updates = dict(tensors), []
+    for (layer, number), parts in found.items():
+        weight = own.get(f"{layer}.weight")
+        if weight is None or len(parts) < len(_PARTS):
             continue
-        width = len(update["b.weight"])
-        matrix = matrix.clone()
-        matrix[number * width : (number + 1) * width] += update["scale"] * (update["b.weight"] @ update["a.weight"])
-        merged[f"{layer}.weight"] = matrix
-        for part in update:
-            del merged[f"{layer}.updates.{number}.{part}"]
+        update = SavedUpdate(layer, number, *(parts[part] for part in _PARTS))
+        if update.fits(weight):
+            updates.append(update)
+            for part in _PARTS:
+                del own[f"{layer}.updates.{number}.{part}"]
+    return own, updates
+
+
+@torch.no_grad()
+def merged_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with the low-rank updates among them added to their matrices; see ``split_updates``.
+
+    Args:
+        tensors: tensors by name, such as those of a checkpoint.
+    """
+    merged, updates = split_updates(tensors)
+    for name in {f"{update.layer}.weight" for update in updates}:
+        merged[name] = merged[name].clone()
+    for update in updates:
+        merged[f"{update.layer}.weight"][update.rows] += update.scale * (update.b_ER @ update.a_RD)
     return merged
-
-
-def _fits(matrix: Tensor, number: int, update: Mapping[str, Tensor]) -> bool:
-    a_RD, b_ER, scale = update["a.weight"], update["b.weight"], update["scale"]
-    if (matrix.ndim, a_RD.ndim, b_ER.ndim, scale.ndim) != (2, 2, 2, 0):
-        return False
-    return a_RD.shape[0] == b_ER.shape[1] and (
-        a_RD.shape[1] == matrix.shape[1] and (number + 1) * b_ER.shape[0] <= matrix.shape[0]
-    )

@@ -13,6 +13,7 @@ EXTRAS = {
     "h5py": "elmo",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "peft": "peft",
     "tensorboard": "tensorboard",
     "transformers": "transformers",
     "zstandard": "zstd",
