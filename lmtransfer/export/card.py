@@ -296,8 +296,8 @@ def _loading(run: OpenRun, folder: str, library: str, architecture: str, *, base
         model = f'{auto}.from_pretrained("{folder}").eval()'
         peft = ""
         if library == "peft":
-            size = len(run.head["output.bias"])
-            model = f'{auto}.from_pretrained("{base}", num_labels={size})\nmodel = PeftModel.from_pretrained(model, "{folder}").eval()'
+            on_base = f'{auto}.from_pretrained("{base}", num_labels={len(run.head["output.bias"])})'
+            model = f'{on_base}\nmodel = PeftModel.from_pretrained(model, "{folder}").eval()'
             peft = "from peft import PeftModel\n"
         two = (
             '["Who wrote it?"], ["A poet wrote it."]'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -171,7 +172,9 @@ def _adapted(model: Any, folder: Path) -> Any:
     """
     peft: Any = importlib.import_module("peft")
     try:
-        return peft.PeftModel.from_pretrained(model, str(folder))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers, about names that peft uses
+            return peft.PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
         raise CheckpointError(f"peft {peft.__version__} cannot load it: {error}") from error
 

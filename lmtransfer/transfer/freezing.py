@@ -109,8 +109,8 @@ class Biases(Full):
         }
         if not found:
             raise ConfigError(
-                f"transfer=bitfit: {type(encoder).__name__} has no biases with these settings (model.bias); choose "
-                "transfer=frozen, full or gradual, or transfer=lora if it has attention layers"
+                f"transfer=bitfit: {type(encoder).__name__} has no biases with the settings of this run; choose "
+                "transfer=frozen, full or gradual, or transfer=lora for an encoder with attention layers"
             )
         return found.values()
 

@@ -110,7 +110,7 @@ class Lora:
             raise ConfigError(
                 [
                     f"transfer.lora_matrices: {type(encoder).__name__} has no matrix {name}; "
-                    f"{hint(name, [*names, ALL], what='names')}"
+                    f"{hint(name, [*names, ALL], what='matrices')}"
                     for name in unknown
                 ]
             )

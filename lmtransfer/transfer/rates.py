@@ -68,7 +68,7 @@ class Rates:
         given = {name: getattr(self, name, unfreeze_share) for name in _OF_LAYERS}
         problems = [
             f"transfer.{name}={value} with transfer.freeze={freeze}: {_TRAINED[freeze]}; choose transfer=full or "
-            f"transfer=gradual, or leave it at {_OF_LAYERS[name]}"
+            f"transfer=gradual, or set it to {_OF_LAYERS[name]}"
             for name, value in given.items()
             if value != _OF_LAYERS[name]
         ]
