@@ -56,7 +56,7 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -
 
     Raises:
         ConfigError: the run has no low-rank updates, or the folder of the base is not its base.
-        NoCounterpart: transformers has no such model.
+        NotInTransformers: transformers has no such model.
         CheckpointError: transformers or peft have no such head or updates.
     """
     encoder, updates = _apart(run)

@@ -119,9 +119,7 @@ def test_a_torn_run_goes_on_to_the_same_weights(world: Path, monkeypatch: pytest
     assert _lines("runs/finetune/torn") == _lines("runs/finetune/whole")
 
 
-def test_the_optimiser_keeps_the_state_of_what_it_trains_only(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_optimiser_keeps_the_state_of_what_it_trains_only(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[dict[str, Any]] = []
     save = Checkpoints.save
 

@@ -51,7 +51,7 @@ class Outcome:
         num_trained: number of parameters that the optimiser updated; of token embeddings only the rows that the
             examples use, if it updated no others.
         peak_memory: largest memory during training, in bytes; see ``training.peak_memory``.
-        stretched: whether ``train.min_steps`` made training longer than its epochs.
+        was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
     """
 
@@ -63,7 +63,7 @@ class Outcome:
     num_train: int
     num_trained: int
     peak_memory: int
-    stretched: bool
+    was_lengthened: bool
     losses: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -106,7 +106,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     plan = setup.plan(stream, seed=seed)
     validation = Validation(
         measure=lambda: _score(setting, learner, choosing).metrics,
-        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.stretch),
+        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.lengthening),
         selection=ties if setting.checkpoint == "best" else None,
     )
     trained, steps = with_text(member, learner, stream)
@@ -121,8 +121,8 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(trained)
-    begun = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
-    if distributed.from_main(begun):
+    has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
+    if distributed.from_main(has_started):
         trainer.resume()
     state = trainer.train()
     largest = peak_memory(hardware.device)
@@ -140,7 +140,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         num_train=len(source.encoded.examples),
         num_trained=sum(parameter.numel() for parameter in trainer.optimizer.parameters),
         peak_memory=largest,
-        stretched=plan.budget.stretch > 1 and state.finished == "budget",
+        was_lengthened=plan.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
     )
 
