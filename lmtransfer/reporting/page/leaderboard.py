@@ -24,8 +24,6 @@ _HEADINGS = (
     Heading("pretraining time", "ascending"),
     Heading("parameters", "ascending"),
     Heading("trained parameters", "ascending"),
-    Heading("peak memory", "ascending"),
-    Heading("time of a seed", "ascending"),
     Heading("pretraining FLOP", "ascending"),
 )
 
@@ -73,11 +71,9 @@ def _cells(entry: Entry) -> tuple[Cell, ...]:
         Cell(_or_empty(entry.num_parameters, count), sort=entry.num_parameters),
         Cell(
             _or_empty(cost.num_trained, count),
-            notes=(cost.share_text,) if cost.share_text else (),
+            notes=tuple(filter(None, (cost.share_text, cost.memory_text, cost.seconds_text))),
             sort=cost.num_trained,
         ),
-        Cell(cost.memory_text, sort=cost.peak_memory),
-        Cell(cost.seconds_text, sort=cost.seconds),
         Cell("" if flop is None else f"{flop:.1e}", sort=flop),
     )
 

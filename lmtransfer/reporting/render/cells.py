@@ -35,9 +35,7 @@ COLUMNS = (
     "seeds needed",
     "pretraining",
     "parameters",
-    "trained",
-    "memory",
-    "time",
+    "cost",
     "tokens/s",
 )
 
@@ -86,9 +84,7 @@ def cells(row: Row) -> list[str]:
         needed_text(row.difference),
         ", ".join(budget),
         "" if row.num_parameters is None else count(row.num_parameters),
-        row.cost.trained_text,
-        row.cost.memory_text,
-        row.cost.seconds_text,
+        ", ".join(row.cost.in_full),
         "" if row.tokens_per_second is None else count(row.tokens_per_second),
     ]
 

@@ -27,13 +27,6 @@ class Cost:
     seconds: float | None = None
 
     @property
-    def trained_text(self) -> str:
-        """Trained parameters with their share: ``13.1k (0.4 %)``."""
-        if self.num_trained is None:
-            return ""
-        return count(self.num_trained) if self.share is None else f"{count(self.num_trained)} ({self.share_text})"
-
-    @property
     def share_text(self) -> str:
         """The share in percent: ``0.4 %``, ``100 %``."""
         return "" if self.share is None else f"{100 * self.share:.2g} %" if self.share < 0.995 else "100 %"
@@ -52,6 +45,13 @@ class Cost:
     def in_short(self) -> list[str]:
         """All that is known, each in a few characters: ``0.4 % trained``, ``612 MB``, ``45 s``."""
         trained = f"{self.share_text} trained" if self.share is not None else ""
+        return [text for text in (trained, self.memory_text, self.seconds_text) if text]
+
+    @property
+    def in_full(self) -> list[str]:
+        """The same with the number of trained parameters: ``13.1k (0.4 %) trained``."""
+        share = f" ({self.share_text})" if self.share is not None else ""
+        trained = "" if self.num_trained is None else f"{count(self.num_trained)}{share} trained"
         return [text for text in (trained, self.memory_text, self.seconds_text) if text]
 
 
