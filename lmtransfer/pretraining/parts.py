@@ -23,6 +23,7 @@ from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.added_tokens import resized_weights
+from lmtransfer.layers.lora import merged_tensors
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
@@ -262,7 +263,7 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
             build(cfg.model, vocab_size=vocab_size), [build(node, tokenizer=tokenizer) for node in nodes]
         )
 
-    tensors = read_weights(saved.checkpoint())
+    tensors = merged_tensors(read_weights(saved.checkpoint()))
     tensors = resized_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
     encoder_tensors, heads = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

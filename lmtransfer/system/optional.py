@@ -15,6 +15,7 @@ EXTRAS = {
     "mlflow": "mlflow",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "peft": "peft",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
     "transformers": "transformers",

@@ -22,6 +22,7 @@ from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import open_checkpoint
 from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import SelectionWithTies, Validation
+from lmtransfer.training.peak_memory import forget_peak, peak_memory
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
@@ -48,6 +49,9 @@ class Outcome:
             none.
         num_held_out: number of examples that choose the checkpoint.
         num_train: number of training examples.
+        num_trained: number of parameters that the optimiser updated; of token embeddings only the rows that the
+            examples use, if it updated no others.
+        peak_memory: largest memory during training, in bytes; see ``training.peak_memory``.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
     """
@@ -58,6 +62,8 @@ class Outcome:
     choosing_score: float | None
     num_held_out: int
     num_train: int
+    num_trained: int
+    peak_memory: int
     was_lengthened: bool
     losses: Mapping[str, float] = field(default_factory=dict)
 
@@ -80,6 +86,7 @@ def train_once(
     setting, seed = member.setting, member.seed
     data, setup = setting.data, setting.training
     train, hardware = setup.train, setup.hardware
+    forget_peak(hardware.device)
     learner = member.new_learner().to(hardware.device)
     choose = run is None or setting.checkpoint == "best"
     part = (data.parts if choose else data.whole)[seed]
@@ -127,6 +134,7 @@ def train_once(
     if distributed.from_main(has_started):
         trainer.resume()
     state = trainer.train()
+    largest = peak_memory(hardware.device)
     merge(learner.encoder)  # joint training may have trained tables as sums
     if run is not None:
         _use_chosen(learner, run, setting.checkpoint)
@@ -139,6 +147,8 @@ def train_once(
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
+        num_trained=sum(parameter.numel() for parameter in trainer.optimizer.parameters),
+        peak_memory=largest,
         was_lengthened=plan.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
     )
