@@ -32,6 +32,11 @@ class Composer(nn.Module):
         self.encoder, self.reading, self.composition = encoder, reading, composition
         self.use_pooler = use_pooler
 
+    @property
+    def output_dim(self) -> int:
+        """E."""
+        return self.composition.output_dim
+
     def vectors(self, packed: PackedBatch) -> Tensor:
         """The vectors of a batch, float32, (B, E) or (T, E), without filler."""
         return self._pooled(self._compose(self._layers(packed), packed))

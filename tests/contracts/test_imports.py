@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"kept_predictions", "reporting", "importing"},
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
+    "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
     "export": PLAIN
     | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
     | {"reporting", "importing"},
@@ -71,7 +72,7 @@ ALLOWED: dict[str, set[str]] = {
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "batch", "corpora", "store", "stream"),
+    "data": ("documents", "files", "text_lines", "parquet_files", "batch", "corpora", "store", "stream"),
     "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }
 
