@@ -1,4 +1,4 @@
-"""Write a run as a folder that transformers loads, or as ONNX, and check it against the run."""
+"""Write a run as a folder that transformers or sentence-transformers loads, or as ONNX, and check it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
+
+#: The format that holds how texts become vectors.
+_OF_VECTORS = "sentence_transformers"
+#: The library that loads a format, for formats of one library.
+_LIBRARIES = {"onnx": "onnx", _OF_VECTORS: "sentence-transformers"}
 
 
 def run(cfg: DictConfig) -> Path:
@@ -40,11 +45,12 @@ def run(cfg: DictConfig) -> Path:
     texts = fitting_texts(opened, texts_of(opened, data_root=cfg.data_root))
     source = opened.saved.config.get("source")
     with export_folder(folder, overwrite=cfg.overwrite, source=Path(str(source)) if source else None) as staged:
-        exported = FORMS[form](opened, staged, texts)
+        vectors = {"pooling": cfg.pooling, "normalise": cfg.normalise} if form == _OF_VECTORS else {}
+        exported = FORMS[form](opened, staged, texts, **vectors)
         card = card_of(
             opened,
             folder=folder,
-            library="onnx" if form == "onnx" else "transformers" if exported.architecture else "lmtransfer",
+            library=_LIBRARIES.get(form) or ("transformers" if exported.architecture else "lmtransfer"),
             architecture=exported.architecture,
             notes=exported.notes,
             name=cfg.name,
@@ -92,6 +98,13 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append(
             f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
         )
+    if cfg.format != _OF_VECTORS:
+        problems += [
+            f"{key}={cfg[key]}: only format={_OF_VECTORS} holds how texts become vectors; set that format, or leave "
+            f"{key} out"
+            for key in ("pooling", "normalise")
+            if cfg[key]
+        ]
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
     if not all(isinstance(language, str) for language in _languages(cfg)):

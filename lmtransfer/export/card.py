@@ -51,7 +51,7 @@ def card_of(
     Args:
         run: the exported run.
         folder: folder of the export; its name appears in the loading example.
-        library: library that loads the export: "transformers", "onnx" or "lmtransfer".
+        library: library that loads the export: "transformers", "sentence-transformers", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
         notes: notes of the export.
         name: name of the model; None: the name of the run.
@@ -287,6 +287,12 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
 
 
 def _loading(run: OpenRun, folder: str, library: str, architecture: str) -> str:
+    if library == "sentence-transformers":
+        return (
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer("{folder}")\n'
+            'vectors = model.encode(["One text.", "Another, longer text."])'
+        )
     if architecture:
         auto = auto_class(architecture)
         two = (

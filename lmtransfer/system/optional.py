@@ -13,6 +13,7 @@ EXTRAS = {
     "h5py": "elmo",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "sentence_transformers": "sentence-transformers",
     "tensorboard": "tensorboard",
     "transformers": "transformers",
     "zstandard": "zstd",

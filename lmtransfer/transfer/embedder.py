@@ -24,6 +24,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.composer import Composer
 from lmtransfer.transfer.evaluation import EVALUATION_TOKENS
 from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.vector_method import VectorMethod
 
 #: [CLS] and [SEP].
 _NUM_SPECIALS = 2
@@ -51,6 +52,7 @@ class Embedder:
 
     Args:
         composer: encoder, reading and composition, on the device and in evaluation mode.
+        method: the settings of reading and composition.
         tokenizer: the tokenizer of the run.
         hardware: device and precision.
         max_length: texts are cut to this many tokens, specials included; None: the longest input of the encoder.
@@ -65,6 +67,7 @@ class Embedder:
         self,
         *,
         composer: Composer,
+        method: VectorMethod,
         tokenizer: Tokenizer,
         hardware: Hardware,
         max_length: int | None = None,
@@ -79,7 +82,7 @@ class Embedder:
             )
         self.composer, self.tokenizer, self.hardware = composer, tokenizer, hardware
         self.max_length = max_length or longest
-        self.standardising = standardising
+        self.standardising, self.method = standardising, method
         self.batch_tokens = batch_tokens
 
     @property

@@ -13,9 +13,11 @@ from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
+from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
+from lmtransfer.transfer.composer import Composer
 from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.start_token import with_trained_start
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
@@ -134,10 +136,33 @@ def embedder_of(
         composer.composition = trained.pooling
     return Embedder(
         composer=composer.to(hardware.device).eval(),
+        method=method,
         tokenizer=saved.tokenizer,
         hardware=hardware,
         max_length=max_length,
         standardising=None if trained is None else trained.standardising(method),
+    )
+
+
+def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
+    """The control of an embedder: the same in everything, but the encoder has random weights.
+
+    Args:
+        embedder: an embedder of the run.
+        saved: the run.
+    """
+    composer, hardware = embedder.composer, embedder.hardware
+    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derived_seed(0, "control"))
+    encoder.attend(composer.encoder.attention)
+    control = Composer(
+        encoder=encoder, reading=composer.reading, composition=composer.composition, use_pooler=composer.use_pooler
+    )
+    return Embedder(
+        composer=control.to(hardware.device).eval(),
+        method=embedder.method,
+        tokenizer=embedder.tokenizer,
+        hardware=hardware,
+        max_length=embedder.max_length,
     )
 
 

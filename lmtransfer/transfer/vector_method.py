@@ -52,6 +52,9 @@ class VectorMethod:
         """``layers`` as a user writes it."""
         return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
 
+    def __str__(self) -> str:
+        return f"pooling={self.pooling}, layers={self.layers_given}"
+
     def resolved_pooling(self, encoder: Encoder) -> ResolvedPooling:
         """The pooling for this encoder, with "family" resolved.
 

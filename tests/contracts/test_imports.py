@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"verdicts", "reporting", "importing", "objectives", "pretraining"},
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
-    | {"kept_predictions", "reporting", "importing"},
+    | {"kept_predictions", "reporting", "importing", "transfer"},
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
     "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
     "export": PLAIN
@@ -189,7 +189,8 @@ def test_every_dependency_is_needed() -> None:
 def test_every_optional_package_is_in_its_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for package, extra in EXTRAS.items():
-        named = [re.split(r"[<>=!~\[ ]", entry)[0] for entry in project["optional-dependencies"][extra]]
+        entries = project["optional-dependencies"][extra]
+        named = [re.split(r"[<>=!~\[ ]", entry)[0].replace("-", "_") for entry in entries]
         assert package in named, f"pip install 'lmtransfer[{extra}]' would not install {package}"
 
 
