@@ -100,9 +100,8 @@ def _check_choices(cfg: DictConfig) -> None:
         )
     if cfg.format != _OF_VECTORS:
         problems += [
-            f"{key}={cfg[key]}: only format={_OF_VECTORS} holds how texts become vectors; set that format, or leave "
-            f"{key} out"
-            for key in ("pooling", "normalise")
+            f"{given}: only format={_OF_VECTORS} holds how texts become vectors; set that format, or leave it out"
+            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
             if cfg[key]
         ]
     if cfg.license is not None and not isinstance(cfg.license, str):

@@ -132,7 +132,7 @@ class Spool(VectorWriter):
             table = file.read_row_group(number)
             vectors = table.column(table.num_columns - 1).combine_chunks()
             dim = vectors.type.list_size
-            yield table.select(range(table.num_columns - 1)), vectors.values.to_numpy().reshape(-1, dim)
+            yield table.select(range(table.num_columns - 1)), vectors.values.to_numpy().reshape(-1, dim).copy()
 
 
 #: By the ending of a file, what writes it: the open file, E, the columns of the input, the name of the vectors.

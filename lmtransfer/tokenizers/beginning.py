@@ -28,7 +28,7 @@ def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
         space = _SPACE.search(text, size)
         if space is None:
             return text
-        begun = text[: space.start()]
+        begun = text[: space.start()].rstrip(" \t\r\n")
         if len(tokenizer.encode_ids([begun])[0]) > num_tokens:
             return begun
         size = space.start() * _GROWTH

@@ -13,7 +13,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.reporting.units import shown
+from lmtransfer.reporting.units import in_percent, shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, pretraining_seed
@@ -114,7 +114,8 @@ def _print(
     result: RunResult, found: ZeroShotScores, saved: SavedRun, directory: RunDirectory, console: Console
 ) -> None:
     metric = result.main_metric or ""
-    title = f"{result.task}, {result.split}: {found.shown[metric]} of {found.num_scored:,} pairs"
+    unit = " (%)" if in_percent(metric) else ""
+    title = f"{result.task}, {result.split}: {metric}{unit} of {found.num_scored:,} pairs"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
     table.add_column("", justify="right")
@@ -123,8 +124,7 @@ def _print(
         table.add_row("random weights", shown(found.control[metric], metric))
     table.add_row(saved.path.name, shown(found.metrics[metric], metric), style="bold")
     for name, label in found.shown.items():
-        if name != metric:
-            table.add_row(f"  {label}", shown(found.metrics[name], name))
+        table.add_row(f"  {label}", shown(found.metrics[name], name))
     console.print(table)
     console.print("; ".join([found.method, *found.notes]), soft_wrap=True)
     console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

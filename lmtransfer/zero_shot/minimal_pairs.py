@@ -54,7 +54,7 @@ def score_minimal_pairs(task: MinimalPairs, split: str, saved: SavedRun, hardwar
         seconds=seconds,
         examples=task.scored_examples(pairs, answers),
         more={"num_sentences": 2 * len(pairs), "num_paradigms": num_paradigms, "num_ties": num_ties},
-        shown={task.main_metric: "accuracy (%)", **phenomena},
+        shown=phenomena,
         notes=[f"{num_paradigms} paradigms", *ties],
     )
 

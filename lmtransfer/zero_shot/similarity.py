@@ -62,7 +62,7 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
         control=task.score(pairs, control),
         control_examples=task.scored_examples(pairs, control),
         more={"num_truncated": {split: embedded.num_cut}},
-        shown={name: f"{name.capitalize()} correlation (%)" for name in task.metric_names},
+        shown={name: name for name in task.metric_names[1:]},
         notes=cut,
     )
 
