@@ -37,7 +37,7 @@ def run(cfg: DictConfig) -> None:
     source = find_input(str(cfg.input))
     source.check_apart(str(cfg.output))
     file_format = format_of(cfg.format, source)
-    console, notes, began = Console(stderr=True, highlight=False), Notes(), time.monotonic()
+    console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
     if saved.path.name.startswith("seed-"):
         console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
@@ -59,7 +59,7 @@ def run(cfg: DictConfig) -> None:
         )
     for kind, number in notes.counts.items():
         console.print(f"{number:,} {kind} (first: {notes.first[kind]})", soft_wrap=True)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     console.print(f"{count:,} vectors of {embedder.dim:,} numbers in {cfg.output}, {seconds:.1f} s", soft_wrap=True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import settle_parts
+from lmtransfer.config.in_short import expand_parts
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained
@@ -23,7 +23,7 @@ def run(cfg: DictConfig) -> Path:
     Returns:
         The run directory.
     """
-    settle_parts(cfg)
+    expand_parts(cfg)
     data = {"data_root", "cache_dir"}
     check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
     if cfg.get("task") is not None and issubclass(resolve(cfg.task["_target_"], key="task"), TaskWithoutHead):

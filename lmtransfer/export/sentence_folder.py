@@ -22,7 +22,7 @@ import torch
 
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.export.logits import Text
-from lmtransfer.export.run import EncoderAlone, OpenRun
+from lmtransfer.export.run import BareEncoder, OpenRun
 from lmtransfer.export.seen_by_transformers import quiet
 from lmtransfer.system.optional import missing
 from lmtransfer.training.hardware import setup
@@ -52,7 +52,7 @@ def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
     choice = VectorChoice.of(layers=None if pooling is None else "last", pooling=pooling)
     hardware = setup(device="cpu", precision="fp32", threads=torch.get_num_threads(), compile=False)
     embedder = embedder_of(run.saved, choice, hardware=hardware)
-    method, encoder = embedder.method, embedder.composer.encoder
+    method, encoder = embedder.method, embedder.model.encoder
     is_other = method.uses_pooler(encoder) or method.resolved_pooling(encoder) not in _POOLING
     if is_other or method.layers not in ("last", encoder.num_layers):
         raise ConfigError(
@@ -75,7 +75,7 @@ def encoder_alone(run: OpenRun, embedder: Embedder) -> OpenRun:
         saved=run.saved,
         named=run.named,
         checkpoint=run.checkpoint,
-        learner=EncoderAlone(embedder.composer.encoder).eval(),
+        learner=BareEncoder(embedder.model.encoder).eval(),
         kind="encoder",
         labels=(),
         notes=run.notes,
@@ -90,7 +90,7 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
         embedder: the vectors to reproduce.
         normalise: whether vectors get the length 1.
     """
-    chosen = _POOLING[embedder.method.resolved_pooling(embedder.composer.encoder)]
+    chosen = _POOLING[embedder.method.resolved_pooling(embedder.model.encoder)]
     modules = {"": "Transformer", "1_Pooling": "Pooling", **({"2_Normalize": "Normalize"} if normalise else {})}
     listed = [
         {"idx": place, "name": str(place), "path": path, "type": f"{_PACKAGE}.models.{name}"}
@@ -98,7 +98,7 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
     ]
     pooling = {"word_embedding_dimension": embedder.dim, "include_prompt": True}
     pooling |= {f"pooling_mode_{name}": name == chosen for name in _ITS_POOLING}
-    similarity = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    similarity: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     contents: Mapping[str, Any] = {
         "modules.json": listed,
         "sentence_bert_config.json": {"max_seq_length": embedder.max_length, "do_lower_case": False},

@@ -28,8 +28,8 @@ def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
         space = _SPACE.search(text, size)
         if space is None:
             return text
-        begun = text[: space.start()].rstrip(" \t\r\n")
-        if len(tokenizer.encode_ids([begun])[0]) > num_tokens:
-            return begun
+        prefix = text[: space.start()].rstrip(" \t\r\n")
+        if len(tokenizer.encode_ids([prefix])[0]) > num_tokens:
+            return prefix
         size = space.start() * _GROWTH
     return text

@@ -21,7 +21,7 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.beginning import beginning
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.transfer.composer import Composer
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.evaluation import EVALUATION_TOKENS
 from lmtransfer.transfer.standardising import Standardising
 from lmtransfer.transfer.vector_method import VectorMethod
@@ -51,7 +51,7 @@ class Embedder:
     A text is read as "[CLS] text [SEP]", and its end is cut if it has too many tokens. An empty text is "[CLS] [SEP]".
 
     Args:
-        composer: encoder, reading and composition, on the device and in evaluation mode.
+        model: encoder, reading and composition, on the device and in evaluation mode.
         method: the settings of reading and composition.
         tokenizer: the tokenizer of the run.
         hardware: device and precision.
@@ -66,7 +66,7 @@ class Embedder:
     def __init__(
         self,
         *,
-        composer: Composer,
+        model: ComposedEncoder,
         method: VectorMethod,
         tokenizer: Tokenizer,
         hardware: Hardware,
@@ -74,13 +74,13 @@ class Embedder:
         standardising: Standardising | None = None,
         batch_tokens: int = EVALUATION_TOKENS,
     ) -> None:
-        longest = composer.encoder.max_length
+        longest = model.encoder.max_length
         if max_length is not None and not _NUM_SPECIALS < max_length <= longest:
             raise ConfigError(
-                f"max_length={max_length}: must be {_NUM_SPECIALS + 1} (one token between two special tokens) to "
-                f"{longest} (model.max_length of the run), or null for {longest}"
+                f"{method.prefix}max_length={max_length}: must be {_NUM_SPECIALS + 1} (one token between two "
+                f"special tokens) to {longest} (model.max_length of the run), or null for {longest}"
             )
-        self.composer, self.tokenizer, self.hardware = composer, tokenizer, hardware
+        self.model, self.tokenizer, self.hardware = model, tokenizer, hardware
         self.max_length = max_length or longest
         self.standardising, self.method = standardising, method
         self.batch_tokens = batch_tokens
@@ -88,25 +88,25 @@ class Embedder:
     @property
     def dim(self) -> int:
         """E."""
-        return self.composer.output_dim
+        return self.model.output_dim
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Embedded:
         """The vectors of some texts, all of which are in memory."""
         room = self.max_length - _NUM_SPECIALS
-        begun = [beginning(text, self.tokenizer, num_tokens=room) for text in texts]
-        examples = [TextExample(id=str(number), text=text) for number, text in enumerate(begun)]
+        prefixes = [beginning(text, self.tokenizer, num_tokens=room) for text in texts]
+        examples = [TextExample(id=str(number), text=text) for number, text in enumerate(prefixes)]
         encoded = encode_texts(
             examples,
             LabelTargets(np.zeros(len(examples), dtype=np.int64)),
             self.tokenizer,
             max_length=self.max_length,
-            num_segments=self.composer.encoder.num_segments,
+            num_segments=self.model.encoder.num_segments,
         )
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for batch in evaluation_batches(TaskSource(encoded), micro_batch_tokens=self.batch_tokens):
             with self.hardware.precision.autocast():
-                found = self.composer.vectors(batch.packed.to(self.hardware.device))
+                found = self.model.vectors(batch.packed.to(self.hardware.device))
             vectors[list(batch.rows)] = found.float().cpu().numpy()
         return Embedded(vectors, encoded.num_truncated, int(encoded.lengths.sum()))
 

@@ -14,7 +14,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
-from lmtransfer.transfer.composer import Composer
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.base import Head
@@ -23,7 +23,7 @@ from lmtransfer.transfer.pooling import Pooling
 from lmtransfer.transfer.standardising import Standardising
 
 
-class TaskLearner(Composer, Learner):
+class TaskLearner(ComposedEncoder, Learner):
     """Runs the modules of a task in this order: encoder, reading, composition, head.
 
     A frozen encoder is run under ``no_grad``. Its features of an example never change, so a batch can contain them
@@ -120,7 +120,7 @@ class TaskLearner(Composer, Learner):
         """By depth, whether a layer is trained at this share of the budget; index 0 (no depth) is always False."""
         deepest = max(self.depths.values(), default=0)
         layers = range(1, deepest + 1)
-        return [False, *(self.freezing.learns(depth, deepest=deepest, fraction=fraction) for depth in layers)]
+        return [False, *(self.freezing.is_trained_at(depth, deepest=deepest, fraction=fraction) for depth in layers)]
 
     def train(self, mode: bool = True) -> TaskLearner:
         """Set the mode; a frozen encoder stays in evaluation mode."""

@@ -17,7 +17,7 @@ from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
-from lmtransfer.transfer.composer import Composer
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.start_token import with_trained_start
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
@@ -129,13 +129,13 @@ def embedder_of(
     encoder = _pretrained(saved) if trained is None else trained.learner.encoder
     method = _method(choice, trained)
     _refuse_untrained(method, encoder, saved, trained, choice.prefix)
-    composer = method.composer(encoder)
+    model = method.composed(encoder)
     if trained is not None and method.layers == "mix":
-        composer.reading = trained.learner.reading
+        model.reading = trained.learner.reading
     if trained is not None and trained.pooling is not None and trained.reads_like(method):
-        composer.composition = trained.pooling
+        model.composition = trained.pooling
     return Embedder(
-        composer=composer.to(hardware.device).eval(),
+        model=model.to(hardware.device).eval(),
         method=method,
         tokenizer=saved.tokenizer,
         hardware=hardware,
@@ -151,14 +151,14 @@ def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
         embedder: an embedder of the run.
         saved: the run.
     """
-    composer, hardware = embedder.composer, embedder.hardware
+    model, hardware = embedder.model, embedder.hardware
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derived_seed(0, "control"))
-    encoder.attend(composer.encoder.attention)
-    control = Composer(
-        encoder=encoder, reading=composer.reading, composition=composer.composition, use_pooler=composer.use_pooler
+    encoder.attend(model.encoder.attention)
+    control = ComposedEncoder(
+        encoder=encoder, reading=model.reading, composition=model.composition, use_pooler=model.use_pooler
     )
     return Embedder(
-        composer=control.to(hardware.device).eval(),
+        model=control.to(hardware.device).eval(),
         method=embedder.method,
         tokenizer=embedder.tokenizer,
         hardware=hardware,

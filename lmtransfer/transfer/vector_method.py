@@ -7,7 +7,7 @@ from typing import Literal
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.transfer.composer import Composer
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
 from lmtransfer.transfer.pooling import AttentionPooling, BiLstm, Max, Mean, OneToken, Pooling
 
@@ -45,7 +45,7 @@ class VectorMethod:
         self.mix_layer_norm = mix_layer_norm
         self.lstm_dim = lstm_dim
         self.attention_dim = attention_dim
-        self._prefix = prefix
+        self.prefix = prefix
 
     @property
     def layers_given(self) -> str:
@@ -63,7 +63,7 @@ class VectorMethod:
                 backward encoder, any token of static word vectors); or a family's pooler with another layer than the
                 last.
         """
-        key = f"{self._prefix}pooling"
+        key = f"{self.prefix}pooling"
         if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
             raise ConfigError(
                 f"{key}={self.pooling}: static word vectors do not depend on the other words; "
@@ -83,8 +83,8 @@ class VectorMethod:
             return self.pooling
         if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
             raise ConfigError(
-                f"{key}=family with {self._prefix}layers={self.layers_given}: the encoder's pooler was made for the "
-                f"last layer; set {key} to cls, mean, max, bilstm or attention, or {self._prefix}layers=last"
+                f"{key}=family with {self.prefix}layers={self.layers_given}: the encoder's pooler was made for the "
+                f"last layer; set {key} to cls, mean, max, bilstm or attention, or {self.prefix}layers=last"
             )
         token = encoder.family_head.token
         if token == "last" and encoder.attention == "backward":
@@ -97,14 +97,14 @@ class VectorMethod:
         """Whether the encoder's own pooler is part of the head."""
         return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
-    def composer(self, encoder: Encoder) -> Composer:
+    def composed(self, encoder: Encoder) -> ComposedEncoder:
         """The encoder with its reading and its composition; new parameters are random.
 
         Raises:
             ConfigError: the method does not fit the encoder.
         """
         reading = self.reading(encoder.num_layers)
-        return Composer(
+        return ComposedEncoder(
             encoder=encoder,
             reading=reading,
             composition=self.composition(encoder, encoder.dim * reading.widths),
@@ -113,7 +113,7 @@ class VectorMethod:
 
     def reading(self, num_layers: int) -> LayerSelection:
         """The module that makes one vector per token from an encoder's layers."""
-        key = f"{self._prefix}layers"
+        key = f"{self.prefix}layers"
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
         if isinstance(self.layers, int | str):

@@ -35,9 +35,9 @@ def score_minimal_pairs(task: MinimalPairs, split: str, saved: SavedRun, hardwar
     pretrained = open_pretrained(saved, hardware=hardware)
     predictor = token_predictor(pretrained.learner)
     pairs = task.examples(split)
-    began = time.monotonic()
+    start_time = time.monotonic()
     scores = _scores(pairs, task, saved, pretrained, predictor, hardware)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     answers: list[tuple[float, float]] = [(good, bad) for good, bad in scores.log_probabilities.reshape(-1, 2).tolist()]
     metrics = task.score(pairs, answers)
     num_paradigms = len({pair.paradigm for pair in pairs})

@@ -44,10 +44,10 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
             f"split={split}: {hidden} of {len(pairs)} pairs of task {task.name} have no score (published test scores "
             "are hidden); set split=dev"
         )
-    began = time.monotonic()
+    start_time = time.monotonic()
     embedded = _embed(pairs, embedder)
     answers = _answers(embedded, task)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     control = _answers(_embed(pairs, with_random_encoder(embedder, saved)), task)
     cut = [f"{embedded.num_cut:,} sentences are cut to {embedder.max_length} tokens"] if embedded.num_cut else []
     return ZeroShotScores(
@@ -56,7 +56,7 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
         chance=CHANCE,
         num_scored=len(pairs),
         num_tokens=embedded.num_tokens,
-        num_parameters=num_parameters(embedder.composer),
+        num_parameters=num_parameters(embedder.model),
         seconds=seconds,
         examples=task.scored_examples(pairs, answers),
         control=task.score(pairs, control),

@@ -26,7 +26,9 @@ from saved_encoder import load_encoder
 from sklearn.preprocessing import StandardScaler
 
 from lmtransfer.data.batch import pack
+from lmtransfer.data.documents import Notes
 from lmtransfer.importing.opening import open_saved
+from lmtransfer.tasks.input_files import InputFile
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.data import encode_examples
@@ -154,7 +156,7 @@ def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture
         saved = open_saved(run, key="run")
         learner = open_trained(saved, task_of(saved), setup(device="cpu", precision="fp32"))
         task = task_of(saved)
-        examples = task.reader().read(_asked("in.txt"))
+        examples = task.reader().read(_input_file("in.txt"))
         encoded = encode_examples(task, [example for _, example in examples], saved.tokenizer, learner.encoder)
         source = TaskSource(encoded)
         with torch.no_grad():
@@ -178,12 +180,9 @@ def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture
         assert all(part in said for part in names), said
 
 
-def _asked(path: str) -> Any:
-    from lmtransfer.data.documents import Notes
-    from lmtransfer.tasks.asking import Asked
-
+def _input_file(path: str) -> Any:
     numbered = ((number, text) for number, text in enumerate(texts(), start=1))
-    return Asked(path, numbered, None, "lines", {}, False, lambda problem: None, Notes())
+    return InputFile(path, numbered, None, "lines", {}, False, lambda problem: None, Notes())
 
 
 def test_a_text_of_ten_megabytes_is_cut_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,11 +33,11 @@ def test_the_first_tokens_are_those_of_the_whole_text(tokenizer: Tokenizer, spac
     text = space.join(random.Random(1).choices(WORDS, k=5_000))
     whole = tokenizer.encode_ids([text])[0]
     for num_tokens in (1, 7, 30, 200, len(whole) - 1, len(whole), len(whole) + 5):
-        begun = beginning(text, tokenizer, num_tokens=num_tokens)
-        assert text.startswith(begun)
-        ids = tokenizer.encode_ids([begun])[0]
+        prefix = beginning(text, tokenizer, num_tokens=num_tokens)
+        assert text.startswith(prefix)
+        ids = tokenizer.encode_ids([prefix])[0]
         np.testing.assert_array_equal(ids[:num_tokens], whole[:num_tokens])
-        assert len(ids) > num_tokens or begun == text
+        assert len(ids) > num_tokens or prefix == text
     if space != "\u3000":
         assert len(beginning(text, tokenizer, num_tokens=7)) < 400
 

@@ -15,7 +15,7 @@ from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.pooling import Pooling
 
 
-class Composer(nn.Module):
+class ComposedEncoder(nn.Module):
     """Runs an encoder, a reading, a composition and, if wanted, the encoder's own pooler, in this order.
 
     Args:
