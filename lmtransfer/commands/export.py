@@ -1,4 +1,4 @@
-"""Write a run as a folder that transformers loads, or as ONNX, and check it against the run."""
+"""Write a run as a folder that transformers or sentence-transformers loads, or as ONNX, and check it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 
-#: The libraries that load some of the formats.
-_LIBRARIES = {"onnx": "onnx", ADAPTER: "peft"}
+#: The format that holds how texts become vectors.
+_OF_VECTORS = "sentence_transformers"
+#: The library that loads a format, for formats of one library.
+_LIBRARIES = {"onnx": "onnx", ADAPTER: "peft", _OF_VECTORS: "sentence-transformers"}
 
 
 def run(cfg: DictConfig) -> Path:
@@ -46,7 +48,8 @@ def run(cfg: DictConfig) -> Path:
         if form == ADAPTER:
             exported = adapter_form(opened, staged, texts, base=cfg.base, named=str(cfg.to))
         else:
-            exported = FORMS[form](opened, staged, texts)
+            vectors = {"pooling": cfg.pooling, "normalise": cfg.normalise} if form == _OF_VECTORS else {}
+            exported = FORMS[form](opened, staged, texts, **vectors)
         card = card_of(
             opened,
             folder=folder,
@@ -104,6 +107,12 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append(
             f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
         )
+    if cfg.format != _OF_VECTORS:
+        problems += [
+            f"{given}: only format={_OF_VECTORS} holds how texts become vectors; set that format, or leave it out"
+            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
+            if cfg[key]
+        ]
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
     if not all(isinstance(language, str) for language in _languages(cfg)):

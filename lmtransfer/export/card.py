@@ -54,7 +54,7 @@ def card_of(
     Args:
         run: the exported run.
         folder: folder of the export; its name appears in the loading example.
-        library: library that loads the export: "transformers", "peft", "onnx" or "lmtransfer".
+        library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
         notes: notes of the export.
         name: name of the model; None: the name of the run.
@@ -291,6 +291,12 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
 
 
 def _loading(run: OpenRun, folder: str, library: str, architecture: str, *, base: str) -> str:
+    if library == "sentence-transformers":
+        return (
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer("{folder}")\n'
+            'vectors = model.encode(["One text.", "Another, longer text."])'
+        )
     if architecture:
         auto = auto_class(architecture)
         model = f'{auto}.from_pretrained("{folder}").eval()'

@@ -107,7 +107,7 @@ class TransformersModel:
         transformers: Any = importlib.import_module("transformers")
         known = {"local_files_only": True, "trust_remote_code": False}
         sizes = {} if adapter is None else {"num_labels": adapter.num_labels}
-        with _quiet(transformers):
+        with quiet():
             try:
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(
                     str(folder if adapter is None else adapter.folder), **known
@@ -180,8 +180,9 @@ def _adapted(model: Any, folder: Path) -> Any:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence the progress bars and messages of transformers."""
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and messages of transformers, which must be installed."""
+    transformers: Any = importlib.import_module("transformers")
     logging = transformers.utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity_error()

@@ -117,7 +117,7 @@ def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
 def _check_characters(cfg: DictConfig) -> None:
     """Raise if the model reads characters and the tokenizer gives none."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
-    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "gives_characters", False):
+    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
         raise ConfigError(
             f"tokenizer: {tokenizer.__name__} splits words into pieces, but {model.__name__} reads whole words as "
             "characters: use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"

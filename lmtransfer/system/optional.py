@@ -16,6 +16,7 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "peft": "peft",
+    "sentence_transformers": "sentence-transformers",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
     "transformers": "transformers",

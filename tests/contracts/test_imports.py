@@ -53,8 +53,9 @@ ALLOWED: dict[str, set[str]] = {
     | {"verdicts", "reporting", "importing", "objectives", "pretraining"},
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
-    | {"kept_predictions", "reporting", "importing"},
+    | {"kept_predictions", "reporting", "importing", "transfer"},
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
+    "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
     "export": PLAIN
     | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
     | {"transfer", "reporting", "importing"},
@@ -71,7 +72,8 @@ ALLOWED: dict[str, set[str]] = {
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "batch", "corpora", "store", "screening", "stream"),
+    "data": ("documents", "files", "text_lines", "parquet_files", "batch")
+    + ("corpora", "store", "screening", "stream"),
     "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }
 
@@ -188,7 +190,8 @@ def test_every_dependency_is_needed() -> None:
 def test_every_optional_package_is_in_its_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for package, extra in EXTRAS.items():
-        named = [re.split(r"[<>=!~\[ ]", entry)[0] for entry in project["optional-dependencies"][extra]]
+        entries = project["optional-dependencies"][extra]
+        named = [re.split(r"[<>=!~\[ ]", entry)[0].replace("-", "_") for entry in entries]
         assert package in named, f"pip install 'lmtransfer[{extra}]' would not install {package}"
 
 
