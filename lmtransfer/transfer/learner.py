@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -208,7 +209,7 @@ class TaskLearner(Learner):
 
     def _compose(self, layers: Sequence[Tensor], packed: PackedBatch) -> Tensor:
         composition = self.composition
-        lengths = packed.cu_seqlens[: packed.num_real + 1].diff().long()
+        lengths = torch.from_numpy(np.array(packed.lengths[: packed.num_real], dtype=np.int64))
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
         return composition(self.reading(layers, per_token), lengths)
 
