@@ -134,7 +134,7 @@ class Trainer:
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
-        checkpoint, problems = self.checkpoints.settled()
+        checkpoint, problems = self.checkpoints.newest_complete()
         notes = [f"warning: {problem}; this checkpoint is skipped" for problem in problems]
         if checkpoint is None:
             notes.append("the run was interrupted before its first checkpoint: it starts again from the beginning")
@@ -205,10 +205,10 @@ class Trainer:
 
     def _step(self, steps: StepSource) -> None:
         """Make one step of the optimiser, and its record; the device may begin the next step before it."""
-        began = self.clock()
+        start_time = self.clock()
         made = self._in_flight or self._launch(steps, after=self._progress())
         self._in_flight = self._launch(steps, after=made.progress) if self._goes_ahead(made) else None
-        self._account(made, began=began)
+        self._account(made, start_time=start_time)
 
     def _launch(self, steps: StepSource, *, after: _Progress) -> _InFlight:
         """Let the device make one step.
@@ -261,7 +261,7 @@ class Trainer:
             return False
         return self._fraction_at(made.progress) < self.plan.until and not agreed_stop()
 
-    def _account(self, made: _InFlight, *, began: float) -> None:
+    def _account(self, made: _InFlight, *, start_time: float) -> None:
         """Wait for the outcome of a step, and note it."""
         state, outcome = self.state, made.launched.outcome()
         state.step, state.epoch = made.progress.step, made.epoch
@@ -270,7 +270,7 @@ class Trainer:
         now = self.clock()
         state.seconds = distributed.from_main(now - self._started_at)
         self._unlogged_tokens += outcome.tokens
-        self._unlogged_seconds += now - began
+        self._unlogged_seconds += now - start_time
         if self.plan.budget.by_the_clock:
             state.shares_used.append(made.fraction)
         state.record = {

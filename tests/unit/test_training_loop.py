@@ -323,14 +323,14 @@ def test_an_overflow_changes_neither_weights_nor_learning_rate() -> None:
     precision = _fp16(2.0**127)
     snapshots = []
     trainer = toy_trainer(learner, precision=precision, trackers=[recorder], progress=notes, budget=Budget(steps=3))
-    original = trainer.updater.step
+    original = trainer.updater.launch
 
-    def step(*arguments: Any, **named: Any) -> Any:
-        outcome = original(*arguments, **named)
-        snapshots.append((outcome, weights_of(learner)))
-        return outcome
+    def launch(*arguments: Any, **named: Any) -> Any:
+        launched = original(*arguments, **named)
+        snapshots.append((launched.outcome(), weights_of(learner)))
+        return launched
 
-    trainer.updater.step = step
+    trainer.updater.launch = launch
     before = weights_of(learner)
     state = trainer.train()
     overflows = [outcome for outcome, _ in snapshots if outcome.overflowed]
