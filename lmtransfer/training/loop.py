@@ -228,7 +228,7 @@ class Trainer:
             return self.plan.schedule(step=after.updates, fraction=fraction, fraction_after=fraction_after)
 
         self.learner.on_progress(fraction)
-        ahead = torch.device(self.plan.device).type == "cuda" and after.updates > 0 and self.average is None
+        ahead = after.updates > 0 and self.average is None  # a budget in seconds times the first update
         step, launched = steps.next(), None
         while launched is None:
             try:

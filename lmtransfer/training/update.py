@@ -75,6 +75,9 @@ class Updater:
         device: device of the learner.
         precision: number format.
         max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
+
+    Attributes:
+        asynchronous: the device works while the host does something else.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Updater:
         self.precision = precision
         self.max_grad_norm = max_grad_norm
         self.recurrent_states: dict[int, Any] = {}
+        self.asynchronous = torch.device(device).type == "cuda"
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> Outcome:
@@ -109,8 +113,8 @@ class Updater:
             step: the share of this rank in the step.
             factor: factor on the peak learning rates, as a function of the real tokens of the step over all ranks; it
                 is called on every rank after the gradients are computed.
-            ahead: if the step allows it, do not wait for the device: it decides itself whether weights change. The
-                recurrent state, a loss scale and optimisers other than AdamW need the decision of the host.
+            ahead: do not wait for an asynchronous device, which then decides itself whether weights change. A recurrent
+                state, a loss scale and optimisers other than AdamW need the decision of the host, so it waits for them.
 
         Raises:
             OutOfDeviceMemory: the memory of a device did not suffice; nothing has changed.
@@ -130,7 +134,7 @@ class Updater:
         parameters = self.optimizer.parameters
         distributed.sum_gradients(parameters)
         numbers = StepNumbers(passed.losses, _gradient_norm(parameters))
-        ahead = ahead and self.precision.scaler is None and self.optimizer.skips_on_device
+        ahead = ahead and self.asynchronous and self.precision.scaler is None and self.optimizer.skips_on_device
         if ahead and not distributed.any_rank(any(state is not None for state in passed.recurrent_states.values())):
             return self._go_ahead(step, passed, numbers, factor(passed.tokens))
         outcome = self._finish(step, passed, numbers, factor)
@@ -225,7 +229,7 @@ class StepNumbers:
     def copy_to_host(self) -> None:
         """Copy the numbers as soon as the device has them; the host does not wait."""
         if self._numbers.device.type == "cuda":
-            on_host = torch.empty_like(self._numbers, device="cpu", pin_memory=True)
+            on_host = torch.empty(self._numbers.shape, dtype=self._numbers.dtype, pin_memory=True)
             self._numbers = on_host.copy_(self._numbers, non_blocking=True)
             self._copied = torch.Event("cuda")
             self._copied.record()

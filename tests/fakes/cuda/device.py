@@ -22,6 +22,10 @@ from typing import Any
 GUARD = Path(__file__).with_name("guard.cpp")
 
 
+class NotPossible(Exception):
+    """This machine cannot have a fake device; the text says why."""
+
+
 class FakeCuda:
     """A process in which PyTorch sees one CUDA device.
 
@@ -44,12 +48,14 @@ def compiled_guard() -> Path:
     """The shared library of ``guard.cpp``; it is compiled once for each version of PyTorch, in two seconds.
 
     Raises:
-        FileNotFoundError: there is no C++ compiler.
+        NotPossible: there is no C++ compiler, or PyTorch has a CUDA of its own.
     """
     spec = find_spec("torch")
     assert spec is not None
     assert spec.origin is not None
     torch = Path(spec.origin).parent
+    if (torch / "lib" / "libtorch_cuda.so").exists():
+        raise NotPossible("this build of PyTorch has a CUDA of its own")
     version = (torch / "version.py").read_bytes()
     key = hashlib.sha256(GUARD.read_bytes() + version + str(torch).encode()).hexdigest()[:16]
     library = Path(tempfile.gettempdir()) / f"lmtransfer-fake-cuda-{os.getuid()}" / f"{key}.so"
@@ -57,7 +63,7 @@ def compiled_guard() -> Path:
         return library
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
-        raise FileNotFoundError("g++")
+        raise NotPossible("needs g++ to compile a fake CUDA device")
     library.parent.mkdir(mode=0o700, exist_ok=True)
     unfinished = library.with_suffix(f".{os.getpid()}")
     words = [compiler, "-O0", "-w", "-shared", "-fPIC", "-std=c++20", str(GUARD), "-o", str(unfinished)]

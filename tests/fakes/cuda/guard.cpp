@@ -2,17 +2,61 @@
 // a device before they work with tensors on it. No kernel runs on it, and it holds no memory.
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+namespace {
+
+// Page-locked memory: the host's own, of which we remember where it is.
+struct Pinned final : c10::Allocator {
+  std::map<const char*, size_t> sizes;
+  std::mutex mutex;
+
+  static Pinned& get() {
+    static Pinned pinned;
+    return pinned;
+  }
+  static void release(void* start) {
+    {
+      std::lock_guard<std::mutex> held(get().mutex);
+      get().sizes.erase(static_cast<char*>(start));
+    }
+    std::free(start);
+  }
+  c10::DataPtr allocate(size_t size) override {
+    auto* start = static_cast<char*>(std::aligned_alloc(64, (size + 127) / 64 * 64));
+    std::lock_guard<std::mutex> held(mutex);
+    sizes[start] = size;
+    return c10::DataPtr(start, start, &release, c10::Device(c10::DeviceType::CPU));
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
+  bool holds(const void* place) {
+    std::lock_guard<std::mutex> held(mutex);
+    auto after = sizes.upper_bound(static_cast<const char*>(place));
+    if (after == sizes.begin()) return false;
+    --after;
+    return static_cast<const char*>(place) < after->first + after->second;
+  }
+};
+
+} // namespace
 
 namespace at {
 
 struct CUDAHooks : CUDAHooksInterface {
   explicit CUDAHooks(CUDAHooksArgs) {}
+  void init() const override {}
   bool hasCUDA() const override { return true; }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return false; }
-  bool isPinnedPtr(const void*) const override { return false; }
+  bool isPinnedPtr(const void* place) const override { return Pinned::get().holds(place); }
+  Allocator* getPinnedMemoryAllocator() const override { return &Pinned::get(); }
   DeviceIndex deviceCount() const override { return 1; }
   int getNumGPUs() const override { return 1; }
   DeviceIndex current_device() const override { return 0; }

@@ -34,14 +34,10 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.findings: dict[str, None] = {}
-        self._pinned: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[1]
-        if name in ("_pin_memory", "pin_memory"):
-            self._pinned.append(args[0].clone())
-            return self._pinned[-1]
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         for what in self._wrong(name, tensors, args, kwargs):
             self.findings[f"{what} in {_place()}"] = None
@@ -49,8 +45,12 @@ class Watch(TorchDispatchMode):
 
     def _wrong(self, name: str, tensors: list[Tensor], args: Any, kwargs: Any) -> Iterator[str]:
         devices = {tensor.device.type for tensor in tensors}
-        if name in _COPIES:
-            yield from self._wrong_copy(args[1] if name == "copy_" else args[0], _target(name, args, kwargs), kwargs, args)
+        if name == "copy_":
+            target, source, *rest = args
+            yield from self._wrong_copy(source, target, target.device, bool(rest and rest[0]))
+        if name == "_to_copy":
+            device = torch.device(kwargs.get("device") or args[0].device)
+            yield from self._wrong_copy(args[0], None, device, bool(kwargs.get("non_blocking")))
         if "cuda" not in devices:
             return
         if name not in _COPIES and name not in _INDEXED and len({t.device.type for t in tensors if t.ndim}) > 1:
@@ -74,21 +74,13 @@ class Watch(TorchDispatchMode):
         if name == "segment_reduce" and not kwargs.get("unsafe", False):
             yield "waits: segment_reduce checks its lengths"
 
-    def _wrong_copy(self, source: Tensor, target: torch.device | None, kwargs: Any, args: Any) -> Iterator[str]:
-        if target is None or source.device.type == target.type:
+    def _wrong_copy(self, source: Tensor, target: Tensor | None, device: torch.device, non_blocking: bool) -> Iterator[str]:
+        """A copy between host and device must not block, so the memory of the host must be pinned."""
+        if source.device.type == device.type or not (source.ndim or device.type == "cpu"):
             return
-        if target.type == "cuda":
-            non_blocking = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
-            if source.ndim and not (non_blocking and any(source is pinned for pinned in self._pinned)):
-                yield "waits: a copy to the device from memory that is not pinned"
-        else:
-            yield "waits: a copy to the host"
-
-
-def _target(name: str, args: Any, kwargs: Any) -> torch.device | None:
-    if name == "copy_":
-        return args[0].device
-    return None if kwargs.get("device") is None else torch.device(kwargs["device"])
+        on_host = target if device.type == "cpu" else source
+        if not non_blocking or on_host is None or not on_host.is_pinned():
+            yield f"waits: a copy from {source.device.type} to {device.type}"
 
 
 def _dtypes(tensors: list[Tensor]) -> list[str]:
