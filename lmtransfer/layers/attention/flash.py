@@ -1,7 +1,8 @@
 """Attention with PyTorch's variable-length flash kernel, on CUDA.
 
 Compiled code is valid only for the shapes and numbers that it was compiled with. Therefore ragged batches of one token
-budget give the kernel the same number of sequences, where spare sequences are empty, and the same maximum length.
+budget give the kernel the same number of sequences, where spare sequences are empty, and the same maximum length. The
+kernel starts a thread block for each head of a spare sequence, which ends at once, so their number is limited.
 
 Shape legend: N packed queries, T packed keys, B sequences, H heads, K head width.
 """
@@ -19,8 +20,11 @@ from lmtransfer.data.batch import upload
 
 #: The kernel takes heads of at most this width, and only multiples of the other number.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: The number of sequences is rounded up to the number of tokens divided by this, or to its double, and so on.
+#: A new number of sequences leaves a quarter to spare, and is the number of tokens divided by this, or its double, and so
+#: on.
 _MEAN_LENGTH = 64
+#: The numbers of sequences in use, by the number of tokens. A batch takes one of them if it fits.
+_in_use: dict[int, list[int]] = {}
 #: The maximum length is rounded up to this, or to its double, and so on. The kernel works on blocks of 128 queries.
 _LENGTH = 128
 
@@ -53,7 +57,7 @@ class FlashLayout:
             device: device of the offsets.
             causal: see the attributes.
         """
-        size = _doubled(len(lengths), start=max(1, sum(lengths) // _MEAN_LENGTH))
+        size = _num_sequences(len(lengths), num_tokens=sum(lengths))
         cu_keys = upload(_offsets(lengths, size), device)
         max_keys = _doubled(max(lengths, default=0), start=_LENGTH)
         if counts is None:
@@ -112,6 +116,17 @@ def flash_attention(
     )
     assert isinstance(output, Tensor)  # it is a pair only if the call requests auxiliary results
     return output[..., :width] if spare else output
+
+
+def _num_sequences(number: int, *, num_tokens: int) -> int:
+    """The number of sequences for the kernel: one in use that is at most four times too large, or else a new one."""
+    least = max(1, num_tokens // _MEAN_LENGTH)
+    in_use = _in_use.setdefault(num_tokens, [])
+    fitting = [size for size in in_use if number <= size <= max(4 * number, least)]
+    if not fitting:
+        fitting = [_doubled(number + number // 4, start=least)]
+        in_use += fitting
+    return min(fitting)
 
 
 def _doubled(number: int, *, start: int) -> int:
