@@ -555,13 +555,19 @@ class _Shrinking(ToyStream):
 class _Greedy(ToyLearner):
     """Runs out of memory at more rows than a few, after some of the step's gradients are there."""
 
+    error: RuntimeError = torch.OutOfMemoryError("CUDA out of memory")
+
     def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
         if len(batch.x) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.error
         return super().losses(batch, recurrent_state)
 
 
-def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt() -> None:
+@pytest.mark.parametrize("error", [_Greedy.error, RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")])
+def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt(
+    error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Greedy, "error", error)
     plain, greedy, stream, notes = ToyLearner(), _Greedy(), _Shrinking(), _Notes()
     toy_trainer(plain, stream=_Shrinking()).train()
     state = toy_trainer(greedy, stream=stream, progress=notes).train()
