@@ -24,6 +24,7 @@ KINDS = {
     "phases": "phases",
     "embeddings": "embeddings",
     "corpora": "corpus",
+    "screenings": "screening",
     "tokenizers": "tokenizer",
     "tasks": "task",
     "transfers": "transfer",

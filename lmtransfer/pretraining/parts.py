@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.config.phases import Phase, complete_phases, phases_of
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.target import resolve
@@ -71,6 +71,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         ConfigError: all problems at once.
     """
     expand_parts(cfg)
+    expand_overlap(cfg)
     complete_phases(cfg)
     phases = phases_of(cfg)
     nodes: dict[str, Set[str]] = {
@@ -82,6 +83,8 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         "schedule": set(),
         "tracker": {"folder"},
     }
+    if cfg.get("screening") is not None:
+        nodes["screening"] = {"overlap_with", "cache_dir"}
     if cfg.get("embeddings") is not None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)

@@ -11,6 +11,7 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import masked_loss
+from lmtransfer.pretraining.commits import keep_commits, with_commits
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
 from lmtransfer.pretraining.messages import closing, counting, opening
@@ -45,7 +46,10 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         ConfigError: a setting or a text changed that may not change on resume.
         Interrupted: SIGTERM or Ctrl-C; the checkpoint is saved.
     """
-    use_saved_config(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
+    directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
+    use_saved_config(cfg, directory)
+    if directory.config_path.is_file():
+        keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
     plain = with_absolute_paths(resolved(cfg))
     found = _found(cfg, name, plain, resume=resume)
     if found is not None and found.is_finished:
@@ -65,6 +69,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
             store, fresh = text.prepared.train, found is None or found.checkpoints.newest_complete()[0] is None
             start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
     phased_run = PhasedRun(cfg, setup, each, start)
+    plain["corpus"] = with_commits(plain["corpus"], text.corpus)
     directory = found or _new_directory(cfg, name, plain, text)
     console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
