@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,8 +69,12 @@ class PackedBatch:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
         """The same batch with ``change`` applied to every tensor but the characters."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "chars_TC"}
-        return replace(self, **{name: change(value) for name, value in tensors.items() if isinstance(value, Tensor)})
+        changed: dict[str, Any] = {
+            field.name: change(getattr(self, field.name))
+            for field in fields(self)
+            if isinstance(getattr(self, field.name), Tensor) and field.name != "chars_TC"
+        }
+        return replace(self, **changed)
 
     def halved(self, firsts: Sequence[int]) -> PackedBatch:
         """Cut each real sequence in two: positions of the second start at 0, and all segment ids are 0.

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lmtransfer.layers.recurrence import recurrence
 from lmtransfer.data.batch import upload
+from lmtransfer.layers.recurrence import recurrence
 
 #: State of all sequences in one direction: projections (B, P) and cells (B, H).
 State = tuple[Tensor, Tensor]

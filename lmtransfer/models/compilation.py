@@ -28,8 +28,9 @@ def compile_blocks(learner: nn.Module) -> None:
 
 
 def _allow_versions() -> None:
-    """Allow as many versions of a block's code as there are shapes and kinds of blocks; beyond the limit they run
-    without compilation. Two encoders, the first and last layer, and few sizes of batches are soon more than 8.
+    """Allow as many versions of a block's code as there are shapes and kinds of blocks.
+
+    Beyond the limit blocks run without compilation. A generator, the last layer and few sizes of batches exceed 8.
     """
     import torch._dynamo
 

@@ -140,9 +140,7 @@ class Updater:
         outcome = self._finish(step, passed, numbers, factor)
         return Launched(passed.tokens, lambda: outcome, is_ahead=False)
 
-    def _finish(
-        self, step: Step, passed: Accumulated, numbers: StepNumbers, factor: Callable[[int], float]
-    ) -> Outcome:
+    def _finish(self, step: Step, passed: Accumulated, numbers: StepNumbers, factor: Callable[[int], float]) -> Outcome:
         """Wait for the numbers of the step, and update if all are finite."""
         parameters = self.optimizer.parameters
         scale, scaler = self.precision.scale, self.precision.scaler

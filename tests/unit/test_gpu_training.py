@@ -114,7 +114,7 @@ def _trainer(
         checkpoints=None if folder is None else Checkpoints(folder),
         trackers=[losses],
         log_every=1,
-        progress=notes,
+        progress=notes or Progress(quiet=True),
     )
 
 

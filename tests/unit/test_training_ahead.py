@@ -14,11 +14,14 @@ from fakes.training import Recorder, ToyBatch, ToyLearner, ToyStream, same, toy_
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import loop
+from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.learner import Loss
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optim.optimizers import Lamb
+from lmtransfer.training.optim.optimizers import AdamW, Lamb
 from lmtransfer.training.optim.schedules import Constant
+from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.update import Launched
 
 
@@ -43,7 +46,9 @@ class _Bad(ToyStream):
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
 @pytest.mark.parametrize("stream", [ToyStream, _Bad])
-def test_records_and_weights_are_those_of_a_host_that_waits(stream: type[ToyStream], max_grad_norm: float | None) -> None:
+def test_records_and_weights_are_those_of_a_host_that_waits(
+    stream: type[ToyStream], max_grad_norm: float | None
+) -> None:
     learners, records = (ToyLearner(), ToyLearner()), (Recorder(), Recorder())
     for learner, recorder, make in zip(learners, records, (toy_trainer, _ahead), strict=True):
         make(
@@ -121,8 +126,45 @@ def test_a_stop_saves_the_weights_of_the_step_that_it_names(
     assert same(weights_of(whole), weights_of(resumed))
 
 
-def test_an_optimiser_that_cannot_skip_waits() -> None:
-    learner = ToyLearner(dtype=torch.float32)
-    trainer = _ahead(learner, optimizer=Lamb(learner=learner))
+#: When the host waits for the device before it updates, and why it may.
+WAITS = {
+    # A recurrent state of a pass that is not finite must be dropped, and its tensors may change their shape.
+    "a recurrent state": {"learner": "recurrent"},
+    # Overflows are common in float16, and the scale of the next loss depends on them. Newer GPUs use bfloat16.
+    "a loss scale": {"scaler": LossScale()},
+    # Only the fused kernels of PyTorch's AdamW can skip an update by themselves.
+    "another optimiser": {"optimizer": Lamb},
+}
+
+
+class _Recurrent(ToyLearner):
+    def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        losses, _ = super().losses(batch)
+        return losses, torch.zeros(len(batch.x))
+
+
+@pytest.mark.parametrize("why", [None, *WAITS])
+def test_when_the_host_waits(why: str | None) -> None:
+    settings = WAITS.get(why or "", {})
+    learner = (_Recurrent if "learner" in settings else ToyLearner)(dtype=torch.float32)
+    precision = Precision()
+    precision.scaler = settings.get("scaler")
+    trainer = _ahead(learner, optimizer=settings.get("optimizer", AdamW)(learner=learner), precision=precision)
     step = next(trainer.stream.steps())
-    assert not trainer.updater.launch(step, factor=lambda tokens: 1.0, ahead=True).is_ahead
+    assert trainer.updater.launch(step, factor=lambda tokens: 1.0, ahead=True).is_ahead is (why is None)
+
+
+def test_a_run_with_an_average_of_its_weights_waits() -> None:
+    """The average takes in the weights after each step, before the next step changes them."""
+    learner = ToyLearner()
+    optimizer = AdamW(learner=learner)
+    trainer = _ahead(learner, optimizer=optimizer, average=Average(optimizer.parameters, Exponential(0.9)))
+    launch, ahead = trainer.updater.launch, []
+
+    def launched(*arguments: Any, **settings: Any) -> Launched:
+        ahead.append(settings["ahead"])
+        return launch(*arguments, **settings)
+
+    trainer.updater.launch = launched  # type: ignore[method-assign]
+    trainer.train()
+    assert not any(ahead)

@@ -20,7 +20,7 @@ from lmtransfer.data.batch import upload
 
 #: The kernel takes heads of at most this width, and only multiples of the other number.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: A new number of sequences leaves a quarter to spare, and is the number of tokens divided by this, or its double, and so
+#: A new number of sequences leaves a quarter to spare: the number of tokens divided by this, or its double, and so
 #: on.
 _MEAN_LENGTH = 64
 #: The numbers of sequences in use, by the number of tokens. A batch takes one of them if it fits.

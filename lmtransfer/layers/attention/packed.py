@@ -57,16 +57,14 @@ def attention(
 
 
 @torch.compiler.disable  # its block shapes change from batch to batch; the code around it has static shapes
-def _uncompiled(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach: int | None, dropout: float
-) -> Tensor:
+def _uncompiled(query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach: int | None, dropout: float) -> Tensor:
     if len(layout.parts) > 1:
         sizes = [sum(part.lengths) for part in layout.parts]
         split = (states.split(sizes) for states in (query, key, value))
         return torch.cat(
             [
-                attention(*states, part, reach=reach, dropout=dropout)
-                for *states, part in zip(*split, layout.parts, strict=True)
+                attention(of_query, of_key, of_value, part, reach=reach, dropout=dropout)
+                for of_query, of_key, of_value, part in zip(*split, layout.parts, strict=True)
             ]
         )
     causal = layout.causal

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.data.batch import PackedBatch
+from lmtransfer.data.batch import PackedBatch, upload
 from lmtransfer.layers.attention.blocks import Slots
 from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.data.batch import upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A fake CUDA device for the build of PyTorch without CUDA, in a process of its own.
 
-Tensors on it are fake (``FakeTensorMode``): they have shape, dtype and device, and no numbers. Forward, backward and the
-rules of CUDA's autocast are those of PyTorch. What is not seen here: real kernels, and what cuDNN does.
+Tensors on it are fake (``FakeTensorMode``): they have shape, dtype and device, and no numbers. Forward, backward and
+the rules of CUDA's autocast are those of PyTorch. What is not seen here: real kernels, and what cuDNN does.
 """
 
 from __future__ import annotations

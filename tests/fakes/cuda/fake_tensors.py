@@ -41,7 +41,7 @@ def fake_tensors() -> Iterator[None]:
 
 
 def to_device(module: nn.Module) -> None:
-    """Move a module, of the host or of ``meta``, to the device: ``Module.to`` cannot move shared weights to fake ones."""
+    """Move a module of the host or of ``meta`` to the device; ``Module.to`` cannot make shared weights fake."""
     moved: dict[int, Tensor] = {}
     kept = []  # so that no later tensor has the same id
     for part in module.modules():
@@ -52,7 +52,9 @@ def to_device(module: nn.Module) -> None:
                 if id(tensor) not in moved:
                     kept.append(tensor)
                     found = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
-                    moved[id(tensor)] = nn.Parameter(found, tensor.requires_grad) if named is part._parameters else found
+                    moved[id(tensor)] = (
+                        nn.Parameter(found, tensor.requires_grad) if named is part._parameters else found
+                    )
                 named[name] = moved[id(tensor)]
         if isinstance(part, nn.RNNBase):
             part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]

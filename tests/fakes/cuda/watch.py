@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -74,7 +74,9 @@ class Watch(TorchDispatchMode):
         if name == "segment_reduce" and not kwargs.get("unsafe", False):
             yield "waits: segment_reduce checks its lengths"
 
-    def _wrong_copy(self, source: Tensor, target: Tensor | None, device: torch.device, non_blocking: bool) -> Iterator[str]:
+    def _wrong_copy(
+        self, source: Tensor, target: Tensor | None, device: torch.device, non_blocking: bool
+    ) -> Iterator[str]:
         """A copy between host and device must not block, so the memory of the host must be pinned."""
         if source.device.type == device.type or not (source.ndim or device.type == "cpu"):
             return
