@@ -26,6 +26,25 @@ class LabelAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelSetAnswer:
+    """Any number of labels.
+
+    Attributes:
+        labels: indices of the labels, ascending.
+        names: names of these labels.
+        probabilities: probability of each label of the task, by name.
+    """
+
+    labels: tuple[int, ...]
+    names: tuple[str, ...]
+    probabilities: dict[str, float]
+
+    def plain(self) -> dict[str, Any]:
+        """``labels`` and ``probabilities``."""
+        return {"labels": list(self.names), "probabilities": self.probabilities}
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreAnswer:
     """A number."""
 

@@ -164,7 +164,7 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
     said, gold = head.said(outputs), head.gold(targets)
     if said is None or gold is None or len(said) == 0:
         return False
-    return len(np.unique(said)) == 1 and len(np.unique(gold)) > 1
+    return len(np.unique(said, axis=0)) == 1 and len(np.unique(gold, axis=0)) > 1
 
 
 @contextmanager

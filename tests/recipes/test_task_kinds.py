@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=10", "optimizer.learning_rate=0.02"]
-METRICS = {"text_pair": "accuracy", "regression": "pearson", "tagging": "accuracy", "span_qa": "f1"}
+METRICS = {
+    "text_pair": "accuracy",
+    "multi_label": "micro_f1",
+    "regression": "pearson",
+    "tagging": "accuracy",
+    "span_qa": "f1",
+}
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -28,7 +35,7 @@ def test_each_kind_is_learnt_and_scored(kind: str, world: Path, capsys: pytest.C
     assert found["metrics"][METRICS[kind]] > 0.8
     assert found["num_scored"] == SPLITS["dev"]
     assert (found["majority"] is None) == (kind == "span_qa")
-    if kind in ("text_pair", "regression"):  # a word of the toy sentences has one tag
+    if kind in ("text_pair", "multi_label", "regression"):  # a word of the toy sentences has one tag
         assert found["majority"][METRICS[kind]] < found["metrics"][METRICS[kind]]
     capsys.readouterr()
     assert lmtransfer("evaluate", "run=runs/finetune/ft", "split=dev", "hardware=exact") == 0
@@ -72,3 +79,24 @@ def test_another_kind_of_task_is_refused(world: Path, capsys: pytest.CaptureFixt
     assert lmtransfer("evaluate", "run=runs/finetune/ft", *FILES["tagging"], "split=dev", "name=x") == 2
     said = capsys.readouterr().err
     assert all(name in said for name in ("runs/finetune/ft", "text_pair (classification)", "tagging")), said
+
+
+def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*FILES["multi_label"], *QUICK[:2], "optimizer.learning_rate=0.02", "transfer.pooling=mean"]
+    assert lmtransfer("finetune", *words, "train.epochs=10", "seeds=2", "control=true", "name=sets") == 0
+    found = result("runs/finetune/sets")
+    assert found["labels"] == ["kind", "unkind"]
+    assert {"micro_f1", "macro_f1", "average_precision", "loss"} == found["metrics"].keys()
+    assert any(part["source"] == "examples" for part in found["difference"]["parts"])
+    capsys.readouterr()
+    texts = {"good film bad": ["kind", "unkind"], "good film good": ["kind"]}
+    for ensemble in ("false", "true"):
+        for text, labels in texts.items():
+            assert lmtransfer("predict", "run=runs/finetune/sets", f"text={text}", f"ensemble={ensemble}") == 0
+            answer = json.loads(capsys.readouterr().out)
+            assert answer["labels"] == labels
+            assert {name for name, chance in answer["probabilities"].items() if chance > 0.5} == set(labels)
+    assert lmtransfer("report", "runs/") == 0
+    page = Path("runs/report/report.html").read_text()
+    assert all(f"<td>{label}</td>" in page for label in found["labels"])
+    assert lmtransfer("compare", "runs/finetune/sets", "runs/finetune/sets/control") == 0

@@ -1,4 +1,4 @@
-"""Heads with one answer for each sequence: one of C labels, or a number.
+"""Heads with one answer for each sequence: one of C labels, any of C labels, or a number.
 
 Shape legend: B sequences, E width of a composed vector, C labels.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmtransfer.tasks.heads import LabelTargets, ScoreTargets, Targets
+from lmtransfer.tasks.heads import LabelSetTargets, LabelTargets, ScoreTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.base import Head, at_least_float32
@@ -37,6 +37,36 @@ class ClassificationHead(Head):
         """
         labels_B = LabelTargets.of(batch.targets).labels
         total = functional.cross_entropy(at_least_float32(logits), labels_B, reduction="sum")
+        return Loss(sum=total, count=self.count(batch))
+
+    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """See ``Head``; (B, C)."""
+        return logits.float()
+
+
+class MultiLabelHead(Head):
+    """A sigmoid for each label; outputs are the C logits.
+
+    The loss is the binary cross-entropy in nats, summed over sequences and labels.
+    """
+
+    loss_name: ClassVar[str] = "multi_label"
+    per: ClassVar[Literal["sequence", "token"]] = "sequence"
+
+    def count(self, batch: TaskBatch) -> int:
+        """Sequences times labels, so that the mean loss does not depend on the number of labels."""
+        return len(batch.targets) * self.num_labels
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+        """See ``Head``; every set of labels must be known.
+
+        Args:
+            logits: (B, C).
+            batch: with targets.
+        """
+        found_BC = at_least_float32(logits)
+        labels_BC = LabelSetTargets.of(batch.targets).labels.to(found_BC.dtype)
+        total = functional.binary_cross_entropy_with_logits(found_BC, labels_BC, reduction="sum")
         return Loss(sum=total, count=self.count(batch))
 
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
