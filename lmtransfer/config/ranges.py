@@ -72,6 +72,7 @@ RANGES: Mapping[str, Range] = {
     "ema_decay": Range(0, 1, open_below=True, open_above=True),
     "average_last": Range(0, 1, open_below=True),
     "*_fraction": _SHARE,
+    "label_smoothing": _KEPT,
     "learning_rate": _POSITIVE,
     "*_learning_rate": _POSITIVE,
     "weight_decay": Range(0),

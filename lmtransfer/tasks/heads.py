@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
+from lmtransfer.tasks.class_weights import ClassWeights
+
 #: The target of an example whose gold answer is hidden.
 NO_LABEL = -1
 
@@ -158,12 +160,20 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClassificationSpec(HeadSpec):
-    """One of C labels per sequence; outputs are the C logits."""
+    """One of C labels per sequence; outputs are the C logits.
+
+    Attributes:
+        class_weights: weights of the labels in the training loss; None: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
+    """
 
     kind: ClassVar[str] = "classification"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.ClassificationHead"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
+
+    class_weights: ClassWeights | None = None
+    label_smoothing: float = 0.0
 
     def said(self, outputs: np.ndarray) -> np.ndarray:
         """The label with the highest logit."""

@@ -82,7 +82,7 @@ def run_head(
     encoded = source.encoded
     scored = all(example.has_gold for example in encoded.examples)
     values: np.ndarray | None = None
-    loss_sum, count = 0.0, 0
+    loss_sum, count = 0.0, 0.0
     batches = evaluation_batches(
         source, micro_batch_tokens=max_tokens, rank=distributed.rank(), world_size=distributed.world_size()
     )
@@ -95,7 +95,7 @@ def run_head(
                 if scored:
                     loss = learner.head.loss(logits, moved)
                     loss_sum += float(loss.sum)
-                    count += int(loss.count)
+                    count += float(loss.count)
             if values is None:
                 values = np.zeros((len(encoded.targets), found.shape[1]), dtype=np.float32)
             values[encoded.target_rows(np.asarray(batch.rows))] = found

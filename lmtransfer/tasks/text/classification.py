@@ -15,6 +15,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer
+from lmtransfer.tasks.class_weights import weights_in_order
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
 from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
@@ -41,11 +42,15 @@ class Classification(TextTask):
         max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
+            each label has the same total weight; null: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
+            2016, section 7).
 
     Raises:
-        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` is not a label, or there
-            are three or more labels and the label for F1 is not named. Labels that are found in the data are checked
-            on first use.
+        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` or a name in
+            ``class_weights`` is not a label, a weight is not positive, or there are three or more labels and the label
+            for F1 is not named. Labels that are found in the data are checked on first use.
     """
 
     kind = ClassificationSpec.kind
@@ -60,11 +65,14 @@ class Classification(TextTask):
         max_length: int | None = None,
         num_train: int | None = None,
         dev_from_train: float | None = None,
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(
             name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
         )
         self._positive_label = positive_label
+        self._class_weights, self._label_smoothing = class_weights, label_smoothing
         if labels is not None:
             self.labels = self._checked([str(label) for label in labels])
 
@@ -88,12 +96,14 @@ class Classification(TextTask):
                 f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
                 "them, or use macro_f1"
             )
+        weights_in_order(self._class_weights, labels)  # raises if they do not fit the labels
         return tuple(labels)
 
     @property
     def head(self) -> HeadSpec:
         """A head for one of the labels."""
-        return ClassificationSpec(len(self.labels), self.pairs)
+        weights = weights_in_order(self._class_weights, self.labels)
+        return ClassificationSpec(len(self.labels), self.pairs, weights, self._label_smoothing)
 
     def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
         """The labels."""
@@ -187,6 +197,10 @@ class TextClassification(TextFileTask, Classification):
         max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
+            each label has the same total weight; null: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
+            2016, section 7).
         data_root: folder that holds the data folders.
 
     Raises:
@@ -223,6 +237,8 @@ class TextClassification(TextFileTask, Classification):
         max_length: int | None = None,
         num_train: int | None = None,
         dev_from_train: float | None = None,
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
+        label_smoothing: float = 0.0,
         data_root: str | None = None,
     ) -> None:
         super().__init__(
@@ -233,6 +249,8 @@ class TextClassification(TextFileTask, Classification):
             max_length=max_length,
             num_train=num_train,
             dev_from_train=dev_from_train,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
         )
         if label_values is not None and (labels is None or len(label_values) != len(labels)):
             wanted = "task.labels too" if labels is None else f"one value for each of the {len(labels)} labels"
