@@ -59,7 +59,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "transfer.head_rate": 1.0,
     "transfer.pairs": "together",
     "train.min_steps": None,
-    **dict.fromkeys(("task.train", "task.dev", "task.test", "task.class_weights")),
+    **dict.fromkeys(("task.train", "task.dev", "task.test", "task.class_weights", "task.folds")),
     "task.label_smoothing": 0.0,
     "objective.corruption.weighting": "uniform",
     "objective.losses.rtd.embedding_sharing": "tied",

@@ -93,6 +93,7 @@ RANGES: Mapping[str, Range] = {
     "group": Range(1, 1_000_000),
     "seeds": Range(1, 100_000),
     "dev_from_train": Range(0, 1, open_below=True, open_above=True),
+    "folds": Range(2, _MOST),
     "threads": Range(1, 4096),
     "num_segments": Range(1, 4096),
     "memory_length": Range(0, _MOST),

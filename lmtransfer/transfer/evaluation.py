@@ -18,6 +18,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.kept_predictions.file import MOST_EXAMPLES, is_kept
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec, Targets
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
@@ -139,6 +140,18 @@ def evaluate(
             "a split cannot be scored; choose another split"
         )
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
+    return judge(task, encoded, outputs, keep=keep)
+
+
+def judge(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool = False) -> Evaluation:
+    """Score the outputs of a head, or of several heads that each saw a part of the examples.
+
+    Args:
+        task: the task.
+        encoded: the examples, all with gold answers.
+        outputs: outputs of the head for all of them.
+        keep: see ``evaluate``.
+    """
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
         said = list(answers)

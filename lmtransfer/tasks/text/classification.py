@@ -201,6 +201,7 @@ class TextClassification(TextFileTask, Classification):
             each label has the same total weight; null: all 1.
         label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
             2016, section 7).
+        folds: number of folds of the training split for cross-validation, if there is no dev split; null: none.
         data_root: folder that holds the data folders.
 
     Raises:
@@ -239,6 +240,7 @@ class TextClassification(TextFileTask, Classification):
         dev_from_train: float | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: float = 0.0,
+        folds: int | None = None,
         data_root: str | None = None,
     ) -> None:
         super().__init__(
@@ -272,7 +274,10 @@ class TextClassification(TextFileTask, Classification):
             hidden_values=set(hidden_values) - set(self._label_values or labels or ()),
             dropped_values=dropped_values,
             data_root=data_root,
+            folds=folds,
         )
+        if phrases and folds is not None:
+            raise ConfigError(f"task.folds={folds} with task.phrases=true: phrases of a sentence cannot be divided")
         self.phrases = phrases
         self._label_column = " or ".join([label_column] if isinstance(label_column, str) else label_column)
 

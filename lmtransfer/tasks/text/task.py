@@ -14,6 +14,7 @@ from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.folds import check_folds
 from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.text.encoding import encode_texts
@@ -135,12 +136,24 @@ class TextFileTask(TextTask):
         hidden_values: Iterable[str],
         dropped_values: Iterable[str],
         data_root: str | None,
+        folds: int | None = None,
         **splits: str | None,
     ) -> None:
         """Set the source of the examples, with the arguments of ``TextFiles``; ``splits`` override single ``files``.
 
+        Args:
+            files: file of each split, or several names for it.
+            columns: the columns that are read.
+            layout: format of the files.
+            hub: the data set on the hub for splits without a file; None: files only.
+            hidden_values: values in the files that mean a hidden gold answer.
+            dropped_values: values in the files that mean no gold answer.
+            data_root: folder that holds the data folders.
+            folds: number of folds of the training split; None: no cross-validation.
+            splits: file of each split, instead of ``files``.
+
         Raises:
-            ConfigError: there is neither a file nor a hub name.
+            ConfigError: there is neither a file nor a hub name, or the folds do not fit the splits.
         """
         named = {split: file for split, file in splits.items() if file is not None}
         self.files = TextFiles(
@@ -154,6 +167,8 @@ class TextFileTask(TextTask):
             data_root=data_root,
         )
         self.splits, self.notes = self.files.splits, self.files.notes
+        check_folds(folds, splits=self.splits, num_train=self.num_train)
+        self.folds = folds
         self.pairs = columns.text_pair is not None
 
     @abstractmethod

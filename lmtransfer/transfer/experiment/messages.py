@@ -115,6 +115,11 @@ def remarks(result: Result) -> list[str]:
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example: "
                 "lower the learning rate, or train longer"
             )
+    if result.get("folds"):
+        lines.append(
+            f"{len(result['folds'])} folds: each example was scored once, by a run that was not trained on it; the "
+            "spread is over seeds, each with folds of its own"
+        )
     lines += filter(None, [layer_weights_text(result.get("layer_weights"))])
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part.get("learning_rate_edge"):

@@ -31,6 +31,7 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
     """
     setting, evaluation, state = member.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
+    scored = data.whole[member.draw].scored
     if evaluation is None:
         raise ValueError("a try of a learning rate has no result")
     return SeedResult(
@@ -52,8 +53,9 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
             **usual_label(setting),
             "num_train": outcome.num_train,
             "num_held_out": outcome.num_held_out,
-            "num_scored": len(data.evaluation.examples),
-            "num_truncated": {"train": data.train.num_truncated, data.split: data.evaluation.num_truncated},
+            "num_scored": len(data.evaluation.examples if scored is None else scored),
+            "num_truncated": {"train": data.train.num_truncated}
+            | ({data.split: data.evaluation.num_truncated} if scored is None else {}),
             "chosen_by": rule,
             "chosen_score": outcome.choosing_score,
             "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
