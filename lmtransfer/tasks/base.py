@@ -174,6 +174,18 @@ class Task(ABC):
         """
         return None
 
+    def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
+        """Return how well the probabilities of answers fit their accuracy, as plain values for a ``result.json``.
+
+        Args:
+            encoded: examples with gold answers.
+            outputs: outputs of the head, float32, shape (R, K).
+
+        Returns:
+            None if answers have no probabilities that could be calibrated.
+        """
+        return None
+
     def check_windows(self, longest: int) -> None:  # noqa: B027 (most tasks have nothing to refuse)
         """Check, before anything is read, that the settings fit sequences of at most ``longest`` tokens.
 

@@ -48,9 +48,7 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
         )
 
 
-def fold_of(
-    strata: np.ndarray, groups: Sequence[str], *, folds: int, seed: int, names: Sequence[str]
-) -> np.ndarray:
+def fold_of(strata: np.ndarray, groups: Sequence[str], *, folds: int, seed: int, names: Sequence[str]) -> np.ndarray:
     """Divide examples into folds with equal shares of each label; examples of a group are in the same fold.
 
     Groups are placed label by label (a group has the label of its first example), larger ones first and otherwise in

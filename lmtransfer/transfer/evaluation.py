@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,12 +53,14 @@ class Evaluation:
         outputs: outputs of the head, float32, shape (R, K).
         collapsed: whether all predicted labels (or scores) are the same although the gold ones are not.
         answers: the answer to each example; None if not requested, or if it cannot be kept.
+        calibration: calibration of the probabilities as plain values; None if not requested, or if the task has none.
     """
 
     metrics: dict[str, float]
     outputs: np.ndarray
     collapsed: bool
     answers: ScoredExamples | None = None
+    calibration: dict[str, Any] | None = None
 
 
 def run_head(
@@ -127,7 +130,8 @@ def evaluate(
         device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
-        keep: also return the answer to each example, if the task supports it and there are not too many examples.
+        keep: also return calibration and the answer to each example, as far as the task supports it and there are not
+            too many examples.
 
     Raises:
         DataError: examples without a gold answer (published test sets).
@@ -163,6 +167,7 @@ def judge(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool 
         outputs=outputs.values,
         collapsed=is_collapsed(task.head, outputs.values, encoded.targets),
         answers=scored,
+        calibration=task.calibration(encoded, outputs.values) if keep else None,
     )
 
 

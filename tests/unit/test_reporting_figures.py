@@ -311,3 +311,17 @@ def test_replaced_tokens_are_drawn_beside_the_base_rate(tmp_path):
         assert label in found
     assert "old" not in found
     assert any("base rate" in text for text in found)
+
+
+def test_reliability_of_the_runs_of_a_task(tmp_path):
+    bins = {"counts": [0, 5, 7], "confidences": [0.0, 0.5, 0.9], "accuracies": [0.0, 0.4, 0.7]}
+    for name, scaled in (("sharp", {"ece": 0.02, "loss": 0.5, **bins}), ("few", None)):
+        part = {"plain": {"ece": 0.124, "loss": 0.6, **bins}, "scaled": scaled, "temperature": 1.5 if scaled else None}
+        folder = transfer(tmp_path / "runs" / "finetune" / name, [0.7])
+        found = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**found, "calibration": part}))
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    (name,) = (name for name in figures if name.startswith("reliability-"))
+    found = texts(figures[name])
+    assert {"sharp, ECE 12.4", "few, ECE 12.4", "sharp, ECE 2.0", "confidence (%)", "accuracy (%)"} <= set(found)
+    assert "few, ECE 2.0" not in found

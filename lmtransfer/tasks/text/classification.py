@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,10 +13,12 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.metrics.calibration import calibration
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.class_weights import weights_in_order
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.folds import fold_of
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
 from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
 from lmtransfer.tasks.places import HubSource
@@ -24,6 +26,9 @@ from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.task import CHUNK, TextFileTask, TextTask
+
+#: Parts of the scored examples for temperature scaling.
+CALIBRATION_PARTS = 5
 
 LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
 
@@ -146,6 +151,20 @@ class Classification(TextTask):
                 None if answer.probabilities is None else answer.probabilities[answer.name] for answer in answers
             ],
         )
+
+    def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
+        """Return the calibration error before and after temperature scaling; see ``Task`` and ``metrics.calibration``.
+
+        The examples are divided into parts without common texts; the temperature of each part is fitted on the others.
+        """
+        gold, groups = LabelTargets.of(encoded.targets).labels, [example.group for example in encoded.examples]
+        if not np.isfinite(outputs).all():
+            return None
+        few = groups.count("") + len({*groups} - {""}) < CALIBRATION_PARTS
+        parts = None
+        if not few:
+            parts = fold_of(np.full(len(groups), -1), groups, folds=CALIBRATION_PARTS, seed=0, names=())
+        return calibration(outputs, gold, parts).as_values()
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
         """Answer every example with the training examples' most frequent label (on a tie, the first label)."""

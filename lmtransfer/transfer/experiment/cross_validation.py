@@ -20,7 +20,7 @@ from lmtransfer.system.machine import naming
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.transfer.evaluation import Evaluation, Outputs, judge
-from lmtransfer.transfer.experiment.results import run_result, usual_label
+from lmtransfer.transfer.experiment.results import calibration_of, run_result, usual_label
 from lmtransfer.transfer.experiment.setting import Member
 from lmtransfer.transfer.experiment.training_run import train_once
 
@@ -104,6 +104,7 @@ class CrossValidation:
             "chosen_score": None if None in chosen else fmean(chosen),
             "steps": sum(result.more["steps"] for result in results),
             "epochs": mean("epochs"),
+            **calibration_of(evaluation),
             "folds": [
                 {
                     "score": result.score,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lmtransfer.reporting.runs.calibration import joint_calibration
 from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
 from lmtransfer.reporting.runs.learning_rates import edge_of_grid
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
+from lmtransfer.transfer.evaluation import Evaluation
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
@@ -62,9 +64,15 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
             "steps": state.step,
             "epochs": state.epoch,
             **({"losses": dict(outcome.losses)} if outcome.losses else {}),
+            **calibration_of(evaluation),
             **layer_weights(outcome.learner),
         },
     )
+
+
+def calibration_of(evaluation: Evaluation) -> dict[str, Any]:
+    """The entry ``calibration`` of an evaluation; empty if the answers are no labels."""
+    return {} if evaluation.calibration is None else {"calibration": evaluation.calibration}
 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
@@ -115,9 +123,9 @@ def joint_result(
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
-    """Statistics over seeds: means of all metrics and layer weights; mean, median and deviation of the main metric."""
+    """Statistics over seeds: mean, median and deviation of the main metric; the means of all other numbers."""
     scores = spread([result.score for result in results])
-    mixed = all("layer_weights" in result.more for result in results)
+    mixed, calibrated = (all(name in r.more for r in results) for name in ("layer_weights", "calibration"))
     return {
         "metrics": {name: spread([r.metrics[name] for r in results]).mean for name in results[0].metrics},
         "seeds": [
@@ -129,6 +137,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
         "n": scores.n,
         "collapsed": sum(bool(r.collapsed) for r in results),
         **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
+        **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if calibrated else {}),
     }
 
 
