@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 from fakes.task_files import FILES, SPLITS, make_task_world
-from fakes.transfer_files import lmtransfer, result
+from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, lmtransfer, result
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +101,34 @@ def test_sets_of_labels_are_predicted_reported_and_compared(world: Path, capsys:
     page = Path("runs/report/report.html").read_text()
     assert all(f"<td>{label}</td>" in page for label in found["labels"])
     assert lmtransfer("compare", "runs/finetune/sets", "runs/finetune/sets/control") == 0
+
+
+def test_choices_are_learnt_scored_and_predicted(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files in COPA's format, written here: the kind choice is right."""
+    rng = random.Random(0)
+    for split, num in {"train": 120, "val": 40, "test": 5}.items():
+        rows = []
+        for i in range(num):
+            choices = [rng.choice(POSITIVE[:2]), rng.choice(NEGATIVE[:2])][:: 1 if i % 2 else -1]
+            row = {"premise": rng.choice(OTHER), "choice1": choices[0], "choice2": choices[1], "question": "effect"}
+            rows.append(row if split == "test" else {**row, "label": 0 if i % 2 else 1})
+        path = Path(f"data/copa/{split}.jsonl")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    words = ["task=copa", "data_root=data", *QUICK, "transfer.pooling=mean", "name=ft"]
+    assert lmtransfer("finetune", *words) == 0
+    found = result("runs/finetune/ft")
+    assert (found["num_scored"], found["majority"]) == (40, {"accuracy": 0.5})
+    assert found["metrics"]["accuracy"] > 0.8
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "split=dev", "hardware=exact", "name=again") == 0
+    assert result("runs/evaluate/again")["metrics"] == pytest.approx(found["metrics"], abs=1e-6)
+    capsys.readouterr()
+    assert lmtransfer("predict", "run=runs/finetune/ft", "split=test", "hardware=exact") == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(answers) == 5
+    assert all(answer["answer"] == answer["choices"][answer["choice"]] for answer in answers)
+    assert lmtransfer("predict", "run=runs/finetune/ft", "text=film [SEP] bad [SEP] good") == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == "good"
+    assert lmtransfer("inspect", "task=copa", "data_root=data", "init=runs/pretrain/base") == 0
+    assert lmtransfer("report", "runs/") == 0
+    assert "choice 2" in Path("runs/report/report.html").read_text()
