@@ -128,7 +128,44 @@ def test_choices_are_learnt_scored_and_predicted(world: Path, capsys: pytest.Cap
     assert len(answers) == 5
     assert all(answer["answer"] == answer["choices"][answer["choice"]] for answer in answers)
     assert lmtransfer("predict", "run=runs/finetune/ft", "text=film [SEP] bad [SEP] good") == 0
-    assert json.loads(capsys.readouterr().out)["answer"] == "good"
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["answer"] == ["bad", "good"][answer["choice"]]
     assert lmtransfer("inspect", "task=copa", "data_root=data", "init=runs/pretrain/base") == 0
     assert lmtransfer("report", "runs/") == 0
     assert "choice 2" in Path("runs/report/report.html").read_text()
+
+
+def test_languages_have_scores_of_their_own(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files in XNLI's format, written here; the words of the second language have not been seen in training."""
+    rng = random.Random(0)
+
+    def pairs(num: int, kind: list[str], unkind: list[str]) -> list[tuple[str, str, str]]:
+        labels = {"entailment": kind, "contradiction": unkind, "neutral": OTHER[:2]}
+        return [
+            (" ".join(rng.choices(OTHER, k=3)), rng.choice(words), label)
+            for _ in range(num)
+            for label, words in labels.items()
+        ]
+
+    train = [f"{a}\t{b}\t{label}" for a, b, label in pairs(40, POSITIVE[:2], NEGATIVE[:2])]
+    rows = [("en", row) for row in pairs(10, POSITIVE[:2], NEGATIVE[:2])]
+    rows += [("xx", row) for row in pairs(10, NEGATIVE[:2], POSITIVE[:2])]
+    folder = Path("data/xnli")
+    folder.mkdir()
+    (folder / "multinli.train.en.tsv").write_text("\n".join(["premise\thypo\tlabel", *train]) + "\n")
+    lines = [f"{language}\t{label}\t{a}\t{b}" for language, (a, b, label) in rows]
+    for split in ("dev", "test"):
+        content = "\n".join(["language\tgold_label\tsentence1\tsentence2", *lines]) + "\n"
+        (folder / f"xnli.{split}.tsv").write_text(content)
+    words = ["task=xnli", "task.languages=[en,xx]", "data_root=data", *QUICK, "transfer.pooling=mean"]
+    assert lmtransfer("finetune", *words, "seeds=2", "control=true", "name=ft") == 0
+    found = result("runs/finetune/ft")
+    english, other = (found["metrics"][f"language/{code}/accuracy"] for code in ("en", "xx"))
+    assert english > 0.8 > other
+    assert found["mean"] == pytest.approx((english + other) / 2)
+    assert "accuracy by language: en" in capsys.readouterr().out
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "split=test", "hardware=exact", "name=again") == 0
+    assert result("runs/evaluate/again")["metrics"]["language/en/accuracy"] == pytest.approx(english)
+    assert lmtransfer("report", "runs/") == 0
+    assert "accuracy by language: en" in Path("runs/report/report.html").read_text()
+    assert list(Path("runs/report/figures").glob("languages-*.svg"))

@@ -18,6 +18,7 @@ from lmtransfer.reporting.figures.pretraining_settings import source_curves
 from lmtransfer.reporting.figures.style import label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import read_layer_weights
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 
@@ -325,3 +326,15 @@ def test_reliability_of_the_runs_of_a_task(tmp_path):
     found = texts(figures[name])
     assert {"sharp, ECE 12.4", "few, ECE 12.4", "sharp, ECE 2.0", "confidence (%)", "accuracy (%)"} <= set(found)
     assert "few, ECE 2.0" not in found
+
+
+def test_scores_by_language(tmp_path):
+    folder = transfer(tmp_path / "runs" / "finetune" / "mine", [0.7])
+    found = json.loads((folder / "result.json").read_text())
+    found["metrics"] |= {"language/de/accuracy": 0.612, "language/sw/accuracy": 0.5}
+    (folder / "result.json").write_text(json.dumps(found))
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    (name,) = (name for name in figures if name.startswith("languages-"))
+    assert {"de", "sw", "mine", "accuracy (%)"} <= set(texts(figures[name]))
+    assert languages_text(found) == "accuracy by language: de 61.2, sw 50.0"
+    assert languages_text({"metrics": {"accuracy": 0.5}, "main_metric": "accuracy"}) == languages_text(None) == ""

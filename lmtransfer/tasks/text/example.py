@@ -21,6 +21,7 @@ class TextExample:
         label_set: indices of all its labels, ascending; None if they are hidden, and for other kinds of tasks.
         score: the gold score of a regression task; None if it is hidden.
         part_of: the sentence that the text is a phrase of ("" for one of several); None if the task has no phrases.
+        language: code of the language; None if the task has one language.
     """
 
     id: str
@@ -30,6 +31,7 @@ class TextExample:
     label_set: tuple[int, ...] | None = None
     score: float | None = None
     part_of: str | None = None
+    language: str | None = None
 
     @property
     def has_gold(self) -> bool:
