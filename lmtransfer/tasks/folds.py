@@ -48,7 +48,9 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
         )
 
 
-def fold_of(strata: np.ndarray, groups: Sequence[str], *, folds: int, seed: int, names: Sequence[str]) -> np.ndarray:
+def fold_of(
+    class_indices: np.ndarray, groups: Sequence[str], *, folds: int, seed: int, names: Sequence[str]
+) -> np.ndarray:
     """Divide examples into folds with equal shares of each label; examples of a group are in the same fold.
 
     Groups are placed label by label (a group has the label of its first example), larger ones first and otherwise in
@@ -56,7 +58,7 @@ def fold_of(strata: np.ndarray, groups: Sequence[str], *, folds: int, seed: int,
     example is its own group, the folds' counts of a label differ by one at most, and so do their sizes.
 
     Args:
-        strata: label index of each example, shape (N,); -1 if the task has no labels to stratify by.
+        class_indices: label index of each example, shape (N,); -1 if the task has no labels to stratify by.
         groups: group of each example; group "" is alone.
         folds: number of folds.
         seed: the run's seed.
@@ -73,15 +75,15 @@ def fold_of(strata: np.ndarray, groups: Sequence[str], *, folds: int, seed: int,
         units.setdefault(group or f"\0{row}", []).append(row)
     of_label: dict[int, list[list[int]]] = {}
     for rows in units.values():
-        of_label.setdefault(int(strata[rows[0]]), []).append(rows)
-    rarest = min(of_label, key=lambda label: len(of_label[label]))
-    if len(of_label[rarest]) < folds:
-        what = f"label {names[rarest]}" if rarest >= 0 else "the training file"
+        of_label.setdefault(int(class_indices[rows[0]]), []).append(rows)
+    fewest = min(of_label, key=lambda label: len(of_label[label]))
+    if len(of_label[fewest]) < folds:
+        what = f"label {names[fewest]}" if fewest >= 0 else "the training file"
         raise ConfigError(
-            f"task.folds={folds}: {what} has {len(of_label[rarest])} training examples with different texts, but each "
+            f"task.folds={folds}: {what} has {len(of_label[fewest])} training examples with different texts, but each "
             "fold needs one; set a smaller number, or add examples"
         )
-    found, sizes = np.zeros(len(strata), dtype=np.int64), np.zeros(folds, dtype=np.int64)
+    found, sizes = np.zeros(len(class_indices), dtype=np.int64), np.zeros(folds, dtype=np.int64)
     for label in sorted(of_label):
         own, counts = of_label[label], np.zeros(folds, dtype=np.int64)
         order = permutation(len(own), seed, "folds", label + 1).tolist()

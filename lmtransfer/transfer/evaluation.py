@@ -144,10 +144,10 @@ def evaluate(
             "a split cannot be scored; choose another split"
         )
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
-    return judge(task, encoded, outputs, keep=keep)
+    return score_outputs(task, encoded, outputs, keep=keep)
 
 
-def judge(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool = False) -> Evaluation:
+def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool = False) -> Evaluation:
     """Score the outputs of a head, or of several heads that each saw a part of the examples.
 
     Args:
@@ -158,8 +158,8 @@ def judge(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool 
     """
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
-        said = list(answers)
-        answers, found = iter(said), task.scored_examples(encoded.examples, said)
+        predicted = list(answers)
+        answers, found = iter(predicted), task.scored_examples(encoded.examples, predicted)
         scored = found if found is not None and is_kept(found) else None
     metrics = task.score(encoded.examples, answers)
     return Evaluation(
@@ -179,10 +179,10 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
         outputs: outputs of the head, shape (R, K).
         targets: the targets with the gold answers.
     """
-    said, gold = head.said(outputs), head.gold(targets)
-    if said is None or gold is None or len(said) == 0:
+    predicted, gold = head.predicted(outputs), head.gold(targets)
+    if predicted is None or gold is None or len(predicted) == 0:
         return False
-    return len(np.unique(said, axis=0)) == 1 and len(np.unique(gold, axis=0)) > 1
+    return len(np.unique(predicted, axis=0)) == 1 and len(np.unique(gold, axis=0)) > 1
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from lmtransfer.metrics.calibration import NUM_BINS, Reliability, calibration, f
 from lmtransfer.reporting.runs.calibration import calibration_text, joint_calibration, read_calibration
 from lmtransfer.tasks.text.classification import CALIBRATION_PARTS, TextClassification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.transfer.evaluation import Outputs, judge
+from lmtransfer.transfer.evaluation import Outputs, score_outputs
 
 
 def answers(num: int, *, sharp: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -102,8 +102,8 @@ def judged(num: int, groups: int) -> dict[str, object] | None:
     examples = [TextExample(f"dev:{i}", f"text {i % groups}", label=int(label)) for i, label in enumerate(gold)]
     encoded = task.encode(examples, WordTokenizer(), max_length=8, num_segments=1)
     outputs = Outputs(logits.astype(np.float32), 1.0)
-    assert judge(task, encoded, outputs).calibration is None  # not measured while a run trains
-    return judge(task, encoded, outputs, keep=True).calibration
+    assert score_outputs(task, encoded, outputs).calibration is None  # not measured while a run trains
+    return score_outputs(task, encoded, outputs, keep=True).calibration
 
 
 def test_an_evaluation_has_both_errors_and_says_how_the_temperature_was_fitted() -> None:

@@ -30,7 +30,7 @@ FORMS = {
     "train.tsv": ("text\tlabels\n", lambda i, names: f"t{i}\t{','.join(names)}", {}),
     "spaced.tsv": ("text\tlabels\n", lambda i, names: f"t{i}\t{' , '.join(names)}", {}),
     "words.tsv": ("text\tlabels\n", lambda i, names: f"t{i}\t{'  '.join(names)}", {"separator": " "}),
-    "bars.csv": ("text,labels\n", lambda i, names: f't{i},{"|".join(names)}', {"separator": "|"}),
+    "bars.csv": ("text,labels\n", lambda i, names: f"t{i},{'|'.join(names)}", {"separator": "|"}),
     "json.tsv": ("text\tlabels\n", lambda i, names: f"t{i}\t{json.dumps(names)}", {}),
     "lists.jsonl": ("", lambda i, names: json.dumps({"text": f"t{i}", "labels": names}), {}),
     "texts.jsonl": ("", lambda i, names: json.dumps({"text": f"t{i}", "labels": ",".join(names)}), {}),
@@ -158,7 +158,7 @@ def test_worst_errors_are_the_most_certain(tmp_path: Path) -> None:
         for seed, rows in enumerate(chances)
     ]
     worst = worst_label_sets(answers)
-    assert [(one.row, one.gold, one.predicted, one.num_alike) for one in worst] == [
+    assert [(one.row, one.gold, one.predicted, one.num_agreeing) for one in worst] == [
         (2, "x, y", "no label", 1),  # 0.9 and 0.7 of one seed, 0.6 of the other
         (1, "y", "x, y", 1),  # 0.6 of one seed
     ]

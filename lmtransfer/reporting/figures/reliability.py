@@ -57,8 +57,8 @@ def draw_reliability(runs: Sequence[Labelled], folder: Path, *, name: str, title
                 if part is None or not part.points:
                     continue
                 xs, ys = ([100 * value for value in values] for values in zip(*part.points, strict=True))
-                said = f"{shorten(label, 26)}, ECE {100 * part.error:.1f}"
-                axes.plot(xs, ys, "o-", color=colour(place), markersize=3.5, linewidth=1.6, label=said)
+                caption = f"{shorten(label, 26)}, ECE {100 * part.error:.1f}"
+                axes.plot(xs, ys, "o-", color=colour(place), markersize=3.5, linewidth=1.6, label=caption)
         left.set_ylabel("accuracy (%)")
         left.set_xlim(0, 100)
         left.set_ylim(0, 100)

@@ -29,7 +29,7 @@ class RunDetails:
         rule: its key, and how checkpoint and learning rate were chosen.
         languages: its score in each language; empty for tasks with one language.
         calibration: its calibration error, with and without a temperature; empty if it was not measured.
-        layer_weights: the learnt weights of the layers; empty if there are none.
+        layer_weights: the learned weights of the layers; empty if there are none.
         files: heading and content of its configuration and its versions, as YAML.
     """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.asking import json_object
+from lmtransfer.tasks.input_files import json_object
 from lmtransfer.tasks.text.choice_example import ChoiceExample
 
 #: The question in words, by the value in the files.

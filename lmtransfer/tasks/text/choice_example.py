@@ -27,7 +27,7 @@ class ChoiceExample:
         return self.label is not None
 
     @property
-    def stratum(self) -> int:
+    def class_index(self) -> int:
         """The right choice."""
         return -1 if self.label is None else self.label
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.tasks.asking import SEPARATOR, Asked, Given, Reader
+from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader
 from lmtransfer.tasks.text.choice_example import ChoiceExample
 
 
@@ -21,6 +21,6 @@ class ChoiceReader(Reader):
             raise ValueError(f"expected a text and two choices or more, with {SEPARATOR} between them")
         return ChoiceExample(name, text, tuple(choices))
 
-    def of_file(self, asked: Asked) -> Iterator[Given]:
+    def of_file(self, source: InputFile) -> Iterator[Given]:
         """Only lines are read."""
-        raise AssertionError(f"format {asked.file_format} was accepted, but there is no reader for it")
+        raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")

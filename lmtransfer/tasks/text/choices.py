@@ -29,13 +29,13 @@ from lmtransfer.tokenizers.base import Tokenizer
 class ChoiceSpec(ClassificationSpec):
     """Whether a choice is right, for each choice; the answer compares the choices of a text."""
 
-    def said(self, outputs: np.ndarray) -> None:  # type: ignore[override]
+    def predicted(self, outputs: np.ndarray) -> None:  # type: ignore[override]
         """None: one choice alone is no answer."""
 
     def gold(self, targets: Targets[np.ndarray]) -> None:  # type: ignore[override]
-        """None, like ``said``."""
+        """None, like ``predicted``."""
 
-    def asked(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
         """Whether the choice is right."""
         label = int(LabelTargets.of(targets).labels[0])
         return "choice hidden" if label < 0 else f"a {labels[label]} choice"
@@ -109,16 +109,16 @@ class MultipleChoice(Task):
 
     def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
         """Return the chosen and the right choice of each example; see ``Task``."""
-        said = np.array([answer.choice for answer in answers], dtype=np.int64)
-        gold = np.array([example.stratum for example in examples], dtype=np.int64)
+        predicted = np.array([answer.choice for answer in answers], dtype=np.int64)
+        gold = np.array([example.class_index for example in examples], dtype=np.int64)
         names = [f"choice {place + 1}" for place in range(max(len(example.choices) for example in examples))]
         return scored_examples(
             examples,
             kind="classification",
             labels=names,
-            predicted=said,
+            predicted=predicted,
             gold=gold,
-            ratios={"accuracy": Ratio.mean(said == gold)},
+            ratios={"accuracy": Ratio.mean(predicted == gold)},
             classes=gold,
             class_names=names,
             confidences=[answer.probabilities[answer.choice] if answer.probabilities else None for answer in answers],

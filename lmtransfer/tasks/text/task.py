@@ -100,9 +100,9 @@ class TextTask(Task):
         metrics = self.metrics()
         pairs = zip(map(self.number_of, answers), map(self._known_gold, examples), strict=True)
         while chunk := list(islice(pairs, CHUNK)):
-            said, gold = (np.array(side, dtype=np.float64) for side in zip(*chunk, strict=True))
+            predicted, gold = (np.array(side, dtype=np.float64) for side in zip(*chunk, strict=True))
             for metric in metrics:
-                metric.update(said, gold)
+                metric.update(predicted, gold)
         return {metric.name: metric.compute() for metric in metrics}
 
     def _known_gold(self, example: TextExample) -> float | Sequence[float]:

@@ -19,7 +19,7 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.machine import naming
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
-from lmtransfer.transfer.evaluation import Evaluation, Outputs, judge
+from lmtransfer.transfer.evaluation import Evaluation, Outputs, score_outputs
 from lmtransfer.transfer.experiment.results import calibration_of, run_result, usual_label
 from lmtransfer.transfer.experiment.setting import Member
 from lmtransfer.transfer.experiment.training_run import train_once
@@ -65,7 +65,7 @@ class CrossValidation:
         sizes = [result.more["num_scored"] for result in results]
         loss = float(np.average([result.metrics["loss"] for result in results], weights=sizes))
         evaluation = replace(
-            judge(task, data.evaluation, Outputs(values, loss), keep=True),
+            score_outputs(task, data.evaluation, Outputs(values, loss), keep=True),
             collapsed=all(result.collapsed for result in results),
         )
         return self._joint(results, evaluation), evaluation
