@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.importing.published_folder import PREFIX
 from lmtransfer.runs.run_directory import RunDirectory
@@ -28,9 +29,15 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
             for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
                 print(line, file=sys.stderr)
         return RunDirectory.open(folder)
+    folder, _ = split_revision(str(path))
     try:
-        return RunDirectory.open(Path(path).expanduser())
+        return RunDirectory.open(Path(folder).expanduser())
     except RunDirectoryError as error:
+        before, at, revision = folder.rpartition("@")
+        if at and Path(before).expanduser().is_dir():
+            raise RunDirectoryError(
+                f"{key}={path}: {revision!r} is not a revision of a run: give the tokens seen, such as {before}@1M"
+            ) from None
         raise RunDirectoryError(f"{key}: {error}") from None
 
 
@@ -38,7 +45,8 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
     """Open the run that the user named.
 
     Args:
-        path: the directory as the user gave it; the prefix ``hf:`` marks a published model, which is imported.
+        path: the directory as the user gave it; ``@1M`` at its end names a revision, and the prefix ``hf:`` marks a
+            published model, which is imported.
         key: the configuration key that the user set, for messages.
         trust: whether the user trusts the run even if somebody else made it.
 
@@ -46,7 +54,8 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
         RunDirectoryError: the directory is missing, or is not a run with a model.
         CheckpointError: its tokenizer is damaged, or a published model cannot be imported.
     """
-    return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust)
+    _, revision = split_revision(str(path))
+    return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust, revision=revision)
 
 
 def is_pretrained(path: str | Path) -> bool:
@@ -68,6 +77,9 @@ def trained_folders(path: str | Path) -> list[Path]:
     """
     directory = run_folder(path, key="run")
     config = directory.read_config()
+    _, revision = split_revision(str(path))
+    if revision is not None:
+        directory.revision(revision)  # raises: runs of tasks keep no revisions
     if "transfer" not in config or "task" not in config:
         raise RunDirectoryError(
             f"run={path}: was not trained on a task; give a run of probe or finetune; make one by lmtransfer finetune "

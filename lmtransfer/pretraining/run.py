@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     if found is not None:
         course.resume()
     state = course.train()
-    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=course.flops)
+    kept = list(directory.checkpoints.revisions())
+    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=course.flops, revisions=kept)
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
@@ -96,6 +98,7 @@ def _result(
     *,
     average: Newest | None,
     flops: float | None,
+    revisions: Sequence[int],
 ) -> RunResult:
     metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
     shares = part_shares(text.prepared.train, text.tokenizer)
@@ -116,6 +119,7 @@ def _result(
             **({} if flops is None else {"flops": flops}),
             **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
             **({"phases": state.phases} if state.phases else {}),
+            **({"revisions": list(revisions)} if revisions else {}),
             **({} if average is None else {"weights": str(average)}),
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),

@@ -59,8 +59,8 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         scores = _scores(pairs, task, saved, pretrained, predictor, hardware)
         seconds = time.monotonic() - began
         with open_dict(cfg):
-            cfg.run = str(saved.path)
-        name = sweep_name(cfg.name or f"pretrain-{saved.path.name}-{task.name}-{cfg.split}")
+            cfg.run = saved.given
+        name = sweep_name(cfg.name or f"pretrain-{saved.name}-{task.name}-{cfg.split}")
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
@@ -142,7 +142,7 @@ def _print(result: dict[str, Any], saved: SavedRun, directory: RunDirectory, con
     table.add_column("", justify="right")
     table.add_row("chance", shown(result["chance"], "accuracy"))
     metrics = result["metrics"]
-    table.add_row(saved.path.name, shown(metrics["accuracy"], "accuracy"), style="bold")
+    table.add_row(saved.name, shown(metrics["accuracy"], "accuracy"), style="bold")
     for name, value in metrics.items():
         kind, _, rest = name.partition("/")
         if kind == "phenomenon":

@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": PLAIN,
     "interop": {"errors", "untrusted", "system", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
-    | {"config.without_effect"},
+    | {"config.without_effect", "config.revisions"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
     "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN

@@ -100,7 +100,7 @@ def open_start(cfg: DictConfig) -> SavedRun:
     key = "init" if cfg.get("init") else "tokenizer_from"
     source = open_saved(cfg[key], key=key)
     with open_dict(cfg):
-        cfg[key] = str(source.path)
+        cfg[key] = source.given
         if key == "init":
             cfg.model = source.model_node
     return source
@@ -166,7 +166,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
         replace(
             setting,
             weights=weights,
-            init=str(one.path),
+            init=one.given,
             pretraining_seed=pretraining_seed(one),
             features={},
             text=None if text is None else text.with_heads_of(one),

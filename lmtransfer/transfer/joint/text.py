@@ -196,7 +196,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     given = own | given
     given["corpus"] = absolute_corpus(given["corpus"])
     config = OmegaConf.create(
-        {**given, "init": str(source.path), "tokenizer": None, "data_root": data_root, "cache_dir": str(cache_dir)}
+        {**given, "init": source.given, "tokenizer": None, "data_root": data_root, "cache_dir": str(cache_dir)}
     )
     with open_dict(cfg):
         cfg.corpus, cfg.objective = config.corpus, config.objective
