@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
@@ -22,7 +23,7 @@ from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import as_it_began, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, averaging
-from lmtransfer.runs.trust import seal
+from lmtransfer.runs.trust import is_own, seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
@@ -30,6 +31,9 @@ from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Newest
 from lmtransfer.training.state import TrainState
+
+#: Patterns of the keys that name the folders of the text.
+TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
 
 
 def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
@@ -59,6 +63,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     parts = each[-1]
     if found is not None:
         _check_text(found, text)
+        if not is_own(found):
+            found.write_config(plain)  # with the paths of this machine
         seal(found)  # the config was given again on this machine and is the same
     start = None
     if cfg.embeddings is not None:
@@ -138,8 +144,20 @@ def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -
     if not (path / "config.yaml").is_file():
         return None
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
-    check_resumable(directory.read_config(), plain)
+    check_resumable(directory.read_config(), plain, allowed=_moved(directory, _origin(cfg)))
     return directory
+
+
+def _origin(cfg: DictConfig) -> str | None:
+    """The repository and the commit of ``init``; None if it is not from the hub."""
+    return origin_of(open_saved(cfg.init, key="init")) if cfg.init else None
+
+
+def _moved(directory: RunDirectory, origin: str | None) -> list[str]:
+    """The keys that may name another place if a run continues on another machine, because the content is compared."""
+    data = directory.read_versions().get("data") or {}
+    texts = TEXT_PATHS if data.get("corpus") and not is_own(directory) else ()
+    return [*texts, *(["init"] if origin is not None and data.get("init") == origin else [])]
 
 
 def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
@@ -148,9 +166,9 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
     if distributed.is_main():
         with naming(directory.tokenizer):
             text.tokenizer.save(directory.tokenizer)
-    directory.write_versions(
-        versions(data={"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint})
-    )
+    origin = _origin(cfg)
+    prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
+    directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))
     directory.write_config(plain)
     seal(directory)
     return directory

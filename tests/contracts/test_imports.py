@@ -44,7 +44,8 @@ ALLOWED: dict[str, set[str]] = {
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
     | {"config.without_effect", "config.revisions"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
-    "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
+    "hub": {"errors"},
+    "importing": PLAIN | {"hub", "config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
     | {"importing"},
@@ -57,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
     "export": PLAIN
     | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
-    | {"reporting", "importing"},
+    | {"reporting", "importing", "hub"},
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},

@@ -14,7 +14,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.in_short import settle_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
-from lmtransfer.importing.opening import open_saved
+from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.cache_dir import default_cache_dir
@@ -167,6 +167,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
             setting,
             weights=weights,
             init=one.given,
+            origin=origin_of(one),
             pretraining_seed=pretraining_seed(one),
             features={},
             text=None if text is None else text.with_heads_of(one),
