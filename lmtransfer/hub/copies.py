@@ -52,7 +52,7 @@ def download(
     with answering(asked, repository=name, revision=revision):
         seconds = set_up_client()
         # This request fails at once; listing the files would be tried again and again.
-        info = HfApi().repo_info(name, revision=revision, timeout=seconds)
+        info = HfApi().model_info(name, revision=revision, timeout=seconds)
         wanted = choose([file.rfilename for file in info.siblings or ()])
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(wanted))) if wanted else None
 

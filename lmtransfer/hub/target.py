@@ -132,7 +132,7 @@ class Target:
 
         with self._answering():
             try:
-                api.repo_info(self.name, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
+                api.model_info(self.name, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
             except RepositoryNotFoundError:
                 return False
         return True
