@@ -48,11 +48,14 @@ TARGETS: Mapping[str, str] = {
 }
 
 #: Keys that runs of older versions do not have, with the value that these runs used; also for the keys of the same
-#: name in a phase.
+#: name in a phase or in a part of a mixture.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
     "embeddings": None,
+    "screening": None,
+    **dict.fromkeys(("corpus.weights", "corpus.max_tokens", "corpus.max_epochs")),
+    "corpus.shuffle_buffer": 0,
     "transfer.standardise": False,
     "transfer.attention": "auto",
     "transfer.embedding_rate": 1.0,

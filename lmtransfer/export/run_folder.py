@@ -11,7 +11,7 @@ from huggingface_hub import ModelCardData
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs import lock
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.trust import SEAL
+from lmtransfer.runs.trust import OWN_MARK
 
 #: Folders inside a run that other commands have made from it.
 _MADE_FROM_IT = frozenset({"onnx", "report", "figures", "tensorboard"})
@@ -49,7 +49,7 @@ def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, o
 def run_files(path: Path) -> Iterator[Path]:
     """The files of a run that can be used on another machine, in order."""
     for entry in sorted(path.iterdir()):
-        if entry.name.startswith(".") or entry.is_symlink() or entry.name == SEAL:
+        if entry.name.startswith(".") or entry.is_symlink() or entry.name == OWN_MARK:
             continue
         if entry.is_dir() and entry.name not in _MADE_FROM_IT:
             yield from run_files(entry)

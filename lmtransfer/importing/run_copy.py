@@ -37,9 +37,9 @@ def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
 
 def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
     """The command that made a run: from its result, else from its configuration."""
-    stated = run.read_result().command if run.is_finished else None
-    if stated in _COMMANDS:
-        return stated
+    recorded = run.read_result().command if run.is_finished else None
+    if recorded in _COMMANDS:
+        return recorded
     if "task" not in config:
         return "pretrain"
     return "probe" if (config.get("transfer") or {}).get("freeze") == "frozen" else "finetune"

@@ -48,11 +48,11 @@ def watchers_of(
     measured = masked == "mlm" and from_scratch
     num_weights = block_weights(learner.encoder)
 
-    def told(tokens: float, rate: float) -> list[str]:
+    def forecast(tokens: float, rate: float) -> list[str]:
         means = meaning(tokens, rate, num_weights=num_weights) if measured else ()
         return [*means, *not_reached(save_at, tokens)]
 
-    return [*callbacks, TokenForecast(seconds=seconds, meaning=told)]
+    return [*callbacks, TokenForecast(seconds=seconds, meaning=forecast)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,18 @@ from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.objectives.base import masked_loss
+from lmtransfer.pretraining.commits import keep_commits, with_commits
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
-from lmtransfer.pretraining.course import Course
 from lmtransfer.pretraining.messages import closing, counting, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
+from lmtransfer.pretraining.phased_run import PhasedRun
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.resume import as_it_began, check_resumable
+from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, averaging
-from lmtransfer.runs.trust import is_own, seal
+from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
@@ -50,7 +51,10 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         ConfigError: a setting or a text changed that may not change on resume.
         Interrupted: SIGTERM or Ctrl-C; the checkpoint is saved.
     """
-    as_it_began(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
+    directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
+    use_saved_config(cfg, directory)
+    if directory.config_path.is_file():
+        keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
     plain = with_absolute_paths(resolved(cfg))
     found = _found(cfg, name, plain, resume=resume)
     if found is not None and found.is_finished:
@@ -65,31 +69,39 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         _check_text(found, text)
         if not is_own(found):
             found.write_config(plain)  # with the paths of this machine
-        seal(found)  # the config was given again on this machine and is the same
+        mark_as_own(found)  # the config was given again on this machine and is the same
     start = None
     if cfg.embeddings is not None:
         with console.status("counting which tokens occur together"):
-            store, fresh = text.prepared.train, found is None or found.checkpoints.settled()[0] is None
+            store, fresh = text.prepared.train, found is None or found.checkpoints.newest_complete()[0] is None
             start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
-    course = Course(cfg, setup, each, start)
+    phased_run = PhasedRun(cfg, setup, each, start)
+    plain["corpus"] = with_commits(plain["corpus"], text.corpus)
     directory = found or _new_directory(cfg, name, plain, text)
-    console.print(opening(directory.path, text, each, setup, phases=course.phases), soft_wrap=True)
+    console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
         console.print(counting(start.num_tokens, start.seconds, budget=setup.train.seconds), soft_wrap=True)
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:
-        console.print(f"continuing from {cfg.init}; {course.heads}", markup=False, soft_wrap=True)
+        console.print(f"continuing from {cfg.init}; {phased_run.heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
-    masked = any(masked_loss(phase.objectives) and phase.corruption.hides_alike for phase in each)
+    masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
-    course.begin(directory, text, entropy=entropy)
+    phased_run.begin(directory, text, entropy=entropy)
     if found is not None:
-        course.resume()
-    state = course.train()
-    kept = list(directory.checkpoints.revisions())
-    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=course.flops, revisions=kept)
+        phased_run.resume()
+    state = phased_run.train()
+    result = _result(
+        state,
+        parts,
+        text,
+        entropy,
+        average=averaging(setup.train),
+        flops=phased_run.flops,
+        revisions=list(directory.checkpoints.revisions()),
+    )
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
@@ -170,7 +182,7 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
     prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
     directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))
     directory.write_config(plain)
-    seal(directory)
+    mark_as_own(directory)
     return directory
 
 

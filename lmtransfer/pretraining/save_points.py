@@ -57,20 +57,20 @@ def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_ep
         return
     budget = next(f"train.{kind}={limit:g}" for kind in KINDS if (limit := getattr(train, kind)) is not None)
     points = save_points(train)
-    beyond = [count_text(point) for point in points if point > most_tokens]
-    if beyond:
+    missing = [count_text(point) for point in points if point > most_tokens]
+    if missing:
         raise ConfigError(
             f"train.save_at: the budget {budget} gives at most {most_tokens:,} tokens, so it does not reach "
-            f"{', '.join(beyond)}: raise the budget, or lower train.save_at"
+            f"{', '.join(missing)}: raise the budget, or lower train.save_at"
         )
 
 
 def not_reached(points: Sequence[int], tokens: float) -> list[str]:
     """A line for the user on the points that a run of this many tokens does not reach; empty if it reaches all."""
-    beyond = [count_text(point) for point in points if point > tokens]
-    if not beyond:
+    missing = [count_text(point) for point in points if point > tokens]
+    if not missing:
         return []
-    return [f"warning: train.save_at: {', '.join(beyond)} will probably not be reached: raise train.seconds"]
+    return [f"warning: train.save_at: {', '.join(missing)} will probably not be reached: raise train.seconds"]
 
 
 def passed(points: Sequence[int], *, tokens: int, kept: Collection[int]) -> list[str]:

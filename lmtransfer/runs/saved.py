@@ -31,7 +31,7 @@ CheckpointName = Literal["best", "last"]
 M = TypeVar("M", bound=nn.Module)
 
 #: What a constructor raises if its arguments have the right types but do not fit together.
-_UNBUILDABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_NOT_BUILT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class SavedRun:
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 skeleton = make()
-        except (ConfigError, *_UNBUILDABLE) as error:
+        except (ConfigError, *_NOT_BUILT) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise RunDirectoryError(f"{source}: {keys}: cannot be built with these settings ({reason})") from error
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
@@ -160,15 +160,15 @@ class SavedRun:
         phases = self.config.get("phases") or {}
         if not phases or not (folder / STATE).is_file():
             return
-        begun = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
-        if begun and len(begun) < len(phases) and self.revision is not None:
+        started = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
+        if started and len(started) < len(phases) and self.revision is not None:
             raise RunDirectoryError(
-                f"{self.given}: was kept in the phase {shown(begun[-1]['name'])}, before the phase with the main "
+                f"{self.given}: was kept in the phase {shown(started[-1]['name'])}, before the phase with the main "
                 "objective of the run: choose a later revision"
             )
-        if begun and len(begun) < len(phases):
+        if started and len(started) < len(phases):
             raise RunDirectoryError(
-                f"the run {self.path} was interrupted in its phase {shown(begun[-1]['name'])}, before the phase with "
+                f"the run {self.path} was interrupted in its phase {shown(started[-1]['name'])}, before the phase with "
                 "its main objective: continue it with resume=true"
             )
 

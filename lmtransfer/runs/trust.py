@@ -33,7 +33,7 @@ from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
 from lmtransfer.untrusted.files import read_bytes
 
-SEAL = "made_here"
+OWN_MARK = "made_here"
 _KEY = "made_here.key"
 #: Arguments of corpora and tasks that name files or data sets.
 _FILES = ("path", "files", "folder", "train", "dev", "test")
@@ -42,19 +42,19 @@ _HUB = ("dataset", "hub_dataset", "hub")
 _NOT_READ = "(not read, because the run was not made here)"
 
 
-def seal(directory: RunDirectory) -> None:
+def mark_as_own(directory: RunDirectory) -> None:
     """Mark a run as made by this user, after its configuration is written. Only rank 0 writes."""
     if not distributed.is_main():
         return
     with suppress(OSError):  # without a writable cache there is no key, and so no seal
-        write_text(directory.path / SEAL, _digest(directory, _key(make=True)) + "\n")
+        write_text(directory.path / OWN_MARK, _digest(directory, _key(make=True)) + "\n")
 
 
 def is_own(directory: RunDirectory) -> bool:
     """Whether the run was made by this user and its configuration has not changed since."""
     try:
-        noted = read_bytes(directory.path / SEAL, error=RunDirectoryError, most=1024)
-        return hmac.compare_digest(noted.strip(), _digest(directory, _key(make=False)).encode())
+        saved = read_bytes(directory.path / OWN_MARK, error=RunDirectoryError, most=1024)
+        return hmac.compare_digest(saved.strip(), _digest(directory, _key(make=False)).encode())
     except (LmtransferError, OSError):
         return False
 
@@ -109,18 +109,25 @@ def local_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, 
     raise _refused("task", named or {"hub": node.get("hub")}, config, key)
 
 
-def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path, *, data_root: str | None) -> None:
+def same_text(config: Mapping[str, Any], versions: Mapping[str, Any], path: Path, *, data_root: str | None) -> None:
     """Check that the text of another person's run is exactly the text that the run was trained on.
 
     Args:
-        node: component node of the corpus.
+        config: configuration of the run.
         versions: content of ``versions.json``.
-        config: path of the configuration.
+        path: path of the configuration.
         data_root: the data folder that the user set.
 
     Raises:
-        RunDirectoryError: the text differs, is missing, or is on the hub.
+        RunDirectoryError: the text differs, is missing, is on the hub, or is what a screening left.
     """
+    if (config.get("screening") or {}).get("action") == "drop":
+        raise RunDirectoryError(
+            f"{path}: screening.action=drop: the run was not made here, or was changed since, and its text can only be "
+            "compared by a screening with what the run names. Give a text of your own (corpus=<name>). If you trust "
+            "the run and everything that its configuration names, set trust=true"
+        )
+    node = config["corpus"]
     parts = node.get("parts")
     single = list(parts.values()) if isinstance(parts, Mapping) else [node]
     named = {
@@ -138,7 +145,7 @@ def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path
     except (LmtransferError, OSError, TypeError, ValueError):
         found = None
     if found is None or found != (versions.get("data") or {}).get("corpus"):
-        raise _refused("corpus", named, config, "run")
+        raise _refused("corpus", named, path, "run")
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:

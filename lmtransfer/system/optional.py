@@ -10,6 +10,7 @@ from lmtransfer.errors import LmtransferError
 
 #: Import name -> extra of pyproject.toml that installs it.
 EXTRAS = {
+    "datasketch": "duplicates",
     "h5py": "elmo",
     "onnx": "onnx",
     "onnxruntime": "onnx",

@@ -97,9 +97,9 @@ class Checkpoints:
                 not changed.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
-        _refuse_link(self.folder)
+        _check_no_link(self.folder)
         try:
-            self._settle(name)
+            self._finish_interrupted_save(name)
             staged.mkdir(parents=True)
             for file, content in tensors.items():
                 if content:
@@ -133,7 +133,7 @@ class Checkpoints:
         flush(self.folder)
         remove(old)
 
-    def settle(self) -> None:
+    def finish_interrupted_saves(self) -> None:
         """Finish or undo interrupted saves after a crash, so that each name has its newest complete checkpoint.
 
         Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
@@ -142,16 +142,16 @@ class Checkpoints:
         Raises:
             CheckpointError: the folder is a link, or cannot be written.
         """
-        _refuse_link(self.folder)
+        _check_no_link(self.folder)
         try:
-            for name in ("last", "best", *self._begun_revisions()):
-                self._settle(name)
+            for name in ("last", "best", *self._staged_revisions()):
+                self._finish_interrupted_save(name)
         except OSError as error:
             raise CheckpointError(
                 f"cannot finish an interrupted save in {self.folder}: {error}; correct the permissions of the folder"
             ) from error
 
-    def _settle(self, name: str) -> None:
+    def _finish_interrupted_save(self, name: str) -> None:
         """Finish or undo the interrupted save of one name, so that the newest complete checkpoint is in its place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         if staged.exists() and find_damage(staged) is None:
@@ -176,19 +176,19 @@ class Checkpoints:
                 if _read_state(folder)["step"] > after:
                     remove(folder)
 
-    def _begun_revisions(self) -> list[str]:
+    def _staged_revisions(self) -> list[str]:
         """The names of the revisions whose save was interrupted."""
         staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
         return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
-    def settled(self) -> tuple[Checkpoint | None, list[str]]:
-        """Call ``settle`` on the main rank, then return ``newest`` on every rank; all ranks must call this.
+    def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
+        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this.
 
         Raises:
-            CheckpointError: see ``settle`` and ``newest``.
+            CheckpointError: see ``finish_interrupted_saves`` and ``newest``.
         """
         if distributed.is_main():
-            self.settle()
+            self.finish_interrupted_saves()
         distributed.barrier()
         return self.newest()
 
@@ -306,7 +306,7 @@ def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
     Raises:
         CheckpointError: checkpoints cannot be written, or the folder is a link.
     """
-    _refuse_link(folder)
+    _check_no_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
@@ -327,7 +327,7 @@ def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
         )
 
 
-def _refuse_link(folder: Path) -> None:
+def _check_no_link(folder: Path) -> None:
     """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
     if folder.is_symlink():
         raise CheckpointError(

@@ -123,8 +123,8 @@ def _set_places(axes: Any, places: list[float], keys: list[float | str], *, nume
     if numeric and places[0] > 0 and places[-1] / places[0] >= 8:
         axes.set_xscale("log")
         axes.minorticks_off()
-        room = (places[-1] / places[0]) ** 0.06
-        axes.set_xlim(places[0] / room, places[-1] * room)
+        margin = (places[-1] / places[0]) ** 0.06
+        axes.set_xlim(places[0] / margin, places[-1] * margin)
     elif numeric and counts and places[0] == 0 and len(places) > 2 and places[-1] / places[1] >= 8:
         axes.set_xscale("symlog", linthresh=places[1], linscale=0.5)  # logarithmic, with a place for 0
         axes.minorticks_off()

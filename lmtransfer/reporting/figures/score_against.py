@@ -49,12 +49,12 @@ def label_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
 
 def sweep_figures(sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
     """One figure for each sweep with at least two points; sweeps over revisions are in ``revision_curves``."""
-    drawn = (
+    visible = (
         _sweep_figure(sweep, folder, f"sweep-{n}-{slug(sweep.name)}")
         for n, sweep in enumerate(sweeps, start=1)
         if sweep.keys != (PRETRAINING_TOKENS,)
     )
-    return [figure for figure in drawn if figure is not None]
+    return [figure for figure in visible if figure is not None]
 
 
 def _sweep_figure(sweep: Sweep, folder: Path, name: str) -> SavedFigure | None:

@@ -114,13 +114,13 @@ class JointText:
             seed: seed of order, rows and masks.
         """
         train, hardware = setup.train, setup.hardware
-        store, drawn = self.text.prepared.train, derived_seed(seed, "text")
+        store, sampled = self.text.prepared.train, derived_seed(seed, "text")
         parts.corruption.observe(store)
         source = PretrainingSource(
             store=store,
             rows=parts.rows,
             corruption=parts.corruption,
-            seed=drawn,
+            seed=sampled,
             output_positions=needed_output_positions(parts.objectives),
             capacity=(train.micro_batch_tokens or self.share.tokens) if hardware.compile else None,
             few_shapes=hardware.device.type == "cpu",
@@ -128,7 +128,7 @@ class JointText:
         )
         return PlannedStream(
             source,
-            seed=drawn,
+            seed=sampled,
             batch_tokens=self.share.tokens,
             micro_batch_tokens=train.micro_batch_tokens,
             num_workers=train.num_workers,
@@ -192,11 +192,19 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
             source.component(f"objective.{part}", "tokenizer")  # raises if the component is invalid
     if "corpus" not in given and not source.trusted:
-        same_text(own["corpus"], source.directory.read_versions(), source.directory.config_path, data_root=data_root)
+        same_text(source.config, source.directory.read_versions(), source.directory.config_path, data_root=data_root)
+    screening = source.config.get("screening") if "corpus" not in given and source.trusted else None
     given = own | given
     given["corpus"] = absolute_corpus(given["corpus"])
     config = OmegaConf.create(
-        {**given, "init": source.given, "tokenizer": None, "data_root": data_root, "cache_dir": str(cache_dir)}
+        {
+            **given,
+            "screening": screening,
+            "init": source.given,
+            "tokenizer": None,
+            "data_root": data_root,
+            "cache_dir": str(cache_dir),
+        }
     )
     with open_dict(cfg):
         cfg.corpus, cfg.objective = config.corpus, config.objective
