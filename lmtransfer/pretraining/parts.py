@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.config.phases import Phase, complete_phases, phases_of
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.target import resolve
@@ -34,6 +34,7 @@ from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import given_keys, go_on_from
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import averaging, build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
@@ -72,6 +73,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         ConfigError: all problems at once.
     """
     expand_parts(cfg)
+    expand_overlap(cfg)
     complete_phases(cfg)
     phases = phases_of(cfg)
     nodes: dict[str, Set[str]] = {
@@ -81,8 +83,10 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         **{f"{phase.objective}.{part}": {"tokenizer"} for phase in phases for part in _parts_of(cfg, phase)},
         **{phase.optimizer: {"learner", "params"} for phase in phases},
         "schedule": set(),
-        "tracker": {"folder"},
+        **tracker_nodes(cfg),
     }
+    if cfg.get("screening") is not None:
+        nodes["screening"] = {"overlap_with", "cache_dir"}
     if cfg.get("embeddings") is not None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)

@@ -10,12 +10,16 @@ from lmtransfer.errors import LmtransferError
 
 #: Import name -> extra of pyproject.toml that installs it.
 EXTRAS = {
+    "datasketch": "duplicates",
     "h5py": "elmo",
+    "mlflow": "mlflow",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "peft": "peft",
     "tensorboard": "tensorboard",
+    "trackio": "trackio",
     "transformers": "transformers",
+    "wandb": "wandb",
     "zstandard": "zstd",
 }
 

@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
-    | {"importing"},
+    | {"importing", "tasks.base"},
     "transfer": PLAIN
     | {"config", "layers", "models", "tokenizers", "data", "kept_predictions", "tasks", "training", "runs"}
     | {"verdicts", "reporting", "importing", "objectives", "pretraining"},
@@ -71,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "batch", "corpora", "store", "stream"),
+    "data": ("documents", "files", "text_lines", "batch", "corpora", "store", "screening", "stream"),
     "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }
 

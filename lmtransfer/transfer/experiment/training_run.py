@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,11 +20,12 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import open_checkpoint
-from lmtransfer.training.loop import Trainer
+from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import SelectionWithTies, Validation
 from lmtransfer.training.peak_memory import forget_peak, peak_memory
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
+from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.setting import Member, Setting
@@ -67,7 +68,9 @@ class Outcome:
     losses: Mapping[str, float] = field(default_factory=dict)
 
 
-def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
+def train_once(
+    member: Member, *, run: RunDirectory | None, progress: Progress, trackers: Sequence[Tracker] = ()
+) -> Outcome:
     """Train one encoder and head, and score it.
 
     Args:
@@ -75,6 +78,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         run: directory for checkpoints and metrics; resumed if it was started before. None for a try of a learning rate,
             which is not saved and not scored on the evaluation split.
         progress: the progress display.
+        trackers: receive the numbers of the training.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C.
@@ -117,7 +121,12 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         optimizer=_optimizer(member, learner, trained, source),
         plan=plan,
         validation=validation if choose else None,
-        output=setup.output(run, progress=progress, callbacks=[] if trained is learner else [last]),
+        output=Output(
+            checkpoints=None if run is None else run.checkpoints,
+            trackers=trackers,
+            progress=progress,
+            callbacks=[] if trained is learner else [last],
+        ),
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(trained)
