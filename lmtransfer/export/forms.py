@@ -133,9 +133,9 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
     texts = read_equally(opened, folder, texts)
     checked = [written.checked]
     version = installed_version()
-    lacks = [message for package in ("transformers", "peft") if (message := missing(package))]
-    if lacks:
-        checked.append(f"not compared with peft: {lacks[0]}, then export again")
+    absent = [message for package in ("transformers", "peft") if (message := missing(package))]
+    if absent:
+        checked.append(f"not compared with peft: {absent[0]}, then export again")
     else:
         theirs = TransformersModel(
             written.base,
