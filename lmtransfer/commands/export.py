@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
 from lmtransfer.export.card import card_of
-from lmtransfer.export.forms import FORMS, fitting_texts
+from lmtransfer.export.forms import ADAPTER, FORMS, adapter_form, fitting_texts
 from lmtransfer.export.model_card import write_card
 from lmtransfer.export.place import export_folder
 from lmtransfer.export.run import OpenRun, open_run
@@ -22,7 +22,7 @@ from lmtransfer.system.printable import short_path
 #: The format that holds how texts become vectors.
 _OF_VECTORS = "sentence_transformers"
 #: The library that loads a format, for formats of one library.
-_LIBRARIES = {"onnx": "onnx", _OF_VECTORS: "sentence-transformers"}
+_LIBRARIES = {"onnx": "onnx", ADAPTER: "peft", _OF_VECTORS: "sentence-transformers"}
 
 
 def run(cfg: DictConfig) -> Path:
@@ -45,8 +45,11 @@ def run(cfg: DictConfig) -> Path:
     texts = fitting_texts(opened, texts_of(opened, data_root=cfg.data_root))
     source = opened.saved.config.get("source")
     with export_folder(folder, overwrite=cfg.overwrite, source=Path(str(source)) if source else None) as staged:
-        vectors = {"pooling": cfg.pooling, "normalise": cfg.normalise} if form == _OF_VECTORS else {}
-        exported = FORMS[form](opened, staged, texts, **vectors)
+        if form == ADAPTER:
+            exported = adapter_form(opened, staged, texts, base=cfg.base, named=str(cfg.to))
+        else:
+            vectors = {"pooling": cfg.pooling, "normalise": cfg.normalise} if form == _OF_VECTORS else {}
+            exported = FORMS[form](opened, staged, texts, **vectors)
         card = card_of(
             opened,
             folder=folder,
@@ -58,6 +61,7 @@ def run(cfg: DictConfig) -> Path:
             languages=_languages(cfg),
             others=others,
             checked_with=exported.checked_with,
+            base=cfg.base,
         )
         (staged / "README.md").write_text(write_card(card), encoding="utf-8")
         written = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
@@ -66,6 +70,7 @@ def run(cfg: DictConfig) -> Path:
     for line in exported.checked:
         console.print(line, markup=False, soft_wrap=True)
     what = exported.architecture or ("ONNX" if form == "onnx" else "tensors, described in layout.json")
+    what = f"an adapter for {what}" if form == ADAPTER else what
     console.print(f"exported {short_path(opened.checkpoint)} as {what}", markup=False, soft_wrap=True)
     console.print(f"written to {short_path(folder)}: {', '.join(written)}", markup=False, soft_wrap=True)
     return folder
@@ -90,8 +95,12 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = []
-    if cfg.format not in FORMS:
-        problems.append(f"format={cfg.format}: must be one of {', '.join(FORMS)}")
+    if cfg.format not in (*FORMS, ADAPTER):
+        problems.append(f"format={cfg.format}: must be one of {', '.join((*FORMS, ADAPTER))}")
+    if cfg.base is not None and cfg.format != ADAPTER:
+        problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
+    if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
+        problems.append(f"base={cfg.base}: no such folder; give the folder of the exported base, or leave it out")
     if cfg.checkpoint not in (None, "best", "last"):
         problems.append(f"checkpoint={cfg.checkpoint}: must be best, last or null")
     if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.export.adapter_folder import write_adapter
 from lmtransfer.export.folder import heads_of_other_epsilon, read_as_published, read_equally, read_folder, write_folder
 from lmtransfer.export.logits import OurModel, Speaker, Text, compare
 from lmtransfer.export.onnx_folder import write_onnx
 from lmtransfer.export.place import empty
 from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import TransformersHead, TransformersModel, installed_version
+from lmtransfer.export.seen_by_transformers import Adapter, TransformersHead, TransformersModel, installed_version
 from lmtransfer.export.sentence_folder import compared_vectors, embedder_to_export, encoder_alone, write_modules
 from lmtransfer.export.tensors import read_tensors, write_tensors
 from lmtransfer.interop.families.base import NotInTransformers
@@ -120,6 +121,28 @@ def _onnx(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
     return Exported("", notes, checked)
 
 
+def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: str | None, named: str) -> Exported:
+    """Write the format of peft; see ``write_adapter``."""
+    notes = read_as_published(opened)
+    written = write_adapter(opened, folder, base=base, named=named)
+    texts = read_equally(opened, folder, texts)
+    checked = [written.checked]
+    version = installed_version()
+    lacks = [message for package in ("transformers", "peft") if (message := missing(package))]
+    if lacks:
+        checked.append(f"not compared with peft: {lacks[0]}, then export again")
+    else:
+        theirs = TransformersModel(
+            written.base,
+            architecture=written.architecture,
+            max_length=opened.encoder.max_length,
+            adapter=Adapter(folder, written.num_labels),
+        )
+        what = f"verified with peft {installed_version('peft')} on {written.architecture}"
+        checked.append(_compared(what, _ours(opened), theirs, texts))
+    return Exported(written.architecture, (*notes, *written.notes), tuple(checked), version)
+
+
 #: The function that writes each format, by the name of the format: the run, the folder, texts to compare; and for
 #: sentence_transformers the keywords ``pooling`` and ``normalise``.
 FORMS: dict[str, Callable[..., Exported]] = {
@@ -129,6 +152,8 @@ FORMS: dict[str, Callable[..., Exported]] = {
     "tensors": _tensors,
     "onnx": _onnx,
 }
+#: The format with settings of its own; see ``adapter_form``.
+ADAPTER = "adapter"
 
 
 def _ours(opened: OpenRun) -> OurModel:

@@ -55,7 +55,7 @@ def metadata(
     """Make the front matter for the hub.
 
     Args:
-        library: library that loads the model: "transformers", "sentence-transformers", "onnx" or "lmtransfer".
+        library: library that loads the model: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: its class in Hugging Face transformers; empty if there is none.
         license: an identifier such as ``apache-2.0``; None: not stated.
         languages: codes such as ``en``; empty: not stated.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.lora import merge_updates
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
@@ -43,7 +44,8 @@ class TaskLearner(ComposedEncoder, Learner):
     Attributes:
         standardising: the module that standardises, after ``fit`` on the training part; None: the head's input is not
             standardised.
-        depths: depth of each parameter of the encoder below the head, by its name in the encoder; set by ``arrange``.
+        depths: depth of each trained parameter of the encoder below the head, by its name in the encoder; set by
+            ``arrange``.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class TaskLearner(ComposedEncoder, Learner):
         self.freezing = freezing
         self.depths: dict[str, int] = {}
         self._learning: list[bool] = []  # by depth, as last set
-        freezing.prepare(encoder)
-        pooler = encoder.pooler
-        if pooler is not None and not use_pooler:
-            pooler.requires_grad_(False)  # it is not used, so it would never get a gradient
+        encoder.requires_grad_(False)
+        for parameter in freezing.parameters(encoder):
+            parameter.requires_grad_(True)
+        if encoder.pooler is not None:  # it is part of the head; if it is not used, it would never get a gradient
+            encoder.pooler.requires_grad_(use_pooler and not freezing.frozen)
         standardise = standardise and (self.composes_once or not freezing.frozen)
         self.standardising = Standardising(dim=composition.output_dim) if standardise else None
         self.train()
@@ -86,7 +89,7 @@ class TaskLearner(ComposedEncoder, Learner):
         """Compute the depths of the encoder's parameters, before an optimiser is built; does nothing if it is frozen.
 
         Gradients are turned off for parameters that are not used (layers above the read layers, parameters that only
-        pretraining uses) and for parameters that are never trained.
+        pretraining uses) and for parameters that the rule never trains.
 
         Args:
             sample: any batch of the task, on the learner's device.
@@ -94,11 +97,14 @@ class TaskLearner(ComposedEncoder, Learner):
         if self.freezing.frozen:
             return
         indices = self.reading.indices
-        self.depths = depths_below_head(self.encoder, sample.packed, read=indices)
+        depths = depths_below_head(self.encoder, sample.packed, read=indices)
+        trained = {id(parameter) for parameter in self.freezing.parameters(self.encoder)}
+        named = dict(self.encoder.named_parameters())
+        self.depths = {name: depth for name, depth in depths.items() if id(named[name]) in trained}
         pooler = self.encoder.pooler if self.use_pooler else None
         above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
         learning = self._learning_at(1.0)
-        for name, parameter in self.encoder.named_parameters():
+        for name, parameter in named.items():
             parameter.requires_grad_(learning[self.depths.get(name, 0)] or id(parameter) in above)
         self._learning = []
 
@@ -174,8 +180,13 @@ class TaskLearner(ComposedEncoder, Learner):
     def _answer(self, composed: Tensor) -> Tensor:
         return self.head(composed if self.standardising is None else self.standardising(composed))
 
-    def fold_standardising(self) -> None:
-        """Fold mean and deviation into the head's first layer, which then reads unstandardised vectors."""
+    def fold(self) -> None:
+        """Turn what other formats cannot express into ordinary weights; the learner computes the same.
+
+        Mean and deviation are folded into the head's first layer, which then reads unstandardised vectors; low-rank
+        updates are added to their matrices.
+        """
+        merge_updates(self.encoder)
         if self.standardising is not None:
             self.head.fold(self.standardising)
             self.standardising = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,12 +12,22 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.heads import HeadSpec
-from lmtransfer.transfer.depth import rate_scales
-from lmtransfer.transfer.freezing import FixedEmbeddings, Freezing, Frozen, Full, Gradual
+from lmtransfer.transfer.freezing import (
+    Biases,
+    FixedEmbeddings,
+    Freezing,
+    Frozen,
+    Full,
+    Gradual,
+    LowRankUpdates,
+)
 from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.joint.share import TextShare
+from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.lora import Lora
 from lmtransfer.transfer.pooling import BiLstmStates, Compared, EveryToken, Pooling
+from lmtransfer.transfer.rates import FreezeName, Rates
 from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
 
 
@@ -37,7 +48,8 @@ class TransferMethod(VectorMethod):
     Args:
         freeze: "frozen" trains only the head (with scalar mix and pooling layers); "full" trains everything; "gradual"
             unfreezes one layer at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
-            on labels and text (Yao et al. 2021).
+            on labels and text (Yao et al. 2021); "lora" trains low-rank updates of some matrices and the head (Hu et
+            al. 2021); "bitfit" trains the biases and the head (Ben Zaken et al. 2022).
         layers: ``last``, the number of a layer (0: embeddings), a list of layers, whose vectors are concatenated
             (``[0, last]``: word vectors without and with context), or ``mix`` for ELMo's scalar mix of all layers.
         pooling: how the tokens of a sequence become one vector.
@@ -65,6 +77,8 @@ class TransferMethod(VectorMethod):
             their norm and projection).
         head_rate: factor on the learning rate of new parameters: the head, scalar mix and pooling layers. The encoder's
             own pooler is not new.
+        encoder_rate: factor on the learning rate of everything else that is trained, except the encoder's own pooler;
+            with ``freeze=lora`` and ``freeze=bitfit`` few parameters are trained, which need a higher rate.
         standardise: scale each input feature of the head to mean 0 and deviation 1 over the training part, so that the
             head does not depend on the scale of the encoder's vectors. If the encoder is trained, mean and deviation
             are computed before the first step and stay fixed. With ``freeze=frozen`` this applies to fixed features
@@ -75,15 +89,20 @@ class TransferMethod(VectorMethod):
         text_weight: with ``freeze=joint``, weight of the pretraining objective's loss relative to the task's loss.
         text_tokens: with ``freeze=joint``, tokens of text in each step.
         text_until: with ``freeze=joint``, the share of the budget after which only labels are used.
+        lora_rank: with ``freeze=lora``, rank of the updates.
+        lora_alpha: with ``freeze=lora``, the updates are scaled by ``lora_alpha / lora_rank``.
+        lora_dropout: with ``freeze=lora``, probability of dropping an input feature of an update.
+        lora_matrices: with ``freeze=lora``, names of the matrices that get an update, or "all".
 
     Attributes:
+        lora: the settings of LoRA; None with other methods.
         text: weight, amount and duration of text; None if only labels are used.
     """
 
     def __init__(
         self,
         *,
-        freeze: Literal["frozen", "full", "gradual", "joint"],
+        freeze: FreezeName,
         layers: Layers = "last",
         pooling: PoolingName = "family",
         pairs: Literal["auto", "together", "apart"] = "together",
@@ -97,39 +116,26 @@ class TransferMethod(VectorMethod):
         layer_decay_gap: bool = False,
         embedding_rate: float = 1.0,
         head_rate: float = 1.0,
+        encoder_rate: float = 1.0,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
         attention: Literal["auto", "bidirectional", "causal"] = "auto",
         text_weight: float = 1.0,
         text_tokens: int = 1024,
         text_until: float = 0.8,
+        lora_rank: int = 8,
+        lora_alpha: float = 16.0,
+        lora_dropout: float = 0.0,
+        lora_matrices: Literal["all"] | str | Sequence[str] = ("query", "value"),
     ) -> None:
-        if not 0 < layer_decay <= 1:
-            raise ConfigError(
-                f"transfer.layer_decay={layer_decay}: the ratio of a layer's rate to that of the layer above it must "
-                "be in (0, 1], such as 0.8; 1 gives every layer the same rate"
-            )
-        if not 0 <= embedding_rate <= 10:
-            raise ConfigError(
-                f"transfer.embedding_rate={embedding_rate}: the factor on the embeddings' learning rate must be in "
-                "[0, 10], such as 0.1; 0 freezes them, and 1 gives them the rate that layer_decay sets"
-            )
-        if not head_rate > 0:
-            raise ConfigError(
-                f"transfer.head_rate={head_rate}: the factor on the head's learning rate must be above 0, such as 10; "
-                "1 gives it the optimiser's learning rate"
-            )
-        for name, factor in (("layer_decay", layer_decay), ("embedding_rate", embedding_rate)):
-            if freeze == "frozen" and factor != 1:
-                raise ConfigError(
-                    f"transfer.{name}={factor} with transfer.freeze=frozen: no layer is trained; choose "
-                    "transfer=full or transfer=gradual, or leave it at 1"
-                )
-        if freeze == "frozen" and head_rate != 1:
-            raise ConfigError(
-                f"transfer.head_rate={head_rate} with transfer.freeze=frozen: only the head is trained; set "
-                "optimizer.learning_rate, and leave this factor at 1"
-            )
+        self.rates = Rates(
+            layer_decay=layer_decay,
+            layer_decay_gap=layer_decay_gap,
+            embedding_rate=embedding_rate,
+            head_rate=head_rate,
+            encoder_rate=encoder_rate,
+        )
+        self.rates.check(freeze, unfreeze_share=unfreeze_share)
         super().__init__(
             layers=layers,
             pooling=pooling,
@@ -141,14 +147,13 @@ class TransferMethod(VectorMethod):
         if embedding_rate == 0:
             self.freezing = FixedEmbeddings(self.freezing)
         self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
+        self.lora = None
+        if freeze == "lora":
+            self.lora = Lora(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, matrices=lora_matrices)
         self.pairs = pairs
         self.pieces: Pieces | Literal["auto"] = pieces
         self.head_hidden_dim = head_hidden_dim
         self.dropout = dropout
-        self.layer_decay = layer_decay
-        self.layer_decay_gap = layer_decay_gap
-        self.embedding_rate = embedding_rate
-        self.head_rate = head_rate
         self.standardise = standardise
         self.attention: Direction | Literal["auto"] = attention
 
@@ -191,11 +196,13 @@ class TransferMethod(VectorMethod):
             composition = self._token_states(dim) if tokens else self.composition(encoder, dim)
             if head.pairs and self._reads_apart(composition):
                 composition = Compared(composition)
+            module = self._head(encoder, head, input_dim=composition.output_dim)
+            self._adapt(encoder, reading)  # last: the head of a seed is the same for all methods
             return TaskLearner(
                 encoder=encoder,
                 reading=reading,
                 composition=composition,
-                head=self._head(encoder, head, input_dim=composition.output_dim),
+                head=module,
                 freezing=self.freezing,
                 use_pooler=not tokens and self.uses_pooler(encoder),
                 standardise=self.standardise,
@@ -207,14 +214,22 @@ class TransferMethod(VectorMethod):
         Args:
             learner: a learner of this method, after ``arrange``.
         """
-        layers = rate_scales(learner.depths, decay=self.layer_decay, gap=self.layer_decay_gap)
-        lowest = max(learner.depths.values(), default=0)
-        scales = {
-            f"encoder.{name}": scale * (self.embedding_rate if learner.depths[name] == lowest else 1.0)
-            for name, scale in layers.items()
-        }
-        new = (name for name, _ in learner.named_parameters() if not name.startswith("encoder."))
-        return scales | dict.fromkeys(new, self.head_rate)
+        return self.rates.scales(learner)
+
+    def _adapt(self, encoder: Encoder, reading: LayerSelection) -> None:
+        """Give the encoder the low-rank updates of LoRA.
+
+        Raises:
+            ConfigError: the updates do not fit the encoder, or the head reads only its embeddings.
+        """
+        if self.lora is None:
+            return
+        self.lora.adapt(encoder)
+        if max(reading.indices) == 0:
+            raise ConfigError(
+                f"transfer.layers={self.layers_given} with transfer=lora: the head reads the embeddings only, but the "
+                "updates are above them; choose a higher layer, or transfer=frozen"
+            )
 
     def _reads_apart(self, composition: Pooling) -> bool:
         """Whether the texts of a pair are read as two sequences.
@@ -251,4 +266,5 @@ class TransferMethod(VectorMethod):
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:
     if freeze == "gradual":
         return Gradual(share=unfreeze_share)
-    return Frozen() if freeze == "frozen" else Full()
+    rules: dict[str, Freezing] = {"frozen": Frozen(), "lora": LowRankUpdates(), "bitfit": Biases()}
+    return rules.get(freeze, Full())

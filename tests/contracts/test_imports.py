@@ -40,10 +40,10 @@ ALLOWED: dict[str, set[str]] = {
     "kept_predictions": {"errors", "system", "metrics"},
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions"},
     "training": PLAIN,
-    "interop": {"errors", "untrusted", "system", "models", "tokenizers", "objectives", BATCH},
+    "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
     | {"config.without_effect"},
-    "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
+    "runs": PLAIN | {"former_names", "config", "tokenizers", "layers", "models", "data", "training"},
     "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
@@ -57,8 +57,8 @@ ALLOWED: dict[str, set[str]] = {
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
     "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
     "export": PLAIN
-    | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
-    | {"reporting", "importing"},
+    | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
+    | {"transfer", "reporting", "importing"},
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},
