@@ -8,12 +8,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
-from lmtransfer.export.card import card_of
-from lmtransfer.export.forms import FORMS, fitting_texts
-from lmtransfer.export.model_card import write_card
-from lmtransfer.export.place import export_folder
-from lmtransfer.export.run import OpenRun, open_run
-from lmtransfer.export.texts import texts_of
+from lmtransfer.exporting.card import card_of
+from lmtransfer.exporting.forms import FORMS, fitting_texts
+from lmtransfer.exporting.model_card import write_card
+from lmtransfer.exporting.place import export_folder
+from lmtransfer.exporting.run import OpenRun, open_run
+from lmtransfer.exporting.texts import texts_of
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console

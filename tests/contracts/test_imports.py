@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"kept_predictions", "reporting", "importing"},
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
-    "export": PLAIN
+    "exporting": PLAIN
     | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
     | {"reporting", "importing"},
     "inspection": PLAIN

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.export.folder import equally_read, heads_of_other_epsilon, read_as_published, read_folder, write_folder
-from lmtransfer.export.logits import OurModel, Speaker, Text, compare
-from lmtransfer.export.onnx_folder import write_onnx
-from lmtransfer.export.place import empty
-from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import TheirHead, TheirModel, installed_version
-from lmtransfer.export.tensors import read_tensors, write_tensors
+from lmtransfer.exporting.folder import (
+    equally_read,
+    heads_of_other_epsilon,
+    read_as_published,
+    read_folder,
+    write_folder,
+)
+from lmtransfer.exporting.logits import OurModel, Speaker, Text, compare
+from lmtransfer.exporting.onnx_folder import write_onnx
+from lmtransfer.exporting.place import empty
+from lmtransfer.exporting.run import OpenRun
+from lmtransfer.exporting.seen_by_transformers import TheirHead, TheirModel, installed_version
+from lmtransfer.exporting.tensors import read_tensors, write_tensors
 from lmtransfer.interop.families.base import NoCounterpart
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
