@@ -20,6 +20,7 @@ _ORDER = (
     "finetune",
     "evaluate",
     "predict",
+    "serve",
     "export",
     "study",
     "report",

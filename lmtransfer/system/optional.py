@@ -10,11 +10,13 @@ from lmtransfer.errors import LmtransferError
 
 #: Import name -> extra of pyproject.toml that installs it.
 EXTRAS = {
+    "fastapi": "serve",
     "h5py": "elmo",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "tensorboard": "tensorboard",
     "transformers": "transformers",
+    "uvicorn": "serve",
     "zstandard": "zstd",
 }
 

@@ -23,7 +23,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 BATCH, LEARNER = "data.batch", "training.learner"
 PLAIN = {"errors", "randomness", "system", "untrusted"}
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"system.waiting"},
+    "__init__": {"system.waiting", "api"},
     "errors": set(),
     "randomness": set(),
     "former_names": set(),
@@ -55,6 +55,9 @@ ALLOWED: dict[str, set[str]] = {
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"kept_predictions", "reporting", "importing"},
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
+    "serving": PLAIN
+    | {"", "data", "tokenizers", "tasks", "training", "runs", "importing", "transfer", "zero_shot", "prediction"}
+    | {"reporting"},
     "exporting": PLAIN
     | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
     | {"reporting", "importing"},
@@ -64,6 +67,9 @@ ALLOWED: dict[str, set[str]] = {
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "sweeps": {"errors", "config", "system", "reporting"},
     "commands": {"*"},
+    "api": PLAIN
+    | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "importing", "transfer", "prediction"}
+    | {"reporting", "launch"},
     "launch": {"errors", "config", "runs.lock", "sweeps", "system"},
     "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},
