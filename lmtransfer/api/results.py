@@ -70,7 +70,7 @@ class TransferRun(Run):
 
 @dataclass(frozen=True)
 class Report(os.PathLike[str]):
-    """The folder of a report. A notebook shows its table.
+    """The folder of a report.
 
     Attributes:
         path: the folder, with ``report.html``, ``report.md``, ``report.json`` and ``figures/``.
@@ -96,8 +96,3 @@ class Report(os.PathLike[str]):
     def figures(self) -> dict[str, Path]:
         """The figures as SVG files, by name."""
         return {path.stem: path for path in sorted((self.path / "figures").glob("*.svg"))}
-
-    def _repr_markdown_(self) -> str:
-        """The report as Markdown without its figures, whose paths a notebook would not find."""
-        lines = (self.path / "report.md").read_text(encoding="utf-8").splitlines()
-        return "\n".join(line for line in lines if not line.startswith("!["))

@@ -26,7 +26,9 @@ from lmtransfer.system.optional import optional
 
 #: The share of the time that the evidence of words may use, so that the answer itself arrives without it.
 _FOR_EVIDENCE = 0.5
-_HTML, _JSON = "text/html; charset=utf-8", "application/json"
+#: Refusals that do not tell what is served.
+_TO_STRANGERS = (403, 421)
+_HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
 
     async def malformed(request: Any, error: Any) -> Any:
         fields = ", ".join(f'"{field.name}": "..."' for field in served.fields)
-        return _response(responses, request, 422, f"the body must be JSON with these texts: {{{fields}}}")
+        return _response(responses, request, 422, f"send these texts as application/json: {{{fields}}}")
 
     async def unknown(request: Any, error: Any) -> Any:
         return _response(responses, request, error.status_code, f"{request.url.path[:100]}: {error.detail}")
@@ -112,6 +114,8 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
         app.add_exception_handler(status, unknown)
 
     def refusal(path: str, status: int, message: str) -> tuple[bytes, str]:
+        if status in _TO_STRANGERS:
+            return f"{message}\n".encode(), _TEXT
         if path.startswith("/api"):
             return json_line({"error": message}).encode(), _JSON
         return page(served, limits.max_bytes, problem=message).encode(), _HTML

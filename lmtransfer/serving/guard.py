@@ -70,9 +70,8 @@ class Guard:
             await self._refuse(scope, send, 408, f"the request did not arrive in {self._max_seconds:g} seconds")
             return
         if body is None:
-            await self._refuse(
-                scope, send, 413, f"the text is too long: a request may have {self._max_bytes:,} bytes (max_bytes)"
-            )
+            limit = f"a request may have {self._max_bytes:,} bytes (max_bytes)"
+            await self._refuse(scope, send, 413, f"the text is too long: {limit}; go back and shorten it")
             return
         await self._app(scope, _once(body, receive), self._with_headers(send))
 

@@ -15,6 +15,8 @@ from lmtransfer.serving.served import Served
 _TEMPLATES = Path(__file__).parent / "templates"
 #: Words that are listed below a text with their effects.
 _MOST_LISTED = 5
+#: Words with a smaller share of the largest effect are not marked.
+_WEAK = 0.05
 
 
 def page(
@@ -66,6 +68,13 @@ class Piece:
     effect: float | None = None
     share: float = 0.0
 
+    @property
+    def side(self) -> str:
+        """Whether the word speaks ``for`` the answer, ``against`` it, or for nothing (``weak``)."""
+        if self.effect is None or self.share < _WEAK:
+            return "weak"
+        return "for" if self.effect > 0 else "against"
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -97,6 +106,6 @@ def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
                 pieces.append(Piece(word["word"], word["effect"], abs(word["effect"]) / largest))
                 place = word["end"]
         texts.append((*pieces, Piece(text[place:])))
-    marked = [piece for pieces in texts for piece in pieces if piece.effect]
+    marked = [piece for pieces in texts for piece in pieces if piece.side != "weak"]
     strongest = sorted(marked, key=lambda piece: -piece.share)[:_MOST_LISTED]
     return Evidence(tuple(texts), tuple(strongest))

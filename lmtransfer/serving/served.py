@@ -50,10 +50,12 @@ class Served(ABC):
     Attributes:
         kind: ``fill_mask``, or the kind of the task's head.
         labels: names of the labels, in order.
+        no_answer: whether "no answer" is a valid answer.
     """
 
     kind: str
     labels: tuple[str, ...] = ()
+    no_answer: bool = False
 
     def __init__(self, saved: SavedRun, reader: Reader, fields: Sequence[Field]) -> None:
         self.saved, self.fields = saved, tuple(fields)
@@ -61,8 +63,9 @@ class Served(ABC):
 
     @property
     def name(self) -> str:
-        """The run and its folder, such as ``finetune/imdb-ft``."""
-        return "/".join(self.saved.path.parts[-2:])
+        """The run and its command, such as ``finetune/imdb-ft``; for a seed also its folder."""
+        path = self.saved.path
+        return "/".join(path.parts[-3 if path.name.startswith("seed-") else -2 :])
 
     def about(self) -> dict[str, Any]:
         """What is served, as JSON."""
@@ -148,7 +151,7 @@ class ServedTask(Served):
     def __init__(self, runs: Sequence[SavedRun], task: Task, *, hardware: Hardware, evidence: bool) -> None:
         head = task.head
         super().__init__(runs[0], task.reader(), _FIELDS.get(head.kind) or (_PAIR if head.pairs else _TEXT))
-        self.kind, self.labels = head.kind, tuple(task.labels)
+        self.kind, self.labels, self.no_answer = head.kind, tuple(task.labels), task.no_answer
         self._notes = Notes()
         self._answers = TaskAnswers(runs, task, hardware, self._notes)
         self._with_evidence = evidence

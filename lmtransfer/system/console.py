@@ -15,7 +15,7 @@ from lmtransfer.system.printable import printable
 
 
 class Console(RichConsole):
-    """A console without markup that escapes control characters in all its output.
+    """A console without markup that escapes control characters in all its output; in a notebook it prints plain lines.
 
     Names of runs, tasks, labels and losses come from files that anyone may have written. ``[bold]`` in a name is
     printed as it is, and an escape sequence is printed in escaped form.
@@ -38,7 +38,14 @@ class Console(RichConsole):
         file: IO[str] | None = None,
     ) -> None:
         super().__init__(
-            stderr=stderr, quiet=quiet, width=width, highlight=highlight, file=file, markup=False, emoji=False
+            stderr=stderr,
+            quiet=quiet,
+            width=width,
+            highlight=highlight,
+            file=file,
+            markup=False,
+            emoji=False,
+            force_jupyter=False,  # there, each line would be an output of its own, and a spinner needs ipywidgets
         )
 
     def status(self, status: RenderableType, **settings: Any) -> Status:
