@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from lmtransfer.config import help_page, overrides, paths, yaml_files
-from lmtransfer.config.composing import REFUSALS, diagnose, in_force, settle
+from lmtransfer.config.composing import REFUSALS, complete_values, diagnose, in_force
 from lmtransfer.config.in_short import expanded
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import in_sweep, sweep_name
@@ -127,9 +127,9 @@ def _given(command: str, line: overrides.CommandLine) -> tuple[list[str], list[P
         folders.append(Path(line.config_dir))
     given = [*_bare_words(command, line.bare), *line.overrides]
     if line.config_dir is not None:
-        yaml_files.refuse_broken(Path(line.config_dir), given, line.config_name or command)
+        yaml_files.check_yaml_files(Path(line.config_dir), given, line.config_name or command)
     given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
-    overrides.refuse_contradictions(given, folders)
+    overrides.check_contradictions(given, folders)
     return given, folders
 
 
@@ -150,10 +150,10 @@ def _by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str], *
         raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
     failure: list[Exception] = []
     primary = line.config_name or command
-    plan = plan_of(primary, [*given, *_unswept(given)], config_dir=line.config_dir) if is_sweep else Plan()
+    plan = plan_of(primary, [*given, *_not_in_sweep(given)], config_dir=line.config_dir) if is_sweep else Plan()
     with exchange_folder(plan) as folder:
         task = functools.partial(_perform_or_note, command, failure, plan)
-        settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_unswept(given)]
+        settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_not_in_sweep(given)]
         argv = [f"lmtransfer {command}", *line.options, *settings, *given]
         try:
             with _hydra_as_library(argv), signals.passed_on(plan, folder), watched(plan, folder):
@@ -215,7 +215,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
     label = job.override_dirname.replace("'", "") or f"name={cfg.get('name')}"
     point = Point(number=int(job.num), label=label)
     print(f"\nsweep, run {point.number + 1}: {label} ({progress_line(plan, read_points(folder))})", flush=True)
-    began = time.time()
+    start_time = time.time()
     try:
         point.run_dir = _run(command, cfg)
     except (Interrupted, KeyboardInterrupt) as error:
@@ -233,13 +233,13 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
         else:
             point.error = f"{type(raised).__name__}: {raised}"
             print(f"lmtransfer: {last_resort(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
-    point.took(began)
+    point.measure_seconds(start_time)
     point.write(folder)
     print_progress(plan, read_points(folder))
 
 
 def _returned(command: str, cfg: DictConfig, **arguments: Any) -> Any:
-    settle(cfg, command)
+    complete_values(cfg, command)
     with failed_starts_removed():
         return _module(command).run(cfg, **arguments)
 
@@ -291,7 +291,7 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
         return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
 
-def _unswept(given: Sequence[str]) -> list[str]:
+def _not_in_sweep(given: Sequence[str]) -> list[str]:
     """The Hydra setting that excludes ``name`` and keys with a single value from the names of a sweep's runs."""
     try:
         parsed = [overrides.parse(override) for override in given]

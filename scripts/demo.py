@@ -20,7 +20,7 @@ NUM_TRAIN, SEEDS = 100, 5
 
 def main() -> None:
     """Run the commands one after the other; stop at the first that fails."""
-    began = time.monotonic()
+    start_time = time.monotonic()
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else new_folder(Path("runs"), "demo")
     encoder = f"init={root}/pretrain/bert"
     shared = [
@@ -52,7 +52,7 @@ def main() -> None:
             ("5. report: one table, and the learning curves", ["report", str(root)]),
         ]
     )
-    print(f"\nThat took {(time.monotonic() - began) / 60:.1f} minutes. The figures are in {root}/report/figures.")
+    print(f"\nThat took {(time.monotonic() - start_time) / 60:.1f} minutes. The figures are in {root}/report/figures.")
 
 
 if __name__ == "__main__":

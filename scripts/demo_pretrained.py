@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", help="where results go; default: a new one below runs/")
     parser.add_argument("--quick", action="store_true", help="few labels, one seed, one epoch: to try this script")
     options = parser.parse_args()
-    began = time.monotonic()
+    start_time = time.monotonic()
     root = Path(options.folder) if options.folder else new_folder(Path("runs"), "demo-pretrained")
     num_train, seeds, epochs = (40, 1, 1) if options.quick else (NUM_TRAIN, SEEDS, 10)
     shared = [
@@ -58,7 +58,7 @@ def main() -> None:
             ("4. report: one table, and the figures", ["report", str(root)]),
         ]
     )
-    print(f"\nThat took {(time.monotonic() - began) / 60:.1f} minutes. The figures are in {root}/report/figures.")
+    print(f"\nThat took {(time.monotonic() - start_time) / 60:.1f} minutes. The figures are in {root}/report/figures.")
 
 
 if __name__ == "__main__":

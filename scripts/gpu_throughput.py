@@ -67,18 +67,20 @@ def _setting(length: int, options: Any) -> Setting:
 
 
 def _try(side: str, setting: Setting, flags: Flags, deadline: float) -> dict[str, Any] | None:
-    began = time.monotonic()
+    start_time = time.monotonic()
     label = f"{side}, {setting.length} tokens" + (f", {flags}" if side == "trainer" else "")
     try:
-        result = measured(side, setting, flags, timeout=max(deadline - began, 1))
+        result = measured(side, setting, flags, timeout=max(deadline - start_time, 1))
     except subprocess.TimeoutExpired:
         print(f"{label}: left out, the time is up", flush=True)
         return None
     except RuntimeError as error:
         print(f"{label}: failed: {error}", flush=True)
         return None
-    took = time.monotonic() - began
-    print(f"{label}: {result['tokens_per_second']:,.0f} tokens/s ({result['flags']}; {took:.0f} s)", flush=True)
+    measure_seconds = time.monotonic() - start_time
+    print(
+        f"{label}: {result['tokens_per_second']:,.0f} tokens/s ({result['flags']}; {measure_seconds:.0f} s)", flush=True
+    )
     return result
 
 

@@ -47,13 +47,13 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all studies, with three pretraining seeds and verdicts")
     given = parser.parse_args()
     root = given.folder or Path("runs", "lectures-full" if given.full else "lectures")
-    began, failed = time.monotonic(), []
+    start_time, failed = time.monotonic(), []
     for words in commands(full=given.full):
         failed += _run([*words, f"output_root={root}"])
     judged = [] if given.full else ["verdicts=false"]
     failed += _run(["report", str(root / "study"), f"to={root / 'report'}", "title=Lectures", *judged])
     (root / "lectures.json").write_text(json.dumps(results(root / "study"), indent=1) + "\n", encoding="utf-8")
-    print(f"\nThat took {(time.monotonic() - began) / 60:.1f} minutes. The report is {root}/report/report.html.")
+    print(f"\nThat took {(time.monotonic() - start_time) / 60:.1f} minutes. The report is {root}/report/report.html.")
     if failed:
         sys.exit("\n".join(["these commands failed; the same command again goes on with them:", *failed]))
 

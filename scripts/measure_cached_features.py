@@ -52,9 +52,9 @@ def main() -> None:
     encoder = BertEncoder(vocab_size=tokenizer.vocab_size, dim=256, num_layers=4, num_heads=4, hidden_dim=1024)
     learner = TransferMethod(freeze="frozen", pooling="mean", dropout=0.0).learner(encoder, head=task.head, seed=0)
     live = TaskSource(encoded)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     table = compute_features(learner, live, folder=None, autocast=hardware.precision.autocast)
-    caching = time.perf_counter() - began
+    caching = time.perf_counter() - start_time
     seconds = {
         "encoding": _epoch(learner, live, hardware.precision.autocast),
         "cached": _epoch(learner, TaskSource(encoded, table), hardware.precision.autocast),
@@ -73,7 +73,7 @@ def _epoch(learner: TaskLearner, source: TaskSource, autocast: Autocast) -> floa
     num_steps, steps, seconds = stream.steps_per_epoch, stream.steps(), 0.0
     learner.train()
     for _ in range(2):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         for _ in range(num_steps):
             for batch in next(steps).micro_batches:
                 with autocast():
@@ -81,7 +81,7 @@ def _epoch(learner: TaskLearner, source: TaskSource, autocast: Autocast) -> floa
                 (loss.sum / loss.count).backward()
             optimizer.step()
             optimizer.zero_grad()
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
     return seconds
 
 

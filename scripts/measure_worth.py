@@ -42,10 +42,10 @@ def main() -> None:
         run("finetune", *words, f"control={str(control is None).lower()}", f"output_root={root}")
         found = json.loads((root / "finetune" / name / "result.json").read_text(encoding="utf-8"))
         control = control or found["control"]
-        learnt = json.loads((root / "pretrain" / name / "result.json").read_text(encoding="utf-8"))
+        learned = json.loads((root / "pretrain" / name / "result.json").read_text(encoding="utf-8"))
         print(
-            f"{learnt['tokens']:9,} {plateau_end(root / 'pretrain' / name):>18} {learnt['metrics']['mlm']:13.2f}"
-            f"{100 * learnt['metrics']['mlm_accuracy']:12.1f}    {shown(found):>14}   {shown(control):>14}"
+            f"{learned['tokens']:9,} {plateau_end(root / 'pretrain' / name):>18} {learned['metrics']['mlm']:13.2f}"
+            f"{100 * learned['metrics']['mlm_accuracy']:12.1f}    {shown(found):>14}   {shown(control):>14}"
             f"   {100 * (found['mean'] - control['mean']):+9.1f}",
             flush=True,
         )

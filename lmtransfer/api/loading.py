@@ -23,9 +23,9 @@ from lmtransfer.importing.opening import open_saved, run_folder
 from lmtransfer.models.base import Encoder
 from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
-from lmtransfer.tasks.asking import Reader
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import LabelTargets
+from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample

@@ -34,6 +34,6 @@ def run(cfg: DictConfig) -> Path:
     console = report_console()
     print_comparison(found, console, most=cfg.most)
     path = write_comparison(found, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
-    beside = "everything" if found.flips is None else "all flipped examples"
-    console.print(f"As a page, with {beside} in a .json file next to it: {path}", markup=False, soft_wrap=True)
+    content = "everything" if found.flips is None else "all flipped examples"
+    console.print(f"As a page, with {content} in a .json file next to it: {path}", markup=False, soft_wrap=True)
     return path.parent

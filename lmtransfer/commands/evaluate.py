@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import settle_parts
+from lmtransfer.config.in_short import expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
@@ -23,7 +23,7 @@ def run(cfg: DictConfig) -> Path:
     Returns:
         The run directory.
     """
-    settle_parts(cfg)
+    expand_parts(cfg)
     data = {"data_root", "cache_dir"}
     check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
     return _evaluate_as_it_is(cfg) if is_pretrained(cfg.run) else evaluate_trained(cfg)

@@ -43,7 +43,7 @@ def run(cfg: DictConfig) -> None:
     check(cfg, primary="list")
     folders = folders_in_force()
     console = Console()
-    for kind in _asked(cfg.what):
+    for kind in _chosen_kinds(cfg.what):
         group = KINDS[kind]
         table = Table(title=f"{kind} ({group}=<name>)", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         table.add_column("name", no_wrap=True)
@@ -60,7 +60,7 @@ def about(group: str, name: str, folders: list[Path]) -> str:
     return summary(path.read_text(encoding="utf-8", errors="replace")) if path else ""
 
 
-def _asked(what: object) -> list[str]:
+def _chosen_kinds(what: object) -> list[str]:
     names = [str(name) for name in what] if isinstance(what, ListConfig) else str(what).split(",")
     if names == ["all"]:
         return list(KINDS)

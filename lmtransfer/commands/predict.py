@@ -15,7 +15,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained, open_saved
 from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.prediction.answers_in_order import AnswersInOrder
-from lmtransfer.prediction.input import asked, find_input, input_format, one_example
+from lmtransfer.prediction.input import find_input, input_file, input_format, one_example
 from lmtransfer.prediction.output import STANDARD_OUTPUT, Write, open_output
 from lmtransfer.prediction.submission import Submission
 from lmtransfer.runs.saved import SavedRun
@@ -23,7 +23,7 @@ from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
-from lmtransfer.transfer.experiment.trained import asked_task, task_of
+from lmtransfer.transfer.experiment.trained import chosen_task, task_of
 
 _SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
@@ -43,25 +43,25 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
     """
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
-    console, notes, began = Console(stderr=True, highlight=False), Notes(), time.monotonic()
+    console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
     if is_pretrained(cfg.run):
         _check_fill_mask(cfg)
         runs, task = [open_saved(cfg.run, key="run", trust=cfg.trust)], None
     else:
         runs = answering_runs(cfg.run, ensemble=cfg.ensemble, trust=cfg.trust)
-        find = task_of if cfg.split is None else asked_task
+        find = task_of if cfg.split is None else chosen_task
         task = find(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
         if runs[0].path.name.startswith("seed-"):
             which = f"the mean of {len(runs)} seeds" if cfg.ensemble else f"{runs[0].path.name}, one of several seeds"
             console.print(f"predicting with {which}", soft_wrap=True)
     if cfg.submission is not None and task is not None:
-        said = _submit(cfg, runs, task, notes)
+        report = _submit(cfg, runs, task, notes)
     else:
-        said = _answer(cfg, runs, task, notes, write)
+        report = _answer(cfg, runs, task, notes, write)
     for kind, count in notes.counts.items():
         console.print(f"{count:,} {kind} (first: {notes.first[kind]})", soft_wrap=True, markup=False)
     if cfg.output != STANDARD_OUTPUT:
-        console.print(f"{said}, {time.monotonic() - began:.1f} s", soft_wrap=True, markup=False)
+        console.print(f"{report}, {time.monotonic() - start_time:.1f} s", soft_wrap=True, markup=False)
 
 
 def _answer(
@@ -88,7 +88,9 @@ def _answer(
         if source is not None:
             columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
             errors = cfg.encoding_errors
-            answers.take_all(reader.read(asked(source, file_format, columns, answers, notes, encoding_errors=errors)))
+            answers.take_all(
+                reader.read(input_file(source, file_format, columns, answers, notes, encoding_errors=errors))
+            )
         elif cfg.text is not None:
             answers.take_all([("text", one_example(str(cfg.text), reader))])
         elif task is not None:

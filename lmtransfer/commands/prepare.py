@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import settle_parts
+from lmtransfer.config.in_short import expand_parts
 from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.tables import parts_table
@@ -25,7 +25,7 @@ def run(cfg: DictConfig) -> None:
         ConfigError: lists every problem of the config.
         DataError: a corpus is missing, empty, or cannot be read.
     """
-    settle_parts(cfg)
+    expand_parts(cfg)
     check(cfg, primary="prepare", nodes={"corpus": {"data_root", "cache_dir"}, "tokenizer": set()})
     if cfg.num_workers is not None and (not isinstance(cfg.num_workers, int) or cfg.num_workers < 0):
         raise ConfigError(f"num_workers={cfg.num_workers}: must be a whole number from 0, or null (one for each core)")

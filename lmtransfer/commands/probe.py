@@ -1,4 +1,4 @@
-"""Train a head on a frozen encoder, to measure what the encoder has learnt in pretraining."""
+"""Train a head on a frozen encoder, to measure what the encoder has learned in pretraining."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from lmtransfer.errors import ConfigError
 KINDS = ("steps", "tokens", "epochs", "seconds")
 
 
-def settle_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:
+def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:
     """Keep only the effective budget and set the others to null, so that the saved config is unambiguous.
 
     Args:
@@ -48,7 +48,7 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
     Raises:
         ConfigError: there is no budget, two budgets come from the same place, or values do not fit.
     """
-    settle_budget(cfg, primary=primary, overrides=overrides)
+    complete_budget(cfg, primary=primary, overrides=overrides)
     settings = TrainSettings.from_config(cfg.train)
     if all(getattr(settings, kind) is None for kind in KINDS):
         raise ConfigError(f"train: there is no budget; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
@@ -67,7 +67,7 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     Args:
         train: the node ``cfg.train``.
         primary: name of the command's config file.
-        overrides: as for ``settle_budget``.
+        overrides: as for ``complete_budget``.
 
     Raises:
         ConfigError: two budgets come from the same place.

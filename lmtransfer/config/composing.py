@@ -19,13 +19,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lmtransfer.config import overrides, paths
-from lmtransfer.config.budget import settle_budget
+from lmtransfer.config.budget import complete_budget
 from lmtransfer.config.build import Argument, arguments_of
 from lmtransfer.config.launchers import not_found, unknown_setting
 from lmtransfer.config.nearest import hint, listed, nearest
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.target import resolve
-from lmtransfer.config.user_paths import settle_paths
+from lmtransfer.config.user_paths import resolve_paths
 from lmtransfer.errors import ConfigError
 
 #: Errors of Hydra when it cannot compose.
@@ -94,18 +94,18 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     folders = [paths.conf_dir(), *([] if config_dir is None else [Path(config_dir)])]
     given = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
     with in_force(command, given, config_dir=config_dir) as cfg:
-        settle(cfg, command)
+        complete_values(cfg, command)
         yield cfg
 
 
-def settle(cfg: DictConfig, command: str) -> None:
+def complete_values(cfg: DictConfig, command: str) -> None:
     """Fill in what the settings leave open: paths and the effective budget.
 
     Raises:
-        ConfigError: see ``settle_paths`` and ``settle_budget``.
+        ConfigError: see ``resolve_paths`` and ``complete_budget``.
     """
-    settle_paths(cfg)
-    settle_budget(cfg, primary=command)
+    resolve_paths(cfg)
+    complete_budget(cfg, primary=command)
 
 
 def diagnose(
@@ -145,9 +145,9 @@ def diagnose(
     try:
         reference = compose_files(command, [str(group.input_line) for group in groups], config_dir=config_dir)
     except REFUSALS as cause:
-        return ConfigError(problems or _reworded(error if groups else cause, folders))
+        return ConfigError(problems or _clearer(error if groups else cause, folders))
     problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command, folders))
-    return ConfigError(problems or _reworded(error, folders))
+    return ConfigError(problems or _clearer(error, folders))
 
 
 def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
@@ -162,7 +162,9 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
     return [
         f"{group}={name}: there is no such {group}; {hint(str(name), options, what=f'choices of {group}')}"
         for name in chosen
-        if name is not None and str(name).removesuffix(".yaml") not in options and not override.is_delete()
+        if name is not None
+        and paths.find(f"{group}/{str(name).removesuffix('.yaml')}.yaml", folders) is None
+        and not override.is_delete()
     ]
 
 
@@ -195,8 +197,8 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
         found = nearest(key.rpartition(".")[2], siblings)
     else:
         found = nearest(key, dict.fromkeys([*_all_keys(reference), *_group_names(folders)]))
-    meant = f"did you mean '{f'{parent}.{found}' if parent and exact else found}'? " if found else ""
-    return [f"{text}: there is no such key; {meant}{parent or command} has: {listed(siblings)}"]
+    suggestion = f"did you mean '{f'{parent}.{found}' if parent and exact else found}'? " if found else ""
+    return [f"{text}: there is no such key; {suggestion}{parent or command} has: {listed(siblings)}"]
 
 
 def _arguments(target: object) -> dict[str, Argument]:
@@ -234,7 +236,7 @@ def _group_names(folders: list[Path]) -> list[str]:
     return sorted({path.name for folder in folders for path in folder.iterdir() if path.is_dir()} - {"hydra"})
 
 
-def _reworded(error: Exception, folders: list[Path]) -> list[str]:
+def _clearer(error: Exception, folders: list[Path]) -> list[str]:
     """Hydra's own message, shortened, if there is no better message."""
     message = str(error).strip() or str(error.__cause__ or type(error).__name__)
     missing = re.match(r"You must specify '([^']+)'", message)

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import paths, yaml_files
-from lmtransfer.config.primary import beside
+from lmtransfer.config.primary import sibling
 from lmtransfer.config.schema import SCHEMAS
 
 _WIDTH = 116
@@ -106,7 +106,7 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
     found: dict[str, str] = {}
     for entry in yaml_files.load(path).get("defaults") or []:
         if isinstance(entry, str) and entry != "_self_":
-            found |= _of_file(group, beside(choice, entry), package, folders)
+            found |= _of_file(group, sibling(choice, entry), package, folders)
     prefix = "" if "# @package _global_" in text else f"{package}."
     return found | {f"{prefix}{key}": comment for key, comment in key_comments(text).items()}
 

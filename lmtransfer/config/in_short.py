@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError
 _GROUP_OF_TASKS = "lmtransfer.tasks.group.TaskGroup"
 
 
-def settle_parts(cfg: DictConfig) -> None:
+def expand_parts(cfg: DictConfig) -> None:
     """Replace the names in ``corpus.parts`` by complete corpora.
 
     ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` gives them
@@ -45,14 +45,14 @@ def settle_parts(cfg: DictConfig) -> None:
         raise ConfigError(f"corpus.parts={given}: give a list such as [enwiki,fra], or {{name: corpus, ...}}")
     folders = folders_in_force()
     problems: list[str] = []
-    settled = {name: _settled(name, part, folders, problems) for name, part in named.items()}
+    resolved = {name: _resolved(name, part, folders, problems) for name, part in named.items()}
     if problems:
         raise ConfigError(problems)
     with open_dict(corpus):
-        corpus.parts = settled
+        corpus.parts = resolved
 
 
-def _settled(name: str, part: Any, folders: list[Path], problems: list[str]) -> Any:
+def _resolved(name: str, part: Any, folders: list[Path], problems: list[str]) -> Any:
     if isinstance(part, DictConfig):
         return part
     path = paths.find(f"corpus/{part}.yaml", folders)

@@ -39,6 +39,6 @@ def hint(word: str, names: Iterable[str], *, what: str) -> str:
     """
     names = list(names)
     found = nearest(word, names)
-    meant = f"did you mean '{found}'? " if found else ""
+    suggestion = f"did you mean '{found}'? " if found else ""
     exists = f"{what}: {listed(names)}" if names else f"there are no {what}"
-    return meant + exists
+    return suggestion + exists

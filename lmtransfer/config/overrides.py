@@ -155,10 +155,10 @@ def parse(override: str) -> Override:
 
 
 #: Pairs of keys that set the same thing in two ways.
-_EITHER = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
+_ONE_OF = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
-def refuse_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
+def check_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
     """Refuse overrides that contradict each other.
 
     Args:
@@ -179,7 +179,7 @@ def refuse_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None
         chosen[key.lstrip("+")] = word
     problems += [
         f"{chosen[one]} and {chosen[other]} are both given: keep one, because both set the same thing"
-        for one, other in _EITHER
+        for one, other in _ONE_OF
         if one in chosen and other in chosen
     ]
     if problems:

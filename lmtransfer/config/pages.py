@@ -92,8 +92,8 @@ def unknown(command: str) -> str:
     if command.startswith("-") or "=" in command:
         return f"the command comes first: lmtransfer <command> {command}; commands: {', '.join(names)}"
     found = nearest(command, names)
-    meant = f"did you mean '{found}'? " if found else ""
-    return f"there is no command '{command}'; {meant}commands: {', '.join(names)} (see lmtransfer --help)"
+    suggestion = f"did you mean '{found}'? " if found else ""
+    return f"there is no command '{command}'; {suggestion}commands: {', '.join(names)} (see lmtransfer --help)"
 
 
 def _first_line(path: Path) -> str:

@@ -84,7 +84,7 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
     return found
 
 
-def settle_phases(cfg: DictConfig) -> None:
+def complete_phases(cfg: DictConfig) -> None:
     """Complete every phase but the last, and copy the settings of the last one to the run.
 
     Args:
@@ -102,16 +102,16 @@ def settle_phases(cfg: DictConfig) -> None:
     names = [str(name) for name in cfg.phases]
     shares = _shares(cfg.phases)
     train = {key: cfg.train.get(key) for key in PhaseTrainSettings.docs()}
-    settled = {}
+    completed = {}
     for name in names:
         node = _plain(cfg.phases[name])
-        parts = {part: _laid_over(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
-        settled[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
+        parts = {part: _merged(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
+        completed[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
     with open_dict(cfg):
         for name in names[:-1]:
             own = _of_its_own(cfg.phases[name], shares[name])
-            OmegaConf.update(cfg, f"phases.{name}", {**settled[name], **own}, merge=False)
-        last = settled[names[-1]]
+            OmegaConf.update(cfg, f"phases.{name}", {**completed[name], **own}, merge=False)
+        last = completed[names[-1]]
         for part in ("objective", "optimizer"):
             OmegaConf.update(cfg, part, last[part], merge=False)
         for key, value in last["train"].items():
@@ -122,9 +122,9 @@ def settle_phases(cfg: DictConfig) -> None:
 
 def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
     """The share of each phase; a phase without a share gets the rest."""
-    said = {name: node.get("share") for name, node in phases.items()}
-    rest = round(1 - math.fsum(float(share) for share in said.values() if share is not None), 12)
-    return {name: rest if share is None else float(share) for name, share in said.items()}
+    given_shares = {name: node.get("share") for name, node in phases.items()}
+    rest = round(1 - math.fsum(float(share) for share in given_shares.values() if share is not None), 12)
+    return {name: rest if share is None else float(share) for name, share in given_shares.items()}
 
 
 def _of_its_own(node: DictConfig, share: float) -> dict[str, Any]:
@@ -137,17 +137,17 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-def _laid_over(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _merged(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """The run's settings, overridden by those of a phase; a node with a ``_target_`` replaces the run's node."""
     losses = given.get("losses")
     parts = [given, *(losses.values() if isinstance(losses, dict) else ())]
     if any(is_component(part) for part in parts):
         return given
-    laid = dict(own)
+    merged = dict(own)
     for key, value in given.items():
         before = own.get(key)
-        laid[key] = _laid_over(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
-    return laid
+        merged[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def phase_problems(cfg: DictConfig) -> dict[str, str]:
@@ -212,8 +212,8 @@ def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
 def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
     """The problems of the phases together, if each single one is valid."""
     problems = {}
-    said = [float(node["share"]) for node in given.values() if node.get("share") is not None]
-    total, added = math.fsum(said), " + ".join(f"{share:g}" for share in said)
+    given_shares = [float(node["share"]) for node in given.values() if node.get("share") is not None]
+    total, added = math.fsum(given_shares), " + ".join(f"{share:g}" for share in given_shares)
     left_open = [name for name, node in given.items() if node.get("share") is None]
     if len(left_open) > 1:
         for name in left_open:

@@ -98,11 +98,11 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
     groups, bases, content = _read(path)
     found: dict[str, Any] = {}
     for base in bases:
-        found |= group_config(group, beside(choice, base), folders) or {}
+        found |= group_config(group, sibling(choice, base), folders) or {}
     return found | {_package(inner).partition(".")[0]: None for inner in groups} | content
 
 
-def beside(choice: str, entry: str) -> str:
+def sibling(choice: str, entry: str) -> str:
     """The file that an entry of a defaults list names, seen from the group of the file that has the list.
 
     Args:

@@ -25,7 +25,7 @@ _BY_NAME = frozenset({"task.files", "corpus.parts"})
 _PREFIX = "hf:"
 
 
-def settle_paths(cfg: DictConfig) -> None:
+def resolve_paths(cfg: DictConfig) -> None:
     """Expand ``~``, and set paths to null that come from an empty environment variable.
 
     Args:
@@ -38,12 +38,12 @@ def settle_paths(cfg: DictConfig) -> None:
     for node, name, key in list(_found(cfg, "")):
         value = node[name]
         if value == "" and isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, name):
-            settled: str | None = None
+            resolved: str | None = None
         else:
-            settled = _settled(value, key, problems)
-        if settled != value:
+            resolved = _resolved(value, key, problems)
+        if resolved != value:
             with open_dict(cfg):
-                node[name] = settled
+                node[name] = resolved
     if problems:
         raise ConfigError(problems)
 
@@ -66,7 +66,7 @@ def _found(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> I
             yield from _found(value, where, holds=where in _BY_NAME)
 
 
-def _settled(value: str, key: str, problems: list[str]) -> str:
+def _resolved(value: str, key: str, problems: list[str]) -> str:
     prefix = _PREFIX if value.startswith(_PREFIX) else ""
     path = value.removeprefix(prefix)
     if not path or path.isspace():

@@ -27,8 +27,8 @@ def load(path: Path) -> DictConfig:
         loaded = OmegaConf.load(path)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = " ".join(filter(None, (error.context, error.problem)))
-        raise ConfigError(_broken(path, said, None if mark is None else mark.line + 1)) from error
+        reason = " ".join(filter(None, (error.context, error.problem)))
+        raise ConfigError(_broken(path, reason, None if mark is None else mark.line + 1)) from error
     except ReaderError as error:
         raise ConfigError(_broken(path, str(error).splitlines()[0], text.count("\n", 0, error.position) + 1)) from error
     except yaml.YAMLError as error:
@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: {what}") from None
 
 
-def refuse_broken(folder: Path, given: Sequence[str], primary: str) -> None:
+def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
     """Refuse files in a user's folder that a command reads and that are broken or empty.
 
     Args:
@@ -138,6 +138,6 @@ def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
                     yield where.removeprefix("./"), choice
 
 
-def _broken(path: Path, said: str, line: int | None = None) -> str:
+def _broken(path: Path, reason: str, line: int | None = None) -> str:
     where = path if line is None else f"{path}:{line}"
-    return f"{where}: cannot be read as a config: {said[:_LONGEST]}; {_PLAIN}"
+    return f"{where}: cannot be read as a config: {reason[:_LONGEST]}; {_PLAIN}"

@@ -39,7 +39,7 @@ class Meter:
         self.done = 0
 
 
-class _MeteredFile(io.FileIO):
+class _CountingFile(io.FileIO):
     """A file that adds the number of bytes read to a meter."""
 
     def __init__(self, path: Path, meter: Meter) -> None:
@@ -67,7 +67,7 @@ class _Expanding(io.RawIOBase):
         path: path of the compressed file.
     """
 
-    def __init__(self, unpacked: io.RawIOBase | BinaryIO, packed: _MeteredFile, path: Path) -> None:
+    def __init__(self, unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> None:
         self._unpacked, self._packed, self._path = unpacked, packed, path
         self._num_bytes = 0
 
@@ -156,7 +156,7 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
         problem = not_regular(path)
         if problem is not None:
             raise DataError(f"{path}: {problem}")
-        packed = _MeteredFile(path, meter or Meter())
+        packed = _CountingFile(path, meter or Meter())
         raw = io.BufferedReader(packed, _BUFFER_BYTES)
     except OSError as error:
         raise DataError(f"{path}: cannot be opened ({error.strerror})") from None
@@ -178,5 +178,5 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
             ) from None
 
 
-def _bounded(unpacked: io.RawIOBase | BinaryIO, packed: _MeteredFile, path: Path) -> BinaryIO:
+def _bounded(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> BinaryIO:
     return io.BufferedReader(_Expanding(unpacked, packed, path), _BUFFER_BYTES)

@@ -60,7 +60,7 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         ) from None
 
 
-def _refuse_binary(path: Path, start: bytes) -> None:
+def _check_text(path: Path, start: bytes) -> None:
     """Raise if a file is not text.
 
     Args:
@@ -86,7 +86,7 @@ def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
         DataError: the file is not text, or a line is longer than ``LONGEST_LINE_BYTES``.
     """
     start = stream.readline(4096)
-    _refuse_binary(path, start)
+    _check_text(path, start)
     line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
     number = 1
     while line:

@@ -25,7 +25,7 @@ from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_WAYS = {
+_METHODS = {
     "frozen": "frozen encoder with a trained head",
     "full": "finetuned",
     "gradual": "finetuned layer by layer",
@@ -114,24 +114,24 @@ def _objectives(lineage: Sequence[Run]) -> list[str]:
 def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> list[str]:
     what = architecture or node_label(run.saved.config["model"])
     pretraining = _pretraining(lineage)
-    said = []
+    sentences = []
     if run.kind in ("encoder", "pretraining"):
         if pretraining:
-            said.append(f"{what}, pretrained with lmtransfer on {_corpus(pretraining[0])}.")
+            sentences.append(f"{what}, pretrained with lmtransfer on {_corpus(pretraining[0])}.")
         elif source:
-            said.append(f"{what}, imported and written again by lmtransfer; its weights are unchanged.")
+            sentences.append(f"{what}, imported and written again by lmtransfer; its weights are unchanged.")
         else:
-            said.append(f"{what}, written by lmtransfer.")
+            sentences.append(f"{what}, written by lmtransfer.")
     else:
         task = node_label(run.saved.config["task"])
-        said.append(f"{what}, trained on {task} with lmtransfer.")
+        sentences.append(f"{what}, trained on {task} with lmtransfer.")
         if pretraining:
-            said.append(f"Its encoder was pretrained on {_corpus(pretraining[0])}.")
+            sentences.append(f"Its encoder was pretrained on {_corpus(pretraining[0])}.")
         elif len(lineage) == 1 and not run.saved.config.get("init"):
-            said.append("Its encoder started from random initialisation.")
+            sentences.append("Its encoder started from random initialisation.")
     if source and pretraining:
-        said.append("Its initial weights were imported.")
-    return said
+        sentences.append("Its initial weights were imported.")
+    return sentences
 
 
 def _corpus(run: Run) -> str:
@@ -161,7 +161,7 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
 
 def _of_pretraining(stage: Run) -> dict[str, str]:
     objective: Mapping[str, Any] = stage.config["objective"]
-    losses = [_titled(name, node) for name, node in (objective.get("losses") or {}).items()]
+    losses = [_with_title(name, node) for name, node in (objective.get("losses") or {}).items()]
     settings = {
         "mask_prob": "mask_prob {}",
         "causal_share": "{} of the rows read left to right",
@@ -198,7 +198,7 @@ def _weights(result: Mapping[str, Any]) -> str:
     return weights if isinstance(weights, str) else ""
 
 
-def _titled(name: str, node: Any) -> str:
+def _with_title(name: str, node: Any) -> str:
     """Return title and name of an objective; only the name if it has no title or its class cannot be imported."""
     try:
         objective = resolve(node["_target_"])
@@ -216,7 +216,7 @@ def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
     found = {
         "task": node_label(task) + (f", {num_train:,.0f} labelled examples" if num_train else ""),
         "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
-        "transfer": _WAYS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
+        "transfer": _METHODS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
         "seed": "" if seed is None else f"{seed:.0f}",
         "task budget": _budget(named.result),
         "task hardware": _hardware(named.versions),
@@ -257,16 +257,16 @@ def _validation(result: Mapping[str, Any]) -> str:
 def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
     """Return the scores of a task run itself, then the scores of the runs that started from the run."""
     own = collect(run.named) if run.kind not in ("encoder", "pretraining") else []
-    began = [
+    from_run = [
         entry
         for entry in make_entries(others)
-        if not entry.is_pretraining and not entry.is_control and _began_from(entry, run, others)
+        if not entry.is_pretraining and not entry.is_control and _started_from(entry, run, others)
     ]
-    seen = {entry.run.path for entry in began}
-    return [entry for entry in make_entries(own) if entry.run.path not in seen] + began
+    seen = {entry.run.path for entry in from_run}
+    return [entry for entry in make_entries(own) if entry.run.path not in seen] + from_run
 
 
-def _began_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
+def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
     return any(stage.path.resolve() in (run.named, run.saved.path) for stage in lineage(entry.run, others)[1:])
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.exporting.logits import OurModel, Text
-from lmtransfer.exporting.run import EncoderAlone, Learner, OpenRun, build_learner
+from lmtransfer.exporting.run import BareEncoder, Learner, OpenRun, build_learner
 from lmtransfer.interop.reading import Published, read_published, read_task_head
 from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
@@ -55,7 +55,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
         without: names of the objectives whose heads are left out, each with the reason.
 
     Raises:
-        NoCounterpart: transformers has no such model.
+        NotInTransformers: transformers has no such model.
         CheckpointError: transformers has the model, but not this head or tokenizer.
     """
     _ = run.family  # fails first if transformers has no such model
@@ -157,7 +157,7 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
     }
 
 
-def equally_read(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text]:
+def read_equally(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text]:
     """Return the texts that the written tokenizer encodes to the same ids as the run's tokenizer.
 
     Other texts may differ for two intended reasons: the text contains a special token, or two ways to split the text
@@ -201,7 +201,7 @@ def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
 
 def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path) -> Learner:
     if run.kind == "encoder" or (run.kind == "pretraining" and not published.losses):
-        return EncoderAlone(encoder)
+        return BareEncoder(encoder)
     if run.kind == "pretraining":
         learner = PretrainingLearner(encoder, [build(published.loss_arguments[loss]) for loss in published.losses])
         load_weights(learner.objectives, published.objectives, source=str(folder))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.exporting.folder import (
-    equally_read,
     heads_of_other_epsilon,
     read_as_published,
+    read_equally,
     read_folder,
     write_folder,
 )
@@ -18,9 +18,9 @@ from lmtransfer.exporting.logits import OurModel, Speaker, Text, compare
 from lmtransfer.exporting.onnx_folder import write_onnx
 from lmtransfer.exporting.place import empty
 from lmtransfer.exporting.run import OpenRun
-from lmtransfer.exporting.seen_by_transformers import TheirHead, TheirModel, installed_version
+from lmtransfer.exporting.seen_by_transformers import TransformersHead, TransformersModel, installed_version
 from lmtransfer.exporting.tensors import read_tensors, write_tensors
-from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing
@@ -48,7 +48,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
     notes = read_as_published(opened)
     ours = _ours(opened)
     written = write_folder(opened, folder)
-    texts = equally_read(opened, folder, texts)
+    texts = read_equally(opened, folder, texts)
     read = read_folder(opened, folder, written)
     changed = heads_of_other_epsilon(opened, compare(ours, read, texts).other_heads)
     if changed:
@@ -61,7 +61,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
         checked.append(f"not compared with transformers: {missing('transformers')}, then export again")
     else:
         for place, files, heads in _loaded(opened, folder, written.files):
-            theirs = TheirModel(
+            theirs = TransformersModel(
                 place,
                 architecture=files.architecture,
                 max_length=opened.encoder.max_length,
@@ -75,7 +75,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
 
 def _loaded(
     opened: OpenRun, folder: Path, files: PublishedFiles
-) -> Iterator[tuple[Path, PublishedFiles, dict[str, TheirHead]]]:
+) -> Iterator[tuple[Path, PublishedFiles, dict[str, TransformersHead]]]:
     """Yield each folder that transformers loads, with its heads under our names."""
     objectives = {objective.name: objective for objective in opened.objectives}
     yield folder, files, {name: _head(objectives[name], output) for name, output in files.outputs.items()}
@@ -85,8 +85,8 @@ def _loaded(
         yield folder / place, more, heads
 
 
-def _head(objective: Objective, output: str) -> TheirHead:
-    return TheirHead(output, of_texts=objective.head_reads == "starts")
+def _head(objective: Objective, output: str) -> TransformersHead:
+    return TransformersHead(output, of_texts=objective.head_reads == "starts")
 
 
 def _tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
@@ -100,7 +100,7 @@ def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[Text
     """Write the format of transformers, or plain tensors if transformers has no such model."""
     try:
         return _transformers(opened, folder, texts)
-    except NoCounterpart as error:
+    except NotInTransformers as error:
         exported = _tensors(opened, folder, texts)
         note = f"{error}: its tensors are written unchanged, and layout.json describes each of them"
         return Exported("", (note, *exported.notes), exported.checked)

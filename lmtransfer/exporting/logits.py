@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.exporting.run import EncoderAlone, Learner
+from lmtransfer.exporting.run import BareEncoder, Learner
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import LabelTargets
@@ -32,7 +32,7 @@ Text = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextLogits:
     """Token ids and logits of some texts.
 
     Attributes:
@@ -47,7 +47,7 @@ class Said:
 class Speaker(Protocol):
     """A model in some form, with its tokenizer."""
 
-    def __call__(self, texts: Sequence[Text]) -> Said:
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
         """Compute ids and logits of texts; all are single texts or all are pairs."""
         ...
 
@@ -82,7 +82,7 @@ class OurModel:
         )
 
     @torch.no_grad()
-    def __call__(self, texts: Sequence[Text]) -> Said:
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
         """See ``Speaker``."""
         encoded = self.encode(texts)
         source = TaskSource(encoded)
@@ -93,10 +93,10 @@ class OurModel:
         else:
             found = _pretrained_logits(self._learner, batch.packed)
         logits = {name: _apart(values, lengths) for name, values in found.items()}
-        return Said(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
+        return TextLogits(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
 
 
-def _pretrained_logits(learner: PretrainingLearner | EncoderAlone, packed: PackedBatch) -> dict[str, Tensor]:
+def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: PackedBatch) -> dict[str, Tensor]:
     """Compute the last layer, and the logits of each objective that predicts from an uncorrupted text."""
     encoder, num_tokens = learner.encoder, packed.num_tokens
     hidden_TD = encoder(packed).last[:num_tokens]
@@ -104,12 +104,12 @@ def _pretrained_logits(learner: PretrainingLearner | EncoderAlone, packed: Packe
     if encoder.pooler is not None:
         found["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
     for objective in learner.listed() if isinstance(learner, PretrainingLearner) else ():
-        said = {objective.name: objective.token_logits(hidden_TD)}
-        if "pooled" in found and said[objective.name] is None:
-            said[objective.name] = objective.text_logits(found["pooled"])
+        head_logits = {objective.name: objective.token_logits(hidden_TD)}
+        if "pooled" in found and head_logits[objective.name] is None:
+            head_logits[objective.name] = objective.text_logits(found["pooled"])
         for name, inner in objective.inner().items():
-            said[name] = inner.token_logits(inner.encoder(packed).last[:num_tokens])
-        found |= {name: logits for name, logits in said.items() if logits is not None}
+            head_logits[name] = inner.token_logits(inner.encoder(packed).last[:num_tokens])
+        found |= {name: logits for name, logits in head_logits.items() if logits is not None}
     return found
 
 

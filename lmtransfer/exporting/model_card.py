@@ -85,8 +85,8 @@ def write_card(card: Card) -> str:
     if card.notes:
         parts.append("\n".join(["## Notes of the export", "", *(f"- {_inline(note)}" for note in card.notes)]))
     if card.versions:
-        said = ", ".join(f"{name} {version}" for name, version in card.versions.items())
-        parts.append(f"## Versions\n\n{said}")
+        version_list = ", ".join(f"{name} {version}" for name, version in card.versions.items())
+        parts.append(f"## Versions\n\n{version_list}")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -33,7 +33,7 @@ Kind = Literal["encoder", "pretraining", "classification", "regression", "taggin
 PUBLISHED_CONFIG = Path("published", "config.json")
 
 
-class EncoderAlone(nn.Module):
+class BareEncoder(nn.Module):
     """An encoder without heads, under the parameter names that checkpoints use.
 
     Args:
@@ -46,7 +46,7 @@ class EncoderAlone(nn.Module):
 
 
 #: An encoder with its heads.
-Learner = PretrainingLearner | TaskLearner | EncoderAlone
+Learner = PretrainingLearner | TaskLearner | BareEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class OpenRun:
         """The family of the model in transformers.
 
         Raises:
-            NoCounterpart: transformers has no such model.
+            NotInTransformers: transformers has no such model.
         """
         return family_of_model(self.saved.config["model"])[0]
 
@@ -119,7 +119,7 @@ class OpenRun:
     @property
     def head(self) -> dict[str, Tensor]:
         """The tensors of the heads: those of the objectives, or those of a task's head."""
-        if isinstance(self.learner, EncoderAlone):
+        if isinstance(self.learner, BareEncoder):
             return {}
         return weights(self.learner.objectives if isinstance(self.learner, PretrainingLearner) else self.learner.head)
 
@@ -184,7 +184,7 @@ def _fold(learner: Learner) -> None:
     """Convert what other formats cannot express to plain weights: weights in parts, and a probe's standardisation."""
     if isinstance(learner, PretrainingLearner):
         for objective in learner.listed():
-            objective.settle()
+            objective.fold_weights()
     if isinstance(learner, TaskLearner):
         learner.fold_standardising()
 
@@ -220,7 +220,7 @@ def _learner_maker(saved: SavedRun) -> _LearnerMaker:
             "pretraining",
             (),
         )
-    return _LearnerMaker(EncoderAlone, "encoder", ())
+    return _LearnerMaker(BareEncoder, "encoder", ())
 
 
 def _losses(config: Mapping[str, Any]) -> dict[str, Any]:

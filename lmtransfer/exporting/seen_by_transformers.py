@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.exporting.logits import Said, Text
+from lmtransfer.exporting.logits import Text, TextLogits
 from lmtransfer.system.optional import missing
 
 #: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
@@ -52,7 +52,7 @@ def pipeline_of(architecture: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TheirHead:
+class TransformersHead:
     """A pretraining head of a class in transformers.
 
     Attributes:
@@ -64,7 +64,7 @@ class TheirHead:
     of_texts: bool
 
 
-class TheirModel:
+class TransformersModel:
     """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
 
     Args:
@@ -85,7 +85,7 @@ class TheirModel:
         architecture: str,
         max_length: int,
         has_pooler: bool = True,
-        heads: Mapping[str, TheirHead] = MappingProxyType({}),
+        heads: Mapping[str, TransformersHead] = MappingProxyType({}),
     ) -> None:
         self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")
@@ -108,7 +108,7 @@ class TheirModel:
         self._model = model.float().eval()
 
     @torch.no_grad()
-    def __call__(self, texts: Sequence[Text]) -> Said:
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
         """See ``logits.Speaker``."""
         pairs = [pair for _, pair in texts if pair is not None] or None
         padded = self._tokenizer(
@@ -128,7 +128,7 @@ class TheirModel:
             else:
                 logits[name] = [row[kept].numpy() for row, kept in zip(values.float(), real, strict=True)]
         ids = [row[kept].numpy().astype(np.int64) for row, kept in zip(padded["input_ids"], real, strict=True)]
-        return Said(ids, logits)
+        return TextLogits(ids, logits)
 
     def _said(self, output: Any) -> dict[str, torch.Tensor]:
         """Return the outputs of the class under our names of its heads: (B, n, K) for tokens, (B, K) for texts."""

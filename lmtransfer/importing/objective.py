@@ -36,8 +36,8 @@ def imported_objective(
 
 def _file_of(losses: Sequence[str]) -> str | None:
     """Find the file of conf/objective that itself lists exactly these losses, not a variant of another file."""
-    for path in sorted((paths.conf_dir() / "objective").glob("*.yaml")):
-        content = OmegaConf.load(path)
+    for name in paths.group_options("objective", [paths.conf_dir()]):
+        content = OmegaConf.load(paths.conf_dir() / "objective" / f"{name}.yaml")
         if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):
-            return path.stem
+            return name
     return None

@@ -23,7 +23,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 _LENGTHS = 100_000
 
 
-def titled(title: str) -> Table:
+def table_with_title(title: str) -> Table:
     """A table of three columns: what, number, remark."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
@@ -35,7 +35,7 @@ def titled(title: str) -> Table:
 def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
     """Statistics of a single corpus (not a mixture)."""
     statistics, train = prepared.statistics, cast(TokenStore, prepared.train)
-    table = titled(f"corpus {name}")
+    table = table_with_title(f"corpus {name}")
     held_out = f"{prepared.validation.num_documents:,} more are held out for validation"
     table.add_row("documents", f"{train.num_documents:,}", held_out)
     share = statistics.duplicate_documents / max(1, statistics.documents)
@@ -105,7 +105,7 @@ def rates_table(
     lengths: np.ndarray, counts: RowCounts, rows: Rows, *, epoch: int, steps: int, train: TrainSettings
 ) -> Table:
     """The rows of an epoch, and the counted rates of what is masked in them."""
-    table = titled(f"rows of epoch {epoch}")
+    table = table_with_title(f"rows of epoch {epoch}")
     table.add_row("rows", f"{len(lengths):,}", type(rows).__name__)
     table.add_row("tokens", f"{lengths.sum(dtype=np.int64):,}", f"{counts.special / counts.tokens:.1%} are special")
     marks = ", ".join(f"{value:.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1]))
@@ -125,7 +125,7 @@ def rates_table(
 
 def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
     """What one forward pass computes."""
-    table = titled("first forward pass: rows end to end, without padding")
+    table = table_with_title("first forward pass: rows end to end, without padding")
     lengths = batch.inputs.lengths
     table.add_row("rows", f"{batch.inputs.num_real:,}", f"of {min(lengths)} to {max(lengths)} tokens")
     table.add_row("tokens", f"{batch.num_tokens:,}", "")
@@ -139,7 +139,7 @@ def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
 
 def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Table:
     """Parameters by part."""
-    table = titled(f"parameters of {name}")
+    table = table_with_title(f"parameters of {name}")
     for part, count in counts.items():
         table.add_row(part, f"{count:,}", "")
     if frozen:
@@ -157,7 +157,7 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
         pass_tokens: tokens of a forward pass.
         train: settings with the budget.
     """
-    table = titled("estimate from a few steps without compilation")
+    table = table_with_title("estimate from a few steps without compilation")
     fixed = cost.peak_bytes(0)
     parts = ("weights", cost.weight_bytes), ("gradients", cost.gradient_bytes), ("optimiser", cost.state_bytes)
     table.add_row("memory", _size(fixed), ", ".join(f"{name} {_size(size)}" for name, size in parts))
@@ -167,8 +167,8 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
     table.add_row("an epoch", duration(seconds * steps), f"{steps:,} steps")
     taken = _steps_of(train, seconds=seconds, tokens=tokens / steps, steps=steps)
     if taken is not None:
-        said = f"{taken:,.0f} steps, {taken * tokens / steps / 1e6:,.1f}M tokens, {taken / steps:,.2f} epochs"
-        table.add_row("this budget", duration(seconds * taken), said)
+        amounts = f"{taken:,.0f} steps, {taken * tokens / steps / 1e6:,.1f}M tokens, {taken / steps:,.2f} epochs"
+        table.add_row("this budget", duration(seconds * taken), amounts)
     return table
 
 

@@ -13,13 +13,13 @@ from rich.text import Text
 from lmtransfer.config.build import build
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.importing.opening import open_saved
-from lmtransfer.inspection.tables import titled
+from lmtransfer.inspection.tables import table_with_title
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.transfer.experiment.data import encode_examples, noted
+from lmtransfer.transfer.experiment.data import encode_examples, task_notes
 
 #: How many example ids a note about a problem lists.
 _NAMED = 5
@@ -58,13 +58,13 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
             console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
         if split == task.splits[0]:
             _print_examples(console, task, encoded, source.tokenizer, number=cfg.rows)
-    for line in noted(task):
+    for line in task_notes(task):
         console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
 
 
 def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tokenizer) -> Table:
     """Statistics of a split."""
-    table = titled(f"task {task.name}, split {split}")
+    table = table_with_title(f"task {task.name}, split {split}")
     num = len(encoded.examples)
     hidden = sum(not example.has_gold for example in encoded.examples)
     table.add_row("examples", f"{num:,}", f"{hidden:,} without gold answer" if hidden else "")
@@ -125,8 +125,8 @@ def _print_examples(
         start, stop = encoded.offsets[place], encoded.offsets[place + 1]
         targets = encoded.targets_of(np.array([place]))
         example = encoded.examples[encoded.owners[place]]
-        asked, marks = task.head.asked(targets, task.labels), task.head.marks(targets, task.labels)
-        console.print(Text(f"\n  {example.id}: {stop - start} tokens; {asked}", style="dim"))
+        expected_answer, marks = task.head.expected_answer(targets, task.labels), task.head.marks(targets, task.labels)
+        console.print(Text(f"\n  {example.id}: {stop - start} tokens; {expected_answer}", style="dim"))
         console.print(Padding(_tokens(encoded.tokens_T[start:stop], marks, tokenizer), (0, 0, 0, 4)))
     console.print()
 

@@ -74,16 +74,16 @@ def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer
             f"words: it must have {base.vocab_size} rows, one for each token of the tokenizer without these words"
         )
     filler_E = tensor_VE[: base.num_pieces].mean(0, dtype=torch.float64)
-    grown_VE = tensor_VE.new_empty((extended.vocab_size, *tensor_VE.shape[1:]))
-    grown_VE[: base.num_pieces] = tensor_VE[: base.num_pieces]
+    resized_VE = tensor_VE.new_empty((extended.vocab_size, *tensor_VE.shape[1:]))
+    resized_VE[: base.num_pieces] = tensor_VE[: base.num_pieces]
     for place, word in enumerate(extended.words):
         ids = torch.tensor(extended.pieces_of(word), dtype=torch.int64)
         row_E = tensor_VE[ids].mean(0, dtype=torch.float64) if len(ids) else filler_E
-        grown_VE[base.num_pieces + place] = row_E.to(tensor_VE.dtype)
+        resized_VE[base.num_pieces + place] = row_E.to(tensor_VE.dtype)
     unused = slice(extended.num_pieces, base.vocab_size)
-    grown_VE[unused] = tensor_VE[unused]
-    grown_VE[max(extended.num_pieces, base.vocab_size) :] = filler_E.to(tensor_VE.dtype)
-    return grown_VE
+    resized_VE[unused] = tensor_VE[unused]
+    resized_VE[max(extended.num_pieces, base.vocab_size) :] = filler_E.to(tensor_VE.dtype)
+    return resized_VE
 
 
 def resized(

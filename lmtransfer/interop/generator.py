@@ -107,7 +107,7 @@ def separate_generator(
     own = {
         name: tensor
         for name, tensor in own.items()
-        if name.removeprefix(f"{generator.loss}.") not in generator.unpublished
+        if name.removeprefix(f"{generator.loss}.") not in generator.not_in_family
     }
     rest = {name: tensor for name, tensor in own.items() if not name.startswith((layers, head))}
     if len(rest) == len(own):

@@ -111,9 +111,9 @@ def _read(folder: Path, *, generators: bool) -> Published:
 def _with_generator(published: Published, generator: GeneratorFormat, folder: Path) -> Published:
     """Add the generator in the subfolder; if it is missing or does not fit, add a note."""
     place = folder / generator.folder
-    told = f"the head of {generator.loss} is not complete without its generator"
+    warning = f"the head of {generator.loss} is not complete without its generator"
     if not (place / "config.json").is_file():
-        note = f"{told}: put the generator into the subfolder {generator.folder} to continue with {generator.loss}"
+        note = f"{warning}: put the generator into the subfolder {generator.folder} to continue with {generator.loss}"
         return replace(published, notes=(*published.notes, note))
     other = _read(place, generators=False)
     joined = joined_generator(
@@ -122,7 +122,7 @@ def _with_generator(published: Published, generator: GeneratorFormat, folder: Pa
     if isinstance(joined, str):
         return replace(
             published,
-            notes=(*published.notes, f"{told}, and the generator in {generator.folder} does not fit: {joined}"),
+            notes=(*published.notes, f"{warning}, and the generator in {generator.folder} does not fit: {joined}"),
         )
     tensors, size = joined
     mlm = other.loss_arguments["mlm"]

@@ -85,9 +85,9 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         ) from error
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise CheckpointError(f"{path}: holds a {type(content).__name__} where tensors by name are expected")
-    strange = [name for name, value in content.items() if not isinstance(value, Tensor)]
-    if strange:
-        raise CheckpointError(f"{path}: holds more than tensors by name: {', '.join(sorted(strange)[:5])}")
+    unknown = [name for name, value in content.items() if not isinstance(value, Tensor)]
+    if unknown:
+        raise CheckpointError(f"{path}: holds more than tensors by name: {', '.join(sorted(unknown)[:5])}")
     return dict(content)
 
 

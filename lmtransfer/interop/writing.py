@@ -77,7 +77,7 @@ def to_published(run: RunToPublish) -> PublishedFiles:
     """Convert a run to the layout of transformers.
 
     Raises:
-        NoCounterpart: transformers has no such model.
+        NotInTransformers: transformers has no such model.
         CheckpointError: transformers has the model, but not this head.
     """
     family, arguments = family_of_model(run.model)

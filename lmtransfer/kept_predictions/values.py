@@ -31,8 +31,8 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     compute = _of_answers(examples, metric)
     if compute is None or (rows is None and not len(examples)) or (rows is not None and not len(rows)):
         return None
-    said, gold = examples.predicted, examples.gold
-    return compute(said, gold) if rows is None else compute(said[rows], gold[rows])
+    predicted, gold = examples.predicted, examples.gold
+    return compute(predicted, gold) if rows is None else compute(predicted[rows], gold[rows])
 
 
 def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
@@ -66,14 +66,14 @@ def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     compute, num = _of_answers(examples, metric), len(examples)
     if compute is None or num < 2:
         return None
-    said, gold = examples.predicted, examples.gold
+    predicted, gold = examples.predicted, examples.gold
     if examples.kind == "classification":  # examples with equal label and answer are interchangeable
-        _, firsts, which = np.unique(np.stack([said, gold]), axis=1, return_index=True, return_inverse=True)
-        values = [compute(np.delete(said, row), np.delete(gold, row)) for row in firsts]
+        _, firsts, which = np.unique(np.stack([predicted, gold]), axis=1, return_index=True, return_inverse=True)
+        values = [compute(np.delete(predicted, row), np.delete(gold, row)) for row in firsts]
         return np.array(values)[which.reshape(-1)]
     if num > _MOST_LEFT_OUT:
         return None
-    return np.array([compute(np.delete(said, row), np.delete(gold, row)) for row in range(num)])
+    return np.array([compute(np.delete(predicted, row), np.delete(gold, row)) for row in range(num)])
 
 
 def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, np.ndarray], float] | None:
@@ -96,9 +96,9 @@ def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, 
 def _computed(
     make: Callable[[], ConfusionMetric | Pearson | Spearman],
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    def compute(said: np.ndarray, gold: np.ndarray) -> float:
+    def compute(predicted: np.ndarray, gold: np.ndarray) -> float:
         metric = make()
-        metric.update(said, gold)
+        metric.update(predicted, gold)
         return metric.compute()
 
     return compute

@@ -197,7 +197,7 @@ def sampled_cross_entropy_sum(
     Jean et al. 2015, section 3. From each logit we subtract log Q, where Q = 1 - (1 - p)^S is the probability that its
     id is among the samples. Repetitions of an id, and ids equal to the target, are excluded from the prediction. The
     optimum is then that of the full softmax for any S, except for the dependence between the ids of one sample (a word
-    of probability 0.6 is learnt as 0.60 at S = 64 and at S = 512). As S grows, every Q approaches 1 and this loss
+    of probability 0.6 is learned as 0.60 at S = 64 and at S = 512). As S grows, every Q approaches 1 and this loss
     approaches the full softmax. If repeated ids were counted, with Q = S p, there would be no optimum for words of a
     probability above one half.
 
@@ -221,7 +221,7 @@ def sampled_cross_entropy_sum(
         return logits.to(dtype) - log_inclusion(ids, vocabulary, num_samples).to(dtype)
 
     true_M = corrected(true_M, targets_M)
-    left_out_MS = (samples_S == targets_M[:, None]) | _drawn_before(samples_S)
+    left_out_MS = (samples_S == targets_M[:, None]) | _already_sampled(samples_S)
     sampled_MS = corrected(sampled_MS, samples_S).masked_fill(left_out_MS, -math.inf)
     normaliser_M = torch.logaddexp(true_M, sampled_MS.logsumexp(-1))
     return ((normaliser_M - true_M) * weights_M).sum()
@@ -233,7 +233,7 @@ def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
     return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()
 
 
-def _drawn_before(ids_S: Tensor) -> Tensor:
+def _already_sampled(ids_S: Tensor) -> Tensor:
     """Whether the same id occurs earlier in ``ids_S``, bool (S,)."""
     sorted_S, order_S = ids_S.sort(stable=True)
     again_S = torch.zeros_like(ids_S, dtype=torch.bool)

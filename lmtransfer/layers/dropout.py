@@ -24,11 +24,11 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     if values.device.type != "cpu" or limit >= 255 or torch.compiler.is_compiling():
         return nn.functional.dropout(values, probability)
     size, shape = values.numel(), values.shape
-    drawn = torch.empty(-(-size // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)[:size].view(shape)
+    sampled = torch.empty(-(-size // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)[:size].view(shape)
     limits = torch.empty((*shape[:-1], 1) if shape else (), dtype=torch.uint8)
     torch.lt(torch.rand(limits.shape), rest, out=limits).add_(int(limit))
     # Write directly in the dtype of the values: converting booleans to numbers takes several times as long.
-    kept = torch.ge(drawn, limits, out=torch.empty_like(values, requires_grad=False))
+    kept = torch.ge(sampled, limits, out=torch.empty_like(values, requires_grad=False))
     return values * kept.mul_(1 / (1 - probability))
 
 

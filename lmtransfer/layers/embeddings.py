@@ -12,7 +12,7 @@ from lmtransfer.layers.dropout import Dropout
 
 
 class InputEmbeddings(nn.Module):
-    """Sum of token, learnt position and segment embeddings (Devlin et al. 2019, section 3), with optional LayerNorm.
+    """Sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), with optional LayerNorm.
 
     Args:
         vocab_size: rows of the token embedding.
@@ -23,7 +23,7 @@ class InputEmbeddings(nn.Module):
         norm_eps: epsilon of the LayerNorm.
         dropout: probability of dropping a feature of the result.
         position_offset: rows at the front of the position embedding that no token uses.
-        type_row: if there are no segments, add one learnt row to every token.
+        type_row: if there are no segments, add one learned row to every token.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class _Recurrence(torch.autograd.Function):
         dtype = recurrent_4HP.dtype
         gates = gates_T4H.clone()
         cells = gates.new_empty(num_tokens, width)
-        squashed = gates.new_empty(num_tokens, width)
+        tanh_output = gates.new_empty(num_tokens, width)
         opened = torch.empty(num_tokens, width, dtype=dtype, device=gates.device)
         outputs = gates.new_empty(num_tokens, len(project_PH))
         hidden, cell = hidden_SP.clone(), cell_SH.clone()
@@ -54,21 +54,21 @@ class _Recurrence(torch.autograd.Function):
             cells[now].addcmul_(z[:, :width], new)
             if cell_clip is not None:
                 cells[now].clamp_(-cell_clip, cell_clip)
-            torch.tanh(cells[now], out=squashed[now])
-            opened[now] = out * squashed[now]
+            torch.tanh(cells[now], out=tanh_output[now])
+            opened[now] = out * tanh_output[now]
             outputs[now] = opened[now] @ project
             if proj_clip is not None:
                 outputs[now].clamp_(-proj_clip, proj_clip)
             hidden[:size], cell[:size] = outputs[now], cells[now]
             start += size
-        ctx.save_for_backward(gates, cells, squashed, opened, outputs, hidden_SP, cell_SH, recurrent_4HP, project_PH)
+        ctx.save_for_backward(gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent_4HP, project_PH)
         ctx.batch_sizes, ctx.cell_clip, ctx.proj_clip = tuple(batch_sizes), cell_clip, proj_clip
         ctx.mark_non_differentiable(hidden, cell)
         return outputs, hidden, cell
 
     @staticmethod
     def backward(ctx: Any, grad_outputs: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        gates, cells, squashed, opened, outputs, hidden_SP, cell_SH, recurrent, project = ctx.saved_tensors
+        gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent, project = ctx.saved_tensors
         dtype, width = recurrent.dtype, cells.shape[1]
         grad_gates = torch.empty_like(gates)
         grad_projected = grad_outputs.clone()
@@ -86,7 +86,7 @@ class _Recurrence(torch.autograd.Function):
             d_opened = (projected.to(dtype) @ project).to(gates.dtype)
             i, f, g, o = gates[now].split(width, dim=1)
             d_i, d_f, d_g, d_o = grad_gates[now].split(width, dim=1)
-            tanh = squashed[now]
+            tanh = tanh_output[now]
             d_cell = grad_cell[:size]
             d_cell.addcmul_(d_opened * o, 1 - tanh * tanh)
             if ctx.cell_clip is not None:

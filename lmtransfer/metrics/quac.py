@@ -62,7 +62,7 @@ def quac_questions(
     counted = agreed_questions(references, min_f1=min_f1)
     human = {question: human_f1(references[question]) for question in references}
     f1 = {question: quac_f1(answers[question], texts) for question, texts in references.items()}
-    unanswerable = [question for question in counted if settled_references(references[question]) == [NO_ANSWER]]
+    unanswerable = [question for question in counted if agreed_references(references[question]) == [NO_ANSWER]]
     return {
         "f1": {question: f1[question] for question in counted},
         "unfiltered_f1": f1,
@@ -94,27 +94,27 @@ def quac_f1(answer: str, references: Sequence[str]) -> float:
         answer: predicted text; ``CANNOTANSWER`` or empty for no answer.
         references: each person's text, as for :func:`quac_scores`.
     """
-    settled = settled_references(references)
+    agreed_answers = agreed_references(references)
     given = answer or NO_ANSWER
-    if settled == [NO_ANSWER]:
+    if agreed_answers == [NO_ANSWER]:
         return float(given == NO_ANSWER)
-    return leave_one_out_max([token_f1(given, text, empty_agree=False) for text in settled])
+    return leave_one_out_max([token_f1(given, text, empty_agree=False) for text in agreed_answers])
 
 
 def human_f1(references: Sequence[str]) -> float:
     """Mean over people of the best F1 against the other people; 1 for a single reference, or for no answer."""
-    settled = settled_references(references)
-    if len(settled) == 1:
+    agreed_answers = agreed_references(references)
+    if len(agreed_answers) == 1:
         return 1.0
     return plain_mean(
         [
-            max(token_f1(text, other, empty_agree=False) for place, other in enumerate(settled) if place != own)
-            for own, text in enumerate(settled)
+            max(token_f1(text, other, empty_agree=False) for place, other in enumerate(agreed_answers) if place != own)
+            for own, text in enumerate(agreed_answers)
         ]
     )
 
 
-def settled_references(references: Sequence[str]) -> list[str]:
+def agreed_references(references: Sequence[str]) -> list[str]:
     """Return the references that count: ``[CANNOTANSWER]`` if at least half of them are that, else all others."""
     spans = [text for text in references if text not in ("", NO_ANSWER)]
     return spans if 2 * len(spans) > len(references) else [NO_ANSWER]

@@ -231,12 +231,12 @@ class Encoder(nn.Module):
             f"model=transformer_xl_laptop"
         )
 
-    def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
+    def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
         """The input table of a token and its rows in that table, in order; None: the encoder has no table.
 
         Args:
             token: id of the token.
-            spelling: ids of its characters, if the tokenizer gives characters.
+            character_ids: ids of its characters, if the tokenizer gives characters.
         """
         return None if self.token_embedding is None else (self.token_embedding, [token])
 

@@ -78,10 +78,10 @@ class ElmoEncoder(BilmEncoder):
         )
         self.lstms = BidirectionalLstm(settings)
 
-    def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
+    def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
         """See ``Encoder``; returns the table of characters and the rows of the characters of the token."""
-        assert spelling is not None
-        return self.characters.embedding, spelling.tolist()
+        assert character_ids is not None
+        return self.characters.embedding, character_ids.tolist()
 
     def words(self, batch: PackedBatch) -> Tensor:
         """See ``BilmEncoder``.

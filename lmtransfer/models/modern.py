@@ -142,7 +142,7 @@ class ModernStack(nn.Module):
         turned = everywhere if top.window is None else nearby
         if output_positions is None:
             last = top(hidden_TD, layout, turned)
-        elif layout.sees_all:
+        elif layout.attends_to_all:
             if top.window is None:
                 layout = Layout.of(batch.lengths, output_positions.counts, device=device)
             last = top(hidden_TD, layout, turned, output_positions.positions_N)

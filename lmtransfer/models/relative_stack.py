@@ -79,7 +79,7 @@ class RelativeStack(nn.Module):
         memory: list[Tensor] = []
         for depth, layer in enumerate(self.layers):
             hidden_TD, at = outputs[-1], everywhere
-            keys_XD = self._behind(keys, recurrent_state, depth, hidden_TD, memory)
+            keys_XD = self._with_memory(keys, recurrent_state, depth, hidden_TD, memory)
             if output_positions is not None and not self.causal and layer is self.layers[-1]:
                 at = self._layout_of_reads(keys, batch, output_positions, segments_T)
                 hidden_TD = hidden_TD.index_select(0, output_positions.positions_N)
@@ -119,7 +119,7 @@ class RelativeStack(nn.Module):
         outputs, memory = [embedded_TD], list[Tensor]()
         query_ND = query_D.to(embedded_TD.dtype).expand(len(output_positions.positions_N), -1)
         for depth, layer in enumerate(self.layers):
-            keys_XD = self._behind(keys, recurrent_state, depth, outputs[-1], memory)
+            keys_XD = self._with_memory(keys, recurrent_state, depth, outputs[-1], memory)
             streams = [(query_ND, queries), (outputs[-1], content)][: 1 if layer is self.layers[-1] else 2]
             query_ND, *after = layer(streams, keys_XD, distances_PD, self.biases)
             outputs += after
@@ -138,7 +138,7 @@ class RelativeStack(nn.Module):
             )
         return Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
 
-    def _behind(
+    def _with_memory(
         self,
         keys: Keys,
         recurrent_state: tuple[Tensor, ...] | None,
@@ -147,7 +147,7 @@ class RelativeStack(nn.Module):
         memory: list[Tensor],
     ) -> Tensor:
         """The keys of layer ``depth``; appends their last rows to ``memory``, the memory of the next batch."""
-        keys_XD = keys.behind(None if recurrent_state is None else recurrent_state[depth], hidden_TD)
+        keys_XD = keys.with_memory(None if recurrent_state is None else recurrent_state[depth], hidden_TD)
         if self.memory_length:
             memory.append(keys.latest(keys_XD, self.memory_length))
         return keys_XD
@@ -173,7 +173,7 @@ class RelativeStack(nn.Module):
             positions_N=batch.positions_T.index_select(0, output_positions.positions_N),
             segments_T=segments_T,
             order_T=order_T,
-            sees_itself=False,
+            attends_to_itself=False,
         )
 
     def _distances(self, at: RelativeLayout, like: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class RobertaEncoder(TransformerEncoder):
         attention_dropout: dropout probability of attention weights; 0.1 in the paper.
         positions_from_two: the position table has two rows at its front that no token uses, as in fairseq, where the
             first position is the padding id plus one.
-        type_row: add one learnt row to every token, as in Hugging Face transformers, where RoBERTa has BERT's segment
+        type_row: add one learned row to every token, as in Hugging Face transformers, where RoBERTa has BERT's segment
             embedding with one row.
         pooler: add BERT's tanh layer over [CLS], which some published checkpoints contain; the published classifier of
             the family does not use it.

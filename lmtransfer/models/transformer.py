@@ -51,7 +51,7 @@ class TransformerStack(nn.Module):
             outputs.append(hidden_TD)
         if output_positions is None:
             last = top(hidden_TD, layout)
-        elif layout.sees_all:
+        elif layout.attends_to_all:
             last = top(
                 hidden_TD,
                 Layout.of(batch.lengths, output_positions.counts, device=device),

@@ -108,7 +108,7 @@ class XlnetEncoder(RelativeEncoder):
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """See ``Encoder``; all queries start from one learnt vector instead of their tokens, and see the memory."""
+        """See ``Encoder``; all queries start from one learned vector instead of their tokens, and see the memory."""
         self.check_length(batch)
         return self.stack.two_stream(
             self.embed(batch),

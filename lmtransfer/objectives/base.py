@@ -57,7 +57,12 @@ class TokenHead(Protocol):
 
 
 #: Former names of attributes that a subclass of a user may still set.
-_FORMER = {"reads": "output_positions", "goes_on": "continues"}
+_FORMER = {
+    "reads": "output_positions",
+    "goes_on": "continues",
+    "beside": "receive_all",
+    "settle": "fold_weights",
+}
 
 
 class Objective(nn.Module):
@@ -132,7 +137,7 @@ class Objective(nn.Module):
         super().__init__()
         self.weight = weight
 
-    def beside(self, objectives: Sequence[Objective]) -> None:
+    def receive_all(self, objectives: Sequence[Objective]) -> None:
         """Receive all objectives of the run, including itself, before ``bind``."""
 
     def bind(self, encoder: Encoder) -> None:
@@ -200,7 +205,7 @@ class Objective(nn.Module):
         """Objectives that are part of it, each with its own encoder, by the name of their heads."""
         return {}
 
-    def settle(self) -> None:
+    def fold_weights(self) -> None:
         """Turn specially parametrised weights of the encoder into ordinary weights, when its training is over."""
 
     def output_weights(self) -> int:

@@ -82,13 +82,13 @@ class PretrainingBatch:
         }
         inputs = replace(self.inputs, **changed)
         same = self.original.tokens_T is self.inputs.tokens_T
-        spelt = self.original.chars_TC
+        characters = self.original.chars_TC
         return replace(
             self,
             inputs=inputs,
             original=inputs
             if same
-            else inputs.with_tokens(change(self.original.tokens_T), None if spelt is None else change(spelt)),
+            else inputs.with_tokens(change(self.original.tokens_T), None if characters is None else change(characters)),
             positions_M=change(self.positions_M),
             targets_M=change(self.targets_M),
             weights_M=change(self.weights_M),

@@ -95,8 +95,8 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     others = [o.name for o in objectives if not o.continues]
     if rows.contiguous and others:
         raise ConfigError(
-            f"objective.rows.contiguous=true (objective/rows=lanes): contiguous rows are for language models "
-            f"(objective=lm_lanes, bilm or plm), but objective.losses has {', '.join(others)}: use "
+            f"objective.rows.contiguous=true (objective/rows=contiguous): contiguous rows are for language models "
+            f"(objective=lm_contiguous, bilm or plm), but objective.losses has {', '.join(others)}: use "
             "objective/rows=stream"
         )
 
@@ -106,7 +106,7 @@ def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption
     names = ", ".join(o.name for o in objectives)
     predicts = any(o.output_positions == "masked" or o.masked_loss or o.needs for o in objectives)
     for objective in objectives:
-        if not set(objective.needs) <= set(corruption.gives):
+        if not set(objective.needs) <= set(corruption.provides):
             yield (
                 f"objective.losses.{objective.name} needs {' and '.join(objective.needs)} of each token, but the "
                 f"corruption does not provide them: use objective/corruption={objective.needs_from}"

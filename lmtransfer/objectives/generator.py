@@ -163,7 +163,7 @@ class GeneratorObjective(Objective):
         """See ``Objective``; the head of the generator."""
         return {"generator": self.generator_head}
 
-    def settle(self) -> None:
+    def fold_weights(self) -> None:
         """See ``Objective``; a token embedding that is a sum becomes an ordinary one."""
         merge(self.encoder)
 
@@ -197,18 +197,20 @@ class GeneratorObjective(Objective):
         packed = batch.original.with_tokens(tokens_T)
         return Replacements(packed, tokens_T != original_T, batch.num_targets, losses)
 
-    def detection(self, told_T: Tensor, replacements: Replacements) -> dict[str, Loss]:
+    def detection(self, predicted_T: Tensor, replacements: Replacements) -> dict[str, Loss]:
         """The metrics of detecting replaced tokens.
 
         Args:
-            told_T: which tokens are classified as replaced, bool, (T,).
+            predicted_T: which tokens are classified as replaced, bool, (T,).
             replacements: the batch with the replaced tokens.
         """
         real = replacements.packed.num_tokens
-        told_T, replaced_T = told_T[:real], replacements.replaced_T[:real]  # filler comes last
-        found, told, replaced = (each.sum().float() for each in (told_T & replaced_T, told_T, replaced_T))
+        predicted_T, replaced_T = predicted_T[:real], replacements.replaced_T[:real]  # filler comes last
+        found, predicted, replaced = (
+            each.sum().float() for each in (predicted_T & replaced_T, predicted_T, replaced_T)
+        )
         return {
-            f"{self.name}_precision": Loss(found, told, 0.0),
+            f"{self.name}_precision": Loss(found, predicted, 0.0),
             f"{self.name}_recall": Loss(found, replaced, 0.0),
             f"{self.name}_replaced": Loss(replaced, replacements.num_hidden, 0.0),
             f"{self.name}_base_rate": Loss(replaced, real, 0.0),

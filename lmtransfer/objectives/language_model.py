@@ -112,7 +112,7 @@ class LanguageModel(OneWayLanguageModel):
     directions = ("causal",)
     neighbour = "next_token"
 
-    def beside(self, objectives: Sequence[Objective]) -> None:
+    def receive_all(self, objectives: Sequence[Objective]) -> None:
         """See ``Objective``; it shares the head of another objective that predicts the next token."""
         self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
         self.ties_embedding = self.ties_embedding or bool(self._shared)  # a separate output matrix would not be trained

@@ -70,7 +70,7 @@ class PretrainingLearner(Learner):
         own = encoder.attentions[0] if encoder.attentions else encoder.attention
         encoder.attend(shared_attention(encoder, objectives) or own)
         for objective in objectives:
-            objective.beside(objectives)
+            objective.receive_all(objectives)
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):
             encoder.pooler.requires_grad_(False)

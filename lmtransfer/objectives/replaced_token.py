@@ -93,11 +93,11 @@ class ReplacedTokenDetection(GeneratorObjective):
         cross_entropies_T = nn.functional.binary_cross_entropy_with_logits(
             logits_T, replaced_T.to(logits_T.dtype), reduction="none"
         )
-        told_T = logits_T.detach() > 0
-        hits = (told_T == replaced_T)[:real].sum().float()
+        predicted_T = logits_T.detach() > 0
+        hits = (predicted_T == replaced_T)[:real].sum().float()
         return {
             **replacements.losses,
             **self.loss_and_accuracy(cross_entropies_T[:real].sum(), hits, real),
-            **self.detection(told_T, replacements),
-            "rtd_found": Loss((told_T & replaced_T)[:real].sum().float(), batch.num_targets, 0.0),
+            **self.detection(predicted_T, replacements),
+            "rtd_found": Loss((predicted_T & replaced_T)[:real].sum().float(), batch.num_targets, 0.0),
         }

@@ -21,7 +21,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.objectives.rows.mixed import MixedPlan
-from lmtransfer.randomness import generator
+from lmtransfer.randomness import generators
 
 #: With static shapes, the numbers of predictions and of output positions are rounded up to a multiple of this.
 _STATIC_MULTIPLE = 128
@@ -71,21 +71,19 @@ class PretrainingSource(Source):
 
     def plan(self, epoch: int) -> RowPlan:
         """The rows of ``epoch``."""
-        drawn = self._drawn_epoch(epoch)
+        sampled = self._sampling_epoch(epoch)
         if isinstance(self.store, MixedStore):
-            return MixedPlan(self.rows, self.store, seed=self.seed, epoch=drawn)
-        return self.rows.plan(self.store, seed=self.seed, epoch=drawn)
+            return MixedPlan(self.rows, self.store, seed=self.seed, epoch=sampled)
+        return self.rows.plan(self.store, seed=self.seed, epoch=sampled)
 
     def build(
         self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
     ) -> PretrainingBatch:
         """The batch of rows ``row_ids`` of ``epoch`` with plan ``plan``; see ``PretrainingBatch`` for ``follows``."""
-        drawn_epoch, corrupt = self._drawn_epoch(epoch), self.corruption.corrupt
+        sampling_epoch, corrupt = self._sampling_epoch(epoch), self.corruption.corrupt
         rows = [plan.row(int(i)) for i in row_ids]
-        corrupted = [
-            corrupt(row, generator(self.seed, "corrupt", drawn_epoch, int(i)))
-            for row, i in zip(rows, row_ids, strict=True)
-        ]
+        rngs = generators(self.seed, "corrupt", sampling_epoch, indices=np.asarray(row_ids))
+        corrupted = [corrupt(row, rng) for row, rng in zip(rows, rngs, strict=True)]
         num_causal = None
         if self.corruption.causal_share:  # causal rows first
             order = sorted(range(len(rows)), key=lambda place: not corrupted[place].causal)
@@ -98,13 +96,13 @@ class PretrainingSource(Source):
             capacity=self._capacity(sum(len(row.tokens) for row in rows)),
             max_length=self.rows.max_length,
         )
-        original = replace(original, chars_TC=self._spelt(original.tokens_T), num_causal=num_causal)
+        original = replace(original, chars_TC=self._characters_of(original.tokens_T), num_causal=num_causal)
         cu_seqlens = original.cu_seqlens.numpy()
         inputs = original
         if any(part.tokens is not row.tokens for part, row in zip(corrupted, rows, strict=True)):
             tokens_T = original.tokens_T.clone()
             tokens_T[: cu_seqlens[len(rows)]] = torch.from_numpy(np.concatenate([part.tokens for part in corrupted]))
-            inputs = original.with_tokens(tokens_T, self._spelt(tokens_T))
+            inputs = original.with_tokens(tokens_T, self._characters_of(tokens_T))
         positions, targets, weights, num_targets = self._targets(corrupted, cu_seqlens)
         output_positions, read_index = self._reads(positions, cu_seqlens, len(rows))
         return PretrainingBatch(
@@ -137,11 +135,11 @@ class PretrainingSource(Source):
         expected = self.corruption.expected_targets(self.capacity) + more
         return _up(max(size, expected + expected // 16, 1), _STATIC_MULTIPLE)
 
-    def _spelt(self, tokens_T: Tensor) -> Tensor | None:
+    def _characters_of(self, tokens_T: Tensor) -> Tensor | None:
         """The characters of the tokens, (T, 50); words outside the vocabulary have the characters of [UNK]."""
         return None if self.characters is None else self.characters.index_select(0, tokens_T)
 
-    def _drawn_epoch(self, epoch: int) -> int:
+    def _sampling_epoch(self, epoch: int) -> int:
         return 0 if self.corruption.static_masking else epoch
 
     def _targets(
@@ -165,11 +163,11 @@ class PretrainingSource(Source):
     ) -> np.ndarray:
         """Random numbers for the targets, functions of (seed, epoch, row) like masks, padded with 0 up to ``size``."""
         uniform, end = np.zeros(size, dtype=np.float32), 0
-        for i, part in zip(row_ids, corrupted, strict=True):
-            if count := len(part.positions):
-                drawn = generator(self.seed, "sample", epoch, int(i)).random(count, dtype=np.float32)
-                uniform[end : end + count] = drawn
-                end += count
+        rngs = generators(self.seed, "sample", epoch, indices=np.asarray(row_ids))
+        for rng, part in zip(rngs, corrupted, strict=True):
+            count = len(part.positions)
+            rng.random(out=uniform[end : end + count], dtype=np.float32)
+            end += count
         return uniform
 
     def _reads(

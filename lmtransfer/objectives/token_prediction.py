@@ -15,7 +15,7 @@ class TokenPrediction(Objective):
     """The output matrix is the token embedding, or a separate matrix of the same width with random initial values.
 
     In a run with phases, a tied output matrix begins as the token embedding at the start of the phase. What a separate
-    output matrix learnt in an earlier phase is dropped.
+    output matrix learned in an earlier phase is dropped.
 
     Args:
         weight: weight of the loss in the total.

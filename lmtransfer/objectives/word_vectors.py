@@ -166,8 +166,8 @@ class ContinuousBagOfWords(NegativeSampling):
         noise_NK = torch.einsum("nd,nkd->nk", means_ND, self.output(contexts.noise_NK))
         is_other_NK = contexts.noise_NK != contexts.words_N[:, None]
         total = softplus(-scores_N).sum() + (softplus(noise_NK) * is_other_NK).sum()
-        rivals_NK = noise_NK.detach().masked_fill(~is_other_NK, -torch.inf)
-        return total, (scores_N.detach()[:, None] > rivals_NK).all(1).float().sum()
+        negatives_NK = noise_NK.detach().masked_fill(~is_other_NK, -torch.inf)
+        return total, (scores_N.detach()[:, None] > negatives_NK).all(1).float().sum()
 
 
 def _context_means(vectors_ND: Tensor, contexts: Contexts) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.asking import Given
+from lmtransfer.tasks.input_files import Given
 
 OnError = Literal["stop", "skip"]
 

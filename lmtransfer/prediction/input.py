@@ -15,7 +15,7 @@ from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.answers_in_order import AnswersInOrder
 from lmtransfer.system.machine import naming
-from lmtransfer.tasks.asking import Asked, Reader
+from lmtransfer.tasks.input_files import InputFile, Reader
 
 STANDARD_INPUT = "-"
 _OF_SUFFIX = {
@@ -30,7 +30,7 @@ _OF_SUFFIX = {
 _PIECE_BYTES = 1 << 16
 
 
-class Arriving(Protocol):
+class IncomingLines(Protocol):
     """A stream that returns available bytes: it waits for the first byte only, not for the requested number."""
 
     def read1(self, size: int, /) -> bytes: ...  # noqa: D102
@@ -107,7 +107,7 @@ def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
     return found
 
 
-def asked(
+def input_file(
     source: InputSource,
     file_format: str,
     columns: Mapping[str, str],
@@ -115,7 +115,7 @@ def asked(
     notes: Notes,
     *,
     encoding_errors: EncodingErrors = "strict",
-) -> Asked:
+) -> InputFile:
     """Open an input for reading.
 
     Args:
@@ -129,10 +129,10 @@ def asked(
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
         print("type one input per line; end with Ctrl-D", file=sys.stderr)
     if source.path is None or source.arrives:
-        path, lines = None, _arriving(source.path, source.name, encoding_errors, notes, answers.flush)
+        path, lines = None, _incoming(source.path, source.name, encoding_errors, notes, answers.flush)
     else:
         path, lines = source.path, read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
-    return Asked(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
+    return InputFile(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
 
 
 def one_example(text: str, reader: Reader) -> Any:
@@ -147,19 +147,19 @@ def one_example(text: str, reader: Reader) -> Any:
         raise ConfigError(f"text={text[:60]}: {problem}") from None
 
 
-def _arriving(
+def _incoming(
     path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
 ) -> Iterator[tuple[int, str]]:
-    opened: AbstractContextManager[Arriving]
+    opened: AbstractContextManager[IncomingLines]
     if path is None and sys.stdin is None:
         raise DataError("input=-: standard input is closed; give a file, or send input to it")
-    opened = nullcontext(cast(Arriving, sys.stdin.buffer)) if path is None else path.open("rb")
+    opened = nullcontext(cast(IncomingLines, sys.stdin.buffer)) if path is None else path.open("rb")
     with opened as stream:
-        yield from arriving_lines(stream, name, encoding_errors, notes, before_waiting)
+        yield from incoming_lines(stream, name, encoding_errors, notes, before_waiting)
 
 
-def arriving_lines(
-    stream: Arriving,
+def incoming_lines(
+    stream: IncomingLines,
     name: str,
     encoding_errors: EncodingErrors,
     notes: Notes,
@@ -170,17 +170,17 @@ def arriving_lines(
     Args:
         stream: gives bytes as they arrive.
         name: name for messages.
-        encoding_errors: see ``asked``.
+        encoding_errors: see ``input_file``.
         notes: counts irregularities.
         before_waiting: called before each request for more bytes.
 
     Raises:
         DataError: bytes that are not UTF-8, with ``name:line``.
     """
-    return decoded(_as_they_end(stream, name, before_waiting), name, encoding_errors, notes)
+    return decoded(_as_completed(stream, name, before_waiting), name, encoding_errors, notes)
 
 
-def _as_they_end(stream: Arriving, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
+def _as_completed(stream: IncomingLines, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
     held: list[bytes] = []
     while True:
         before_waiting()

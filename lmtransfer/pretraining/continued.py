@@ -128,7 +128,7 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
             for key, tensor in objective.state_dict(prefix=f"{name}.", keep_vars=True).items()
             if id(tensor) not in own_encoder
         }
-        given = _borrowed(objective, heads) | dict(heads)
+        given = _shared_head(objective, heads) | dict(heads)
         fitting = [key for key, tensor in own.items() if key in given and given[key].shape == tensor.shape]
         together = {f"{name}.{key}" for key in objective.inseparable}
         if not together <= set(fitting):
@@ -140,7 +140,7 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
     return TakenHeads(**{kind: tuple(names) for kind, names in found.items()})
 
 
-def _borrowed(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _shared_head(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights of other objectives' heads, renamed to the modules of this objective that start from them."""
     return {
         f"{objective.name}.{module}.{key.removeprefix(f'{other}.')}": tensor

@@ -25,7 +25,7 @@ Measure = Callable[[TokenStore, int | None], dict[str, float]]
 #: Most tokens of a forward pass in validation.
 _EVALUATION_MICRO_BATCH = 8192
 #: Number of contiguous streams that text is cut into for validation, independent of the batch size.
-_EVALUATION_LANES = 16
+_EVALUATION_STREAMS = 16
 
 
 class PretrainingData:
@@ -67,16 +67,16 @@ class PretrainingData:
         In a mixture, parts whose held-out text gives no rows are dropped from validation.
         """
         if not isinstance(self.held_out, MixedStore):
-            return self._gives_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
+            return self._has_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
         kept = {
             name: store
             for name, store in self.held_out.parts.items()
-            if self._gives_rows(store, partial(_note_of_part, note, name))
+            if self._has_rows(store, partial(_note_of_part, note, name))
         }
         self.held_out = MixedStore(kept, self.held_out.alpha)
         return bool(kept)
 
-    def _gives_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:
+    def _has_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:
         try:
             return store.num_tokens > 0 and len(self._validation(store).plan(0).lengths) > 0
         except DataError as error:
@@ -94,7 +94,7 @@ class PretrainingData:
                 max_tokens=most_tokens,
                 rank=distributed.rank(),
                 world_size=distributed.world_size(),
-                num_lanes=_EVALUATION_LANES if self.parts.rows.contiguous else None,
+                num_streams=_EVALUATION_STREAMS if self.parts.rows.contiguous else None,
             )
             return evaluate_losses(learner, batches, device=self.hardware.device, precision=self.hardware.precision)
 

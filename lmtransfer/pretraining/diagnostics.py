@@ -41,8 +41,10 @@ def watchers_of(
     if masked != "mlm" or not from_scratch:
         return [*callbacks, TokenForecast(seconds=seconds)]
     num_weights = block_weights(learner.encoder)
-    told = TokenForecast(seconds=seconds, meaning=lambda tokens, rate: meaning(tokens, rate, num_weights=num_weights))
-    return [*callbacks, told]
+    forecast = TokenForecast(
+        seconds=seconds, meaning=lambda tokens, rate: meaning(tokens, rate, num_weights=num_weights)
+    )
+    return [*callbacks, forecast]
 
 
 @dataclass(frozen=True, slots=True)

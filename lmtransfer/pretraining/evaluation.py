@@ -16,8 +16,8 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.memory_lengths import Measuring, checked_lengths, losses_by_memory
-from lmtransfer.pretraining.parts import learnt
+from lmtransfer.pretraining.memory_lengths import Measurement, checked_lengths, losses_by_memory
+from lmtransfer.pretraining.parts import learned
 from lmtransfer.pretraining.text import absolute_corpus, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
@@ -48,20 +48,20 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     lengths = checked_lengths(cfg)
     hardware = eager_hardware(cfg)
     with distributed.process_group():
-        measuring = _measuring(cfg, saved, hardware)
-        began = time.monotonic()
+        measurement = _measurement(cfg, saved, hardware)
+        start_time = time.monotonic()
         if lengths is None:
             data = PretrainingData(
-                measuring.text,
-                measuring.parts,
+                measurement.text,
+                measurement.parts,
                 train=TrainSettings.from_config(OmegaConf.create({"train": saved.config.get("train") or _TRAIN}).train),
                 hardware=hardware,
                 seed=0,
             )
-            metrics = data.validate(measuring.learner, most_tokens=measuring.most_tokens)
+            metrics = data.validate(measurement.learner, most_tokens=measurement.most_tokens)
             more: dict[str, Any] = {}
         else:
-            losses = losses_by_memory(measuring, lengths, cfg)
+            losses = losses_by_memory(measurement, lengths, cfg)
             metrics = {"loss": losses[-1]} | {f"loss/memory {n}": loss for n, loss in zip(lengths, losses, strict=True)}
             more = {"curve": {"key": "memory_length", "values": lengths, "losses": losses}}
         with open_dict(cfg):
@@ -72,7 +72,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
         if plain.get("corpus") is not None:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
-        text = measuring.text
+        text = measurement.text
         prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
         directory.write_versions(versions(data=prints))
         directory.write_result(
@@ -81,9 +81,9 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
                 split="validation",
                 metrics=metrics,
                 main_metric="loss",
-                seconds=time.monotonic() - began,
-                tokens=_num_counted(measuring),
-                num_parameters=num_parameters(measuring.learner),
+                seconds=time.monotonic() - start_time,
+                tokens=_num_counted(measurement),
+                num_parameters=num_parameters(measurement.learner),
                 more={"higher_is_better": False, **more},
             )
         )
@@ -99,7 +99,7 @@ def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -
     return "-".join([*parts, *(["memory"] if lengths is not None else [])])
 
 
-def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measuring:
+def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
     """The run's model with the run's corpus, or with ``cfg.corpus`` if given, tokenised by the run's tokenizer.
 
     Raises:
@@ -123,12 +123,12 @@ def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurin
         same_text(saved.config["corpus"], versions_then, saved.directory.config_path, data_root=config.data_root)
     text = read_text(config)
     config.init = None
-    parts, learner = learnt(saved, config)
-    return Measuring(learner.to(hardware.device), parts, text, hardware, cfg.eval_tokens)
+    parts, learner = learned(saved, config)
+    return Measurement(learner.to(hardware.device), parts, text, hardware, cfg.eval_tokens)
 
 
-def _num_counted(measuring: Measuring) -> int:
-    most, there = measuring.most_tokens, measuring.text.prepared.validation.num_tokens
+def _num_counted(measurement: Measurement) -> int:
+    most, there = measurement.most_tokens, measurement.text.prepared.validation.num_tokens
     return there if most is None else min(most, there)
 
 

@@ -29,7 +29,7 @@ _LANES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Measuring:
+class Measurement:
     """A trained model, and the text that it is measured on.
 
     Attributes:
@@ -75,7 +75,7 @@ def _is_count(value: Any, *, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def losses_by_memory(measuring: Measuring, lengths: list[int], cfg: DictConfig) -> list[float]:
+def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConfig) -> list[float]:
     """The loss with each memory length.
 
     All losses are measured on the same tokens. The text is cut into a few contiguous streams of windows of
@@ -85,25 +85,25 @@ def losses_by_memory(measuring: Measuring, lengths: list[int], cfg: DictConfig) 
         ConfigError: the model has no memory, or ``segment_length`` is longer than the model allows.
         DataError: too little held-out text.
     """
-    encoder = measuring.learner.encoder
+    encoder = measurement.learner.encoder
 
     def remember(length: int) -> None:
         encoder.set_memory(length, clamp_length=cfg.clamp_length, same_length=bool(cfg.same_length))
 
     remember(lengths[0])
-    segment_length = cfg.segment_length or measuring.parts.rows.max_length
+    segment_length = cfg.segment_length or measurement.parts.rows.max_length
     if segment_length > encoder.max_length:
         raise ConfigError(f"segment_length={segment_length} is longer than model.max_length={encoder.max_length}")
-    held_out = measuring.text.prepared.validation
+    held_out = measurement.text.prepared.validation
     if not isinstance(held_out, TokenStore) or not held_out.num_tokens:
         raise DataError(
             "memory_lengths: the run's corpus is a mixture or has no held-out part; use a run with one corpus and a "
             "held-out part"
         )
-    source = _lanes_source(measuring, held_out, measuring.text.tokenizer, segment_length)
+    source = _contiguous_source(measurement, held_out, measurement.text.tokenizer, segment_length)
     num_windows = int((source.plan(0).lengths == segment_length).sum())
     warm_up = -(-lengths[-1] // segment_length)
-    num_lanes = max(min(_LANES, num_windows // (4 * max(warm_up, 1))), 1)
+    num_streams = max(min(_LANES, num_windows // (4 * max(warm_up, 1))), 1)
     if num_windows <= warm_up:
         raise DataError(
             f"memory_lengths: the held-out text has {num_windows} windows of {segment_length} tokens, but a memory of "
@@ -115,13 +115,13 @@ def losses_by_memory(measuring: Measuring, lengths: list[int], cfg: DictConfig) 
         remember(length)
         batches = evaluation_batches(
             source,
-            micro_batch_tokens=num_lanes * segment_length,
-            max_tokens=_with_warm_up(measuring.most_tokens, warm_up * num_lanes * segment_length),
+            micro_batch_tokens=num_streams * segment_length,
+            max_tokens=_with_warm_up(measurement.most_tokens, warm_up * num_streams * segment_length),
             rank=distributed.rank(),
             world_size=distributed.world_size(),
-            num_lanes=num_lanes,
+            num_streams=num_streams,
         )
-        losses.append(_mean_loss(measuring, batches, warm_up=warm_up))
+        losses.append(_mean_loss(measurement, batches, warm_up=warm_up))
     return losses
 
 
@@ -129,22 +129,22 @@ def _with_warm_up(most_tokens: int | None, more: int) -> int | None:
     return None if most_tokens is None else most_tokens + more
 
 
-def _lanes_source(
-    measuring: Measuring, held_out: TokenStore, tokenizer: Tokenizer, segment_length: int
+def _contiguous_source(
+    measurement: Measurement, held_out: TokenStore, tokenizer: Tokenizer, segment_length: int
 ) -> PretrainingSource:
     rows = LanguageStream(max_length=segment_length, frame="none", contiguous=True, tokenizer=tokenizer)
     return PretrainingSource(
         store=held_out,
         rows=rows,
-        corruption=measuring.parts.corruption,
+        corruption=measurement.parts.corruption,
         seed=0,
-        output_positions={objective.output_positions for objective in measuring.parts.objectives},
+        output_positions={objective.output_positions for objective in measurement.parts.objectives},
     )
 
 
-def _mean_loss(measuring: Measuring, batches: Iterable[Any], *, warm_up: int) -> float:
-    learner = _AfterWarmUp(measuring.learner, windows=warm_up)
-    hardware = measuring.hardware
+def _mean_loss(measurement: Measurement, batches: Iterable[Any], *, warm_up: int) -> float:
+    learner = _AfterWarmUp(measurement.learner, windows=warm_up)
+    hardware = measurement.hardware
     loss = evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)["loss"]
     assert math.isfinite(loss), "a finished run has finite weights"
     return loss

@@ -56,11 +56,11 @@ def counting(num_tokens: int, seconds: float, *, budget: float | None) -> str:
         seconds: seconds that counting took.
         budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
     """
-    said = f"token embeddings start from counts of {num_tokens / 1e6:.1f}M tokens; counting took {seconds:.1f} s"
+    message = f"token embeddings start from counts of {num_tokens / 1e6:.1f}M tokens; counting took {seconds:.1f} s"
     if budget is None or seconds < budget / 2:
-        return said
+        return message
     return (
-        f"{said}\nwarning: this is {100 * seconds / budget:.0f} % of train.seconds={budget:g}: raise train.seconds, "
+        f"{message}\nwarning: this is {100 * seconds / budget:.0f} % of train.seconds={budget:g}: raise train.seconds, "
         "lower embeddings.max_tokens, or start at random with embeddings=null"
     )
 
@@ -89,8 +89,8 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         )
     if averaged := result.more.get("weights"):
         table.add_row("weights", averaged)
-    if begun := result.more.get("phases"):
-        table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in begun))
+    if started := result.more.get("phases"):
+        table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in started))
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"

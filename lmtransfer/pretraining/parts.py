@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import settle_parts
-from lmtransfer.config.phases import Phase, phases_of, settle_phases
+from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.phases import Phase, complete_phases, phases_of
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
@@ -70,8 +70,8 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     Raises:
         ConfigError: all problems at once.
     """
-    settle_parts(cfg)
-    settle_phases(cfg)
+    expand_parts(cfg)
+    complete_phases(cfg)
     phases = phases_of(cfg)
     nodes: dict[str, Set[str]] = {
         "corpus": {"data_root", "cache_dir"},
@@ -186,7 +186,7 @@ def losses_of(cfg: DictConfig, phase: Phase) -> object:
 
 
 def _check_mask(parts: Parts, tokenizer: Tokenizer) -> None:
-    if parts.corruption.uses_mask and "mask" in tokenizer.lacks:
+    if parts.corruption.uses_mask and "mask" in tokenizer.missing_roles:
         raise ConfigError(
             "objective.corruption replaces tokens by [MASK], but the tokenizer has no such token: use an objective "
             "that masks no tokens (objective=lm)"
@@ -215,7 +215,7 @@ def _check_parts(cfg: DictConfig) -> None:
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
         last = _parts(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
-        _settle_embeddings(cfg, last.encoder)
+        _complete_embeddings(cfg, last.encoder)
         for phase, parts in zip(phases_of(cfg), _all_phases(cfg, last, tokenizer), strict=True):
             learner = PretrainingLearner(parts.encoder, list(parts.objectives))
             build_optimizer(OmegaConf.select(cfg, phase.optimizer), learner)
@@ -227,7 +227,7 @@ def _check_parts(cfg: DictConfig) -> None:
     build(cfg.schedule)
 
 
-def _settle_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
+def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
     """Set ``embeddings`` to null if a recipe sets it and the model cannot use it.
 
     Raises:
@@ -285,7 +285,7 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
     return parts
 
 
-def learnt(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
+def learned(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
     """The parts of a pretraining run, and its learner with the trained weights.
 
     Args:
@@ -326,7 +326,7 @@ class _UntrainedTokenizer:
         size = node.get("vocab_size")
         self.vocab_size = self.num_pieces = max(8, size) if isinstance(size, int) else _LIKELY_SIZE
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = range(4)
-        self.lacks: Sequence[str] = ()
+        self.missing_roles: Sequence[str] = ()
         self.is_special = np.arange(self.vocab_size) < 4
         self.starts_word = np.ones(self.vocab_size, dtype=bool)
 

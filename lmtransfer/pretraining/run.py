@@ -13,15 +13,15 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
-from lmtransfer.pretraining.course import Course
 from lmtransfer.pretraining.messages import closing, counting, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
+from lmtransfer.pretraining.phased_run import PhasedRun
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.resume import as_it_began, check_resumable
+from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, averaging
-from lmtransfer.runs.trust import seal
+from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
@@ -45,7 +45,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         ConfigError: a setting or a text changed that may not change on resume.
         Interrupted: SIGTERM or Ctrl-C; the checkpoint is saved.
     """
-    as_it_began(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
+    use_saved_config(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
     plain = with_absolute_paths(resolved(cfg))
     found = _found(cfg, name, plain, resume=resume)
     if found is not None and found.is_finished:
@@ -58,30 +58,30 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     parts = each[-1]
     if found is not None:
         _check_text(found, text)
-        seal(found)  # the config was given again on this machine and is the same
+        mark_as_own(found)  # the config was given again on this machine and is the same
     start = None
     if cfg.embeddings is not None:
         with console.status("counting which tokens occur together"):
-            store, fresh = text.prepared.train, found is None or found.checkpoints.settled()[0] is None
+            store, fresh = text.prepared.train, found is None or found.checkpoints.newest_complete()[0] is None
             start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
-    course = Course(cfg, setup, each, start)
+    phased_run = PhasedRun(cfg, setup, each, start)
     directory = found or _new_directory(cfg, name, plain, text)
-    console.print(opening(directory.path, text, each, setup, phases=course.phases), soft_wrap=True)
+    console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
         console.print(counting(start.num_tokens, start.seconds, budget=setup.train.seconds), soft_wrap=True)
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:
-        console.print(f"continuing from {cfg.init}; {course.heads}", markup=False, soft_wrap=True)
+        console.print(f"continuing from {cfg.init}; {phased_run.heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
-    masked = any(masked_loss(phase.objectives) and phase.corruption.hides_alike for phase in each)
+    masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
-    course.begin(directory, text, entropy=entropy)
+    phased_run.begin(directory, text, entropy=entropy)
     if found is not None:
-        course.resume()
-    state = course.train()
-    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=course.flops)
+        phased_run.resume()
+    state = phased_run.train()
+    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=phased_run.flops)
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
@@ -148,7 +148,7 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
         versions(data={"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint})
     )
     directory.write_config(plain)
-    seal(directory)
+    mark_as_own(directory)
     return directory
 
 

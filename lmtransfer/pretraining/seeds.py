@@ -16,7 +16,7 @@ from lmtransfer.pretraining.run import pretrain
 from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.resume import as_it_began, check_resumable
+from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.console import Console
@@ -41,13 +41,13 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
         RunDirectoryError: the run exists and ``resume`` is false.
         ConfigError: a setting changed that may not change on resume.
     """
-    as_it_began(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
+    use_saved_config(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
     plain = with_absolute_paths(resolved(cfg))
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():
-        begun = directory.read_config()
-        several = isinstance(begun.get("seeds"), int) and begun["seeds"] > 1
-        check_resumable(begun, plain, allowed=["seeds"] if several else [])
+        started = directory.read_config()
+        several = isinstance(started.get("seeds"), int) and started["seeds"] > 1
+        check_resumable(started, plain, allowed=["seeds"] if several else [])
     directory.write_config(plain)
     runs = []
     for seed in range(cfg.seed, cfg.seed + cfg.seeds):

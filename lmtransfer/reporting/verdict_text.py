@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
-from lmtransfer.verdicts.difference import JUDGED, Difference, Verdict
+from lmtransfer.verdicts.difference import VERDICTS, Difference, Verdict
 
 
 def interval_text(difference: Difference, metric: str) -> str:
@@ -38,7 +38,7 @@ def seeds_text(difference: Difference) -> str:
 
 def reach(difference: Difference, metric: str) -> str:
     """The difference that can be found, and the seeds that the observed one needs; empty if nothing was judged."""
-    if difference.verdict not in JUDGED or difference.detectable is None:
+    if difference.verdict not in VERDICTS or difference.detectable is None:
         return ""
     points = " points" if in_percent(metric) else ""
     text = f"a difference of {shown(difference.detectable, metric)}{points} or more would be found in 80 of 100 cases"
@@ -53,7 +53,7 @@ def reach(difference: Difference, metric: str) -> str:
 
 def detectable_text(difference: Difference | None, metric: str) -> str:
     """The smallest difference that would have been found, for a table."""
-    found = None if difference is None or difference.verdict not in JUDGED else difference.detectable
+    found = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
     return "" if found is None else shown(found, metric)
 
 
@@ -72,22 +72,22 @@ def verdict_text(difference: Difference | None) -> str:
     return f"{difference.verdict}, for {difference.scope}" if given else difference.verdict
 
 
-def brief(difference: Difference, metric: str) -> str:
+def short(difference: Difference, metric: str) -> str:
     """A difference and its verdict in a few words: ``+2.8 (better)``."""
     delta = shown_difference(difference.delta, metric)
     return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"
 
 
-def told(difference: Difference, metric: str) -> list[str]:
+def verdict_lines(difference: Difference, metric: str) -> list[str]:
     """A difference from the control for the console: the verdict with its basis, then what could be found."""
     points = " points" if in_percent(metric) else ""
-    lead = f"difference to the control {shown_difference(difference.delta, metric)}{points}"
+    start = f"difference to the control {shown_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:
-        return [f"{lead}: no verdict, because one seed has no spread; use seeds=5"]
-    if difference.verdict not in JUDGED:
-        return [f"{lead}: no verdict, because {_WHY_NO_VERDICT[difference.verdict]}"]
-    said = [f"{lead}: {verdict_text(difference)} ({grounds(difference, metric)})", reach(difference, metric)]
-    return [line for line in said if line]
+        return [f"{start}: no verdict, because one seed has no spread; use seeds=5"]
+    if difference.verdict not in VERDICTS:
+        return [f"{start}: no verdict, because {_WHY_NO_VERDICT[difference.verdict]}"]
+    lines = [f"{start}: {verdict_text(difference)} ({grounds(difference, metric)})", reach(difference, metric)]
+    return [line for line in lines if line]
 
 
 _WHY_NO_VERDICT: dict[Verdict, str] = {

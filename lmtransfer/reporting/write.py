@@ -51,10 +51,10 @@ def write_report(
     """
     try:
         with made(folder):
-            drawn = draw_figures(entries, sweeps, folder / "figures") if figures else []
+            drawn_figures = draw_figures(entries, sweeps, folder / "figures") if figures else []
             pages = {
-                "report.html": html_report(entries, sweeps, drawn, title=title, sections=sections, texts=texts),
-                "report.md": markdown_report(entries, sweeps, drawn, title=title),
+                "report.html": html_report(entries, sweeps, drawn_figures, title=title, sections=sections, texts=texts),
+                "report.md": markdown_report(entries, sweeps, drawn_figures, title=title),
                 "report.json": to_json(table_rows(entries), sweeps, answer(entries)),
             }
             for name, text in pages.items():
@@ -63,7 +63,7 @@ def write_report(
         raise RunDirectoryError(
             f"to={folder}: the report cannot be written ({error.strerror or error}); give another folder with to="
         ) from error
-    return drawn
+    return drawn_figures
 
 
 def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:

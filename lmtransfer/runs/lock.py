@@ -19,7 +19,7 @@ BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
 _WORTH_READING = 100  # logged steps from which a failed run is kept, since its curves help to find the cause
 
 _held: dict[Path, int] = {}
-_begun: list[Path] = []
+_created: list[Path] = []
 _above: dict[Path, list[Path]] = {}
 
 
@@ -53,9 +53,9 @@ def hold(folder: Path) -> None:
             # The lock belongs to the process, so workers do not keep it after the process has ended.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            said = os.read(descriptor, 32).strip()
+            content = os.read(descriptor, 32).strip()
             os.close(descriptor)
-            raise Busy(int(said) if said.isdigit() else None) from None
+            raise Busy(int(content) if content.isdigit() else None) from None
         except OSError:  # the file system has no locks
             pass
         _held[folder] = descriptor
@@ -106,17 +106,17 @@ def clear(folder: Path) -> None:
 @contextmanager
 def failed_starts_removed() -> Iterator[None]:
     """If the block raises, remove each run that it began and that has saved nothing; always release its locks."""
-    held, before = set(_held), len(_begun)
+    held, before = set(_held), len(_created)
     try:
         yield
     except BaseException:
-        for folder in reversed(_begun[before:]):
+        for folder in reversed(_created[before:]):
             if folder.is_dir() and not _kept(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 _remove_made(folder)
         raise
     finally:
-        del _begun[before:]
+        del _created[before:]
         for folder in set(_held) - held:
             release(folder)
 
@@ -137,7 +137,7 @@ def make_folder(folder: Path) -> None:
                     above.rmdir()
         raise
     _above[folder] = made
-    _begun.append(folder)
+    _created.append(folder)
 
 
 def _remove_made(folder: Path) -> None:
@@ -162,5 +162,5 @@ def _is_current(folder: Path) -> bool:
         there = (folder / LOCK).stat()
     except OSError:
         return False
-    mine = os.fstat(_held[folder])
-    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+    own = os.fstat(_held[folder])
+    return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)

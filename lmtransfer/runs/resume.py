@@ -14,19 +14,19 @@ from lmtransfer.former_names import LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT
 from lmtransfer.runs.run_directory import RunDirectory
 
 
-def as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
+def use_saved_config(cfg: DictConfig, directory: RunDirectory) -> None:
     """Set the keys that an old run left out to the value that they had then, if their default has changed since.
 
     Args:
         cfg: configuration of the command that resumes the run; changed in place.
         directory: directory of the run, which may not exist.
     """
-    began = directory.read_config() if directory.config_path.is_file() else None
+    saved = directory.read_config() if directory.config_path.is_file() else None
     for key in OTHER_DEFAULT:
         parent, _, name = key.rpartition(".")
-        if began is None:
+        if saved is None:
             return
-        old, new = (began.get(parent) or {}, cfg.get(parent) or {}) if parent else (began, cfg)
+        old, new = (saved.get(parent) or {}, cfg.get(parent) or {}) if parent else (saved, cfg)
         if name not in old and name in new:
             new[name] = LEFT_OUT[key]
 

@@ -30,7 +30,7 @@ CheckpointName = Literal["best", "last"]
 M = TypeVar("M", bound=nn.Module)
 
 #: What a constructor raises if its arguments have the right types but do not fit together.
-_UNBUILDABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_NOT_BUILT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class SavedRun:
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 skeleton = make()
-        except (ConfigError, *_UNBUILDABLE) as error:
+        except (ConfigError, *_NOT_BUILT) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise RunDirectoryError(f"{source}: {keys}: cannot be built with these settings ({reason})") from error
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
@@ -141,10 +141,10 @@ class SavedRun:
         phases = self.config.get("phases") or {}
         if not phases or not (folder / STATE).is_file():
             return
-        begun = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
-        if begun and len(begun) < len(phases):
+        started = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
+        if started and len(started) < len(phases):
             raise RunDirectoryError(
-                f"the run {self.path} was interrupted in its phase {shown(begun[-1]['name'])}, before the phase with "
+                f"the run {self.path} was interrupted in its phase {shown(started[-1]['name'])}, before the phase with "
                 "its main objective: continue it with resume=true"
             )
 

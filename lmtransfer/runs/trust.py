@@ -33,7 +33,7 @@ from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
 from lmtransfer.untrusted.files import read_bytes
 
-SEAL = "made_here"
+OWN_MARK = "made_here"
 _KEY = "made_here.key"
 #: Arguments of corpora and tasks that name files or data sets.
 _FILES = ("path", "files", "folder", "train", "dev", "test")
@@ -42,19 +42,19 @@ _HUB = ("dataset", "hub_dataset", "hub")
 _NOT_READ = "(not read, because the run was not made here)"
 
 
-def seal(directory: RunDirectory) -> None:
+def mark_as_own(directory: RunDirectory) -> None:
     """Mark a run as made by this user, after its configuration is written. Only rank 0 writes."""
     if not distributed.is_main():
         return
     with suppress(OSError):  # without a writable cache there is no key, and so no seal
-        write_text(directory.path / SEAL, _digest(directory, _key(make=True)) + "\n")
+        write_text(directory.path / OWN_MARK, _digest(directory, _key(make=True)) + "\n")
 
 
 def is_own(directory: RunDirectory) -> bool:
     """Whether the run was made by this user and its configuration has not changed since."""
     try:
-        noted = read_bytes(directory.path / SEAL, error=RunDirectoryError, most=1024)
-        return hmac.compare_digest(noted.strip(), _digest(directory, _key(make=False)).encode())
+        saved = read_bytes(directory.path / OWN_MARK, error=RunDirectoryError, most=1024)
+        return hmac.compare_digest(saved.strip(), _digest(directory, _key(make=False)).encode())
     except (LmtransferError, OSError):
         return False
 

@@ -14,8 +14,8 @@ from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswer
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.serving.evidence import TooLong, leave_one_out
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
-from lmtransfer.tasks.asking import SEPARATOR, Reader
 from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.input_files import SEPARATOR, Reader
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.example import TextExample

@@ -9,7 +9,7 @@ from lmtransfer.reporting.units import count, in_percent, shown, shown_differenc
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.lines import Line, Place
-from lmtransfer.verdicts.difference import JUDGED, Difference, compare_conditions
+from lmtransfer.verdicts.difference import VERDICTS, Difference, compare_conditions
 from lmtransfer.verdicts.holm import corrected
 
 #: Most lines of a figure that get a sentence.
@@ -34,9 +34,11 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
     if not lines:
         return "No run of this figure is finished yet."
     differences = _differences(spec, lines)
-    said = [_sentence(spec, line, differences[place], demonstration=demonstration) for place, line in enumerate(lines)]
+    sentences = [
+        _sentence(spec, line, differences[place], demonstration=demonstration) for place, line in enumerate(lines)
+    ]
     left_out = [f"{len(lines) - _MOST} more lines are in the table."] if len(lines) > _MOST else []
-    return " ".join([*said[:_MOST], *left_out, *([DEMONSTRATION] if demonstration else [])])
+    return " ".join([*sentences[:_MOST], *left_out, *([DEMONSTRATION] if demonstration else [])])
 
 
 def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Difference]]:
@@ -55,9 +57,9 @@ def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Di
                 majority=entry.majority,
             )
             found.append((number, place, difference))
-    judged = corrected([difference for _, _, difference in found])
+    found_verdicts = corrected([difference for _, _, difference in found])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
-    for (number, place, _), difference in zip(found, judged, strict=True):
+    for (number, place, _), difference in zip(found, found_verdicts, strict=True):
         by_line[number][place] = difference
     return by_line
 
@@ -75,36 +77,42 @@ def _sentence(spec: FigureSpec, line: Line, differences: dict[Place, Difference]
     unit, points = (" %", " points") if in_percent(line.metric) else ("", "")
     value = f"{shown(means[best], line.metric)}{unit}"
     control = dict(line.points)[best].control
-    beside = "" if control is None else f" ({shown(control.mean, line.metric)}{unit} without pretraining)"
+    control_text = "" if control is None else f" ({shown(control.mean, line.metric)}{unit} without pretraining)"
     if len(means) == 1:
-        return f"{line.label}: {line.metric} {value} at {place_text(best)}{beside}."
+        return f"{line.label}: {line.metric} {value} at {place_text(best)}{control_text}."
     reference = _reference(spec, line)
-    text = f"{line.label}: the best {line.metric} is {value} at {place_text(best)}{beside}"
-    judged = differences.get(best)
+    text = f"{line.label}: the best {line.metric} is {value} at {place_text(best)}{control_text}"
+    found_verdicts = differences.get(best)
     if best == reference:
         text += ", the reference itself"
-    elif judged is not None:
-        text += f", {shown_difference(judged.delta, line.metric)}{points} against {place_text(reference)}"
+    elif found_verdicts is not None:
+        text += f", {shown_difference(found_verdicts.delta, line.metric)}{points} against {place_text(reference)}"
         if not demonstration:
-            interval = interval_text(judged, line.metric)
-            text += f" ({interval}; {verdict_text(judged)})" if interval else f" ({verdict_text(judged)})"
+            interval = interval_text(found_verdicts, line.metric)
+            text += (
+                f" ({interval}; {verdict_text(found_verdicts)})" if interval else f" ({verdict_text(found_verdicts)})"
+            )
     return text + ("" if demonstration else _counts(differences) + _controls(line)) + "."
 
 
 def _counts(differences: dict[Place, Difference]) -> str:
     """How many places differ from the reference."""
-    judged = [difference.verdict for difference in differences.values() if difference.verdict in JUDGED]
-    if len(judged) < 2:
+    found_verdicts = [difference.verdict for difference in differences.values() if difference.verdict in VERDICTS]
+    if len(found_verdicts) < 2:
         return ""
-    parts = [f"{judged.count(verdict)} {verdict}" for verdict in JUDGED if verdict in judged]
-    return f"; of the {len(judged)} compared with the reference, {', '.join(parts)}"
+    parts = [f"{found_verdicts.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found_verdicts]
+    return f"; of the {len(found_verdicts)} compared with the reference, {', '.join(parts)}"
 
 
 def _controls(line: Line) -> str:
     """At how many places pretraining helped."""
     compared = [entry.difference.verdict for _, entry in line.points if entry.difference is not None]
-    judged = [verdict for verdict in compared if verdict in JUDGED]
-    return f"; better than without pretraining in {judged.count('better')} of {len(judged)} cases" if judged else ""
+    found_verdicts = [verdict for verdict in compared if verdict in VERDICTS]
+    return (
+        f"; better than without pretraining in {found_verdicts.count('better')} of {len(found_verdicts)} cases"
+        if found_verdicts
+        else ""
+    )
 
 
 def place_text(place: Place) -> str:

@@ -34,12 +34,12 @@ def note_overrides(plan: Plan) -> None:
         ConfigError: a run began with other overrides.
         RunDirectoryError: the saved overrides cannot be read.
     """
-    noted = read_ledger(plan.folder)
+    saved = read_ledger(plan.folder)
     problems = []
     for job in plan.jobs:
         if job.shared:
             continue
-        before = noted.get(job.key)
+        before = saved.get(job.key)
         if before is not None and before != list(job.overrides) and job.run.is_dir():
             now, then = (" ".join(sorted(set(a) - set(b))) or "no such setting" for a, b in
                          ((job.overrides, before), (before, job.overrides)))  # fmt: skip
@@ -47,9 +47,9 @@ def note_overrides(plan: Plan) -> None:
                 f"{job.key}: {short_path(job.run)} was made with {then}, but the study now has {now}: use another "
                 "name=, or delete that folder"
             )
-        noted[job.key] = list(job.overrides)
+        saved[job.key] = list(job.overrides)
     if problems:
         raise ConfigError(problems)
     with made(plan.folder):
         clear_abandoned(plan.folder)
-        write_text(plan.folder / _NAME, json.dumps(noted, indent=1) + "\n")
+        write_text(plan.folder / _NAME, json.dumps(saved, indent=1) + "\n")

@@ -94,7 +94,7 @@ def make_plan(cfg: DictConfig) -> Plan:
     Raises:
         ConfigError: lists every problem in the keys of the study.
     """
-    problems = _looked_up(cfg)
+    problems = _transfers_of(cfg)
     if problems:
         raise ConfigError(problems)
     content = resolved(cfg)
@@ -118,11 +118,11 @@ def make_plan(cfg: DictConfig) -> Plan:
     jobs = []
     for recipe, overrides in recipes.items():
         run = folder / PRETRAIN / recipe
-        own = _beside(shared, overrides[PRETRAIN])
+        own = _merged(shared, overrides[PRETRAIN])
         jobs.append(Job(recipe, PRETRAIN, PRETRAIN, (*own, f"name={recipe}", *everywhere), run))
         for transfer, (command, settings) in transfers.items():
             called = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
-            own = [*_beside(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
+            own = [*_merged(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
             jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
     return Plan(
@@ -137,7 +137,7 @@ def make_plan(cfg: DictConfig) -> Plan:
     )
 
 
-def _looked_up(cfg: DictConfig) -> list[str]:
+def _transfers_of(cfg: DictConfig) -> list[str]:
     """The texts of a study that OmegaConf would resolve on this machine, which the author of a study must not do."""
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
@@ -200,7 +200,7 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     overrides = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
     overrides += [f"train.{kind}={settings[kind]}" for kind in budgets]
     overrides += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
-    return _beside(overrides, _overrides(settings["words"], f"{PRETRAIN}.words", problems))
+    return _merged(overrides, _overrides(settings["words"], f"{PRETRAIN}.words", problems))
 
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
@@ -231,7 +231,7 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         overrides = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
         found[str(name)] = (
             command,
-            _beside(overrides, _overrides(given.get("words") or [], f"{where}.words", problems)),
+            _merged(overrides, _overrides(given.get("words") or [], f"{where}.words", problems)),
         )
     return found
 
@@ -251,7 +251,7 @@ def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
     return overrides
 
 
-def _beside(shared: Sequence[str], own: Sequence[str]) -> list[str]:
+def _merged(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     """The shared overrides, without those whose key (or budget) the run sets itself, followed by the run's own."""
     keys = {word.partition("=")[0].lstrip("+") for word in own}
     budgets = {f"train.{kind}" for kind in KINDS}

@@ -37,7 +37,11 @@ def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading:
     log.parent.mkdir(parents=True, exist_ok=True)
     followed, held = os.pipe()  # this process holds one end; the run ends when that end closes
     try:
-        with log.open("w", encoding="utf-8") as output, console.status(heading) as status, _asked() as asked:
+        with (
+            log.open("w", encoding="utf-8") as output,
+            console.status(heading) as status,
+            _received_signals() as received,
+        ):
             # In its own session: Ctrl-C on the terminal reaches only this process, which passes it on once.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "lmtransfer", *overrides],
@@ -48,16 +52,16 @@ def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading:
                 pass_fds=(followed,),
                 env={**os.environ, **_importable(), FOLLOW: str(followed)},
             )
-            told = False
+            announced = False
             while True:
                 try:
                     code = process.wait(timeout=_LOOK_EVERY_SECONDS)
-                    return Interrupted.exit_code if asked else code
+                    return Interrupted.exit_code if received else code
                 except subprocess.TimeoutExpired:
-                    if asked and not told:
+                    if received and not announced:
                         process.terminate()
-                        told = True
-                    status.update(Text(f"{heading}: {'saving' if asked else _lines(log)[-1]}"))
+                        announced = True
+                    status.update(Text(f"{heading}: {'saving' if received else _lines(log)[-1]}"))
     finally:
         os.close(followed)
         os.close(held)
@@ -65,19 +69,19 @@ def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading:
 
 def _importable() -> dict[str, str]:
     """The environment in which a child process finds this lmtransfer, if it lies next to the user's files."""
-    beside = str(Path(__file__).absolute().parents[2])
-    if beside in sys.path:
+    package_root = str(Path(__file__).absolute().parents[2])
+    if package_root in sys.path:
         return {}
     before = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([beside, *([before] if before else [])])}
+    return {"PYTHONPATH": os.pathsep.join([package_root, *([before] if before else [])])}
 
 
 def last_words(log: Path) -> str:
     """Why a run failed: its error message, or the last line of its log if there is none."""
     lines = _lines(log)
     errors = [place for place, line in enumerate(lines) if line.startswith("lmtransfer: ")]
-    said = lines[errors[-1] :] if errors else lines[-1:]
-    return " ".join(line.strip() for line in said).removeprefix("lmtransfer: ")
+    last_lines = lines[errors[-1] :] if errors else lines[-1:]
+    return " ".join(line.strip() for line in last_lines).removeprefix("lmtransfer: ")
 
 
 def _lines(log: Path) -> list[str]:
@@ -88,12 +92,12 @@ def _lines(log: Path) -> list[str]:
 
 
 @contextmanager
-def _asked() -> Iterator[list[int]]:
+def _received_signals() -> Iterator[list[int]]:
     """A list that collects the signals that arrive during the block."""
-    asked: list[int] = []
+    received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        received.append(number)
 
     before = {
         number: signal.signal(number, note)
@@ -101,9 +105,9 @@ def _asked() -> Iterator[list[int]]:
         if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN  # nohup
     }
     try:
-        yield asked
+        yield received
     finally:
-        if asked:
+        if received:
             decide()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -74,8 +74,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
             taken.setdefault(job.stage, []).append(job.seconds)
     budgets = {key: _budget(overrides) for key, overrides in ledger.items()}
     expected = [
-        budgets[job_key(job.stage, job.recipe)]
-        or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
+        budgets[job_key(job.stage, job.recipe)] or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
         for job in jobs
     ]
     return [_with_time_left(job, whole) for job, whole in zip(jobs, expected, strict=True)]
@@ -97,7 +96,7 @@ def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> Job
             return JobProgress(recipe, stage, "failed", note=str(error))
     writer = None if run is None else _writer(run)
     if writer is not None and log.is_file():
-        return JobProgress(recipe, stage, "running", time.time() - _began(log, run), note=last_words(log))
+        return JobProgress(recipe, stage, "running", time.time() - _start_time(log, run), note=last_words(log))
     if log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace"):
         return JobProgress(recipe, stage, "failed", note=last_words(log))
     return JobProgress(recipe, stage, "waiting" if run is None else "interrupted")
@@ -113,8 +112,8 @@ def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> 
 def _writer(run: Path) -> int | None:
     """The process that writes a run; None if there is none."""
     try:
-        said = (run / LOCK).read_text(encoding="ascii").strip()
-        pid = int(said)
+        content = (run / LOCK).read_text(encoding="ascii").strip()
+        pid = int(content)
         os.kill(pid, 0)
     except PermissionError:  # the process of another user
         return pid
@@ -123,7 +122,7 @@ def _writer(run: Path) -> int | None:
     return pid
 
 
-def _began(log: Path, run: Path | None) -> float:
+def _start_time(log: Path, run: Path | None) -> float:
     """The time at which a run began or went on, in seconds since the epoch."""
     path = log if run is None else run / LOCK
     try:

@@ -12,7 +12,7 @@ from lmtransfer.study.plan import PRETRAIN, Job, Plan
 from lmtransfer.study.process import last_words, run_apart
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.transfer.experiment.settling import check_transfer
+from lmtransfer.transfer.experiment.choose_settings import check_transfer
 
 
 def check_jobs(plan: Plan, config_dir: str | None) -> None:

@@ -79,7 +79,7 @@ def _series(lines: Sequence[Line], *, with_controls: bool) -> list[Series]:
 
 
 def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan, folder: Path) -> Section | None:
-    """The learnt mix of layers of each transfer."""
+    """The learned mix of layers of each transfer."""
     found: list[LayerWeights] = []
     for row in rows:
         for name, entry in row.transfers.items():
@@ -88,15 +88,15 @@ def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan, folde
             label = {"recipe": row.recipe, "task": entry.task}.get(spec.lines, name)
             mix = read_layer_weights(entry.run.result, label, seeds=[seed.result for seed in entry.seeds])
             found += [] if mix is None else [mix]
-    alike = [mix for mix in found if len(mix.weights) == len(found[0].weights)]
-    if not alike:
+    same = [mix for mix in found if len(mix.weights) == len(found[0].weights)]
+    if not same:
         return None
-    figure = draw_layer_weights(alike, folder, name=f"{plan.name}-{spec.name}", title=spec.title)
-    sentence = " ".join(_heaviest(mix) for mix in alike)
+    figure = draw_layer_weights(same, folder, name=f"{plan.name}-{spec.name}", title=spec.title)
+    sentence = " ".join(_largest(mix) for mix in same)
     return _section(spec, plan, figure, f"{sentence} {DEMONSTRATION}" if plan.demonstration else sentence)
 
 
-def _heaviest(mix: LayerWeights) -> str:
+def _largest(mix: LayerWeights) -> str:
     """The layer with the largest weight, and whether the seeds agree on it."""
     top = max(range(len(mix.weights)), key=lambda layer: mix.weights[layer])
     name = "the embeddings" if top == 0 else f"layer {top}"

@@ -200,11 +200,11 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
         cost = [f"{count(entry.num_parameters)} parameters"] if entry and entry.num_parameters else []
         cost += [f"{count(entry.pretraining_tokens)} tokens"] if entry and entry.pretraining_tokens else []
         cost += [f"{count(entry.tokens_per_second)} tok/s"] if entry and entry.tokens_per_second else []
-        learnt = [f"loss {_loss(row)}"] if _loss(row) else [] if entry is None else [entry.run.state]
-        learnt += [] if perplexity is None else [f"perplexity {perplexity[1]:,.1f}"]
-        learnt += [] if accuracy is None else [f"accuracy {100 * accuracy[1]:.1f} %"]
+        learned = [f"loss {_loss(row)}"] if _loss(row) else [] if entry is None else [entry.run.state]
+        learned += [] if perplexity is None else [f"perplexity {perplexity[1]:,.1f}"]
+        learned += [] if accuracy is None else [f"accuracy {100 * accuracy[1]:.1f} %"]
         what = [] if entry is None else [entry.model, entry.objective]
-        columns = [[row.recipe, *what], cost, learnt]
+        columns = [[row.recipe, *what], cost, learned]
         for name in plan.transfers:
             score, control, difference = _transfer_cells(row.transfers.get(name))
             columns.append([score, *([f"control {control}", difference] if control else [])])

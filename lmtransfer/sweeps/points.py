@@ -34,11 +34,11 @@ class Point:
     error: str | None = None
     seconds: float | None = None
 
-    def took(self, began: float) -> None:
-        """Note how long the point took, unless its run was finished before ``began``, in seconds since the epoch."""
+    def measure_seconds(self, start_time: float) -> None:
+        """Note how long the point took, unless its run was finished before ``start_time``, seconds since the epoch."""
         result = None if self.run_dir is None else self.run_dir / "result.json"
-        if result is None or not result.is_file() or result.stat().st_mtime >= began:
-            self.seconds = time.time() - began
+        if result is None or not result.is_file() or result.stat().st_mtime >= start_time:
+            self.seconds = time.time() - start_time
 
     def write(self, folder: Path) -> None:
         """Write the outcome to ``folder``, for ``read_points``; another process sees all of it or nothing."""
@@ -87,14 +87,14 @@ def _removed(folder: Path) -> None:
 
 def launcher_stopped(plan: Plan, error: BaseException, folder: Path) -> LmtransferError:
     """The error for a launcher that failed, such as a worker that was killed, or that no longer waits for its jobs."""
-    said = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
+    message = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
     if type(error).__name__ == "TerminatedWorkerError":
-        said = "a process of the sweep was killed, perhaps because memory ran out: lower hydra.launcher.n_jobs"
+        message = "a process of the sweep was killed, perhaps because memory ran out: lower hydra.launcher.n_jobs"
     logs = f"; the logs of the jobs are in {folder}" if _has_jobs(folder) else ""
     again = "finished points are kept, and the same command continues the sweep"
     if isinstance(error, KeyboardInterrupt):
         return Interrupted(f"interrupted{logs}. Submitted jobs continue (scancel ends them); {again}")
-    return MachineError(f"hydra/launcher={plan.launcher}: {said}{logs}; {again}")
+    return MachineError(f"hydra/launcher={plan.launcher}: {message}{logs}; {again}")
 
 
 def _has_jobs(folder: Path) -> bool:

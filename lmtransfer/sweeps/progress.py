@@ -35,11 +35,11 @@ def progress_line(plan: Plan, points: Sequence[Point]) -> str:
 
 def seconds_left(plan: Plan, points: Sequence[Point]) -> float | None:
     """The mean duration of the finished points times those left, shared by the workers; None if it is unknown."""
-    took = [point.seconds for point in points if point.seconds is not None and point.error is None]
-    if plan.total is None or plan.workers is None or not took:
+    measure_seconds = [point.seconds for point in points if point.seconds is not None and point.error is None]
+    if plan.total is None or plan.workers is None or not measure_seconds:
         return None
     left = plan.total - len(points)
-    return sum(took) / len(took) * left / max(1, min(plan.workers, left))
+    return sum(measure_seconds) / len(measure_seconds) * left / max(1, min(plan.workers, left))
 
 
 def print_progress(plan: Plan, points: Sequence[Point]) -> None:

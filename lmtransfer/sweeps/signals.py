@@ -63,13 +63,13 @@ def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
     if not (plan.is_parallel and plan.is_local) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # nohup
-    for number in heeded:
+    trapped = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # nohup
+    for number in trapped:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number in heeded:
+        for number in trapped:
             signal.signal(number, before[number])
 
 
@@ -82,7 +82,7 @@ def as_point(folder: Path) -> Iterator[None]:
     parent = os.getppid()
     threading.Thread(target=_follow, args=(parent, over), daemon=True).start()
     try:
-        with interrupts.heeded():
+        with interrupts.trapped():
             yield
     finally:
         over.set()

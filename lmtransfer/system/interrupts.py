@@ -64,7 +64,7 @@ def begin() -> None:
             signal.signal(number, _stop)
     _occupy()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        setattr(sys, name, _patient(getattr(sys, name), descriptor))
+        setattr(sys, name, _retrying(getattr(sys, name), descriptor))
     followed = os.environ.pop(FOLLOW, "")
     if followed.isdigit():
         os.set_inheritable(int(followed), False)
@@ -114,7 +114,7 @@ def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
+def trapped() -> Iterator[None]:
     """Inside the block signals raise ``Stopped``, in a process that did not ``begin`` as a command."""
     before = {number: signal.signal(number, _stop) for number in SIGNALS}
     try:
@@ -185,7 +185,7 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-def _patient(stream: TextIO | None, descriptor: int) -> TextIO:
+def _retrying(stream: TextIO | None, descriptor: int) -> TextIO:
     """``stream`` with an ``_Output`` below it; if it was closed before the command began, output is discarded."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process

@@ -21,9 +21,9 @@ def last_resort(error: BaseException, words: Sequence[str]) -> str:
     """
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug of lmtransfer: please report it"
-    said, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
-    said, command = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in (said, command))
+    message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
+    message, command = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in (message, command))
     return (
-        f"{type(error).__name__}{f': {said}' if said else ''}. This is a bug of lmtransfer; to see where, and to "
+        f"{type(error).__name__}{f': {message}' if message else ''}. This is a bug of lmtransfer; to see where, and to "
         f"report it: {TRACEBACK}=1 {command}"
     )

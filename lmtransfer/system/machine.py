@@ -62,12 +62,12 @@ def naming(path: Path | str) -> Iterator[None]:
     except BrokenPipeError:  # concerns the output, not a file
         raise
     except Exception as error:
-        told = _told_of(error)
-        if told is not None and told.filename is None:
-            told.filename = str(path)
-        if told is None or told is error:
+        os_error = _os_error_of(error)
+        if os_error is not None and os_error.filename is None:
+            os_error.filename = str(path)
+        if os_error is None or os_error is error:
             raise
-        raise told from error
+        raise os_error from error
 
 
 def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> MachineError | None:
@@ -77,23 +77,23 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
         error: the exception.
         settings: settings of the command, as plain data; the message names the setting that holds the path.
     """
-    said: str | None = None
+    message: str | None = None
     if _is_of_memory(error):
-        said = _memory(error, settings or {})
+        message = _memory(error, settings or {})
     elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
-        said = f"the system can start no more threads: {_LIMIT}"
+        message = f"the system can start no more threads: {_LIMIT}"
     else:
-        told = _told_of(error)
-        if told is not None and (told.filename is not None or told.errno in _REASONS):
-            said = _refused(told, settings or {})
-    if said is None:
+        os_error = _os_error_of(error)
+        if os_error is not None and (os_error.filename is not None or os_error.errno in _REASONS):
+            message = _refused(os_error, settings or {})
+    if message is None:
         return None
-    described = MachineError(said)
+    described = MachineError(message)
     described.__cause__ = error
     return described
 
 
-def _told_of(error: BaseException) -> OSError | None:
+def _os_error_of(error: BaseException) -> OSError | None:
     """The system error behind an exception: the exception itself, or one that a library describes in its own."""
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, BrokenPipeError) else error
@@ -106,10 +106,10 @@ def _told_of(error: BaseException) -> OSError | None:
 
 
 def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
-    said = error.strerror or str(error)
-    reason, way = _REASONS.get(error.errno or 0, (said, "correct this, or choose another place"))
-    if said != os.strerror(error.errno or 0):  # the text of a library says more
-        reason = said
+    message = error.strerror or str(error)
+    reason, way = _REASONS.get(error.errno or 0, (message, "correct this, or choose another place"))
+    if message != os.strerror(error.errno or 0):  # the text of a library says more
+        reason = message
     path = "" if error.filename is None else _text(error.filename)
     if not os.path.isabs(path) and _absolute("here") == "here":
         return "the folder in which the command was started is gone: change to an existing folder (cd), and try again"
@@ -172,8 +172,8 @@ def _is_of_memory(error: BaseException) -> bool:
 
 def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
     """What was too large, and which setting to lower."""
-    asked = _BYTES.search(str(error))
-    more = f" ({int(asked[1]) / 1e9:,.1f} GB more were requested)" if asked else ""
+    requested = _BYTES.search(str(error))
+    more = f" ({int(requested[1]) / 1e9:,.1f} GB more were requested)" if requested else ""
     sizes = [f"{key}={value}" for key in _SIZES if (value := value_at(settings, key)) is not None]
     of_model = f"; the model has {', '.join(sizes)}" if sizes else ""
     train = settings.get("train")

@@ -13,7 +13,7 @@ _KEPT = frozenset("\n\t")
 IN_ASCII = "lmtransfer.in_ascii"
 _LIKE = {0xB1: "+-", 0xD7: "x", 0x2013: "-", 0x2014: "-", 0x2022: "*", 0x2026: "~", 0x2581: "_"}
 #: Frames, blocks and the dots of a spinner.
-_DRAWN = ((0x2500, 0x257F, "-"), (0x2580, 0x259F, "#"), (0x2800, 0x28FF, "*"))
+_REPLACEMENTS = ((0x2500, 0x257F, "-"), (0x2580, 0x259F, "#"), (0x2800, 0x28FF, "*"))
 
 
 def printable(text: str) -> str:
@@ -52,8 +52,8 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 def _like(character: str) -> str:
     number = ord(character)
-    drawn = next((sign for first, last, sign in _DRAWN if first <= number <= last), None)
-    return _LIKE.get(number) or drawn or character.encode("ascii", "backslashreplace").decode()
+    replacement = next((sign for first, last, sign in _REPLACEMENTS if first <= number <= last), None)
+    return _LIKE.get(number) or replacement or character.encode("ascii", "backslashreplace").decode()
 
 
 codecs.register_error(IN_ASCII, _in_ascii)

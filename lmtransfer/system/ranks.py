@@ -7,7 +7,7 @@ import os
 from lmtransfer.errors import ConfigError
 
 #: The variables that a process needs to find the others.
-_TO_MEET = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+_RENDEZVOUS = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def world_size() -> int:
@@ -57,10 +57,10 @@ def check() -> None:
         ConfigError: they are invalid, or the processes could not connect.
     """
     world_size(), rank(), local_rank(), local_world_size()
-    lacking = [name for name in _TO_MEET if not os.environ.get(name)]
-    if are_many() and lacking:
+    missing = [name for name in _RENDEZVOUS if not os.environ.get(name)]
+    if are_many() and missing:
         raise ConfigError(
-            f"WORLD_SIZE={world_size()} is set in the environment, but not {', '.join(lacking)}: start the command "
+            f"WORLD_SIZE={world_size()} is set in the environment, but not {', '.join(missing)}: start the command "
             "with torchrun, or unset WORLD_SIZE"
         )
 

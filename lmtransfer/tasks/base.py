@@ -12,9 +12,9 @@ import numpy as np
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
-from lmtransfer.tasks.asking import Reader
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
+from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tokenizers.base import Tokenizer
 
 
@@ -25,7 +25,7 @@ class Example(Protocol):
     Attributes:
         id: name for people and files (``train:17`` is row 17 of the split, from 0; or the id in the source).
         has_gold: whether its gold answer is known (published test sets hide it).
-        stratum: class of the example, for subsets that keep the proportions; 0 if all examples are of one class.
+        class_index: class of the example, for subsets that keep the proportions; 0 if all examples are of one class.
         group: what it shares with other examples, such as a passage. Examples of one group are all in the held-out part
             or all in the training part. Examples of group "" share with several groups and are always trained on.
         content: the input texts; examples with the same content are the same example in every run.
@@ -38,7 +38,7 @@ class Example(Protocol):
     def has_gold(self) -> bool: ...  # noqa: D102
 
     @property
-    def stratum(self) -> int: ...  # noqa: D102
+    def class_index(self) -> int: ...  # noqa: D102
 
     @property
     def group(self) -> str: ...  # noqa: D102

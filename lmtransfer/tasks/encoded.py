@@ -15,10 +15,10 @@ import numpy as np
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.heads import Targets
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
-from lmtransfer.tokenizers.characters import spell
+from lmtransfer.tokenizers.characters import character_ids
 
 
-def room_beside(num_specials: int, *, max_length: int) -> int:
+def text_capacity(num_specials: int, *, max_length: int) -> int:
     """Return how many tokens of text fit into an input of ``max_length`` tokens.
 
     Raises:
@@ -33,7 +33,7 @@ def room_beside(num_specials: int, *, max_length: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class CharacterTable:
     """The spelling of the words of examples, including words outside the vocabulary; four bytes per token.
 
     Attributes:
@@ -45,7 +45,7 @@ class Spelling:
     rows_T: np.ndarray
 
 
-class Speller:
+class CharacterRows:
     """Spells the tokens of examples, in a table that grows by one row for each word outside the vocabulary.
 
     Args:
@@ -73,9 +73,11 @@ class Speller:
         rows[ids == self._tokenizer.unk_id] = [added.setdefault(word, size + len(added)) for word in unknown]
         return rows
 
-    def spelling(self, rows: Iterable[np.ndarray]) -> Spelling:
+    def character_table(self, rows: Iterable[np.ndarray]) -> CharacterTable:
         """Return the current table, with these rows joined end to end."""
-        return Spelling(np.concatenate([self._tokenizer.characters, spell(list(self._added))]), joined(rows))
+        return CharacterTable(
+            np.concatenate([self._tokenizer.characters, character_ids(list(self._added))]), joined(rows)
+        )
 
 
 def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
@@ -83,9 +85,9 @@ def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *arrays])
 
 
-def speller_of(tokenizer: Tokenizer) -> Speller | None:
+def character_rows_of(tokenizer: Tokenizer) -> CharacterRows | None:
     """Return a speller for a tokenizer of whole words; None for other tokenizers."""
-    return Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
+    return CharacterRows(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class EncodedExamples:
         target_offsets: target rows of sequence s: ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
         num_truncated: number of examples that lost tokens to ``max_length``.
         first_lengths: tokens of the first text of each pair, int64, shape (S,); None for single texts.
-        spelling: spelling of the same tokens, if the tokenizer spells words.
+        character_table: spelling of the same tokens, if the tokenizer spells words.
         unreachable: ids of the examples whose gold answer cannot be expressed in these tokens.
     """
 
@@ -115,7 +117,7 @@ class EncodedExamples:
     target_offsets: np.ndarray
     num_truncated: int
     first_lengths: np.ndarray | None = None
-    spelling: Spelling | None = None
+    character_table: CharacterTable | None = None
     unreachable: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -166,7 +168,9 @@ class EncodedExamples:
             target_offsets=ragged_offsets(np.diff(self.target_offsets)[sequences]),
             num_truncated=self.num_truncated,
             first_lengths=None if self.first_lengths is None else self.first_lengths[sequences],
-            spelling=None if self.spelling is None else Spelling(self.spelling.table, self.spelling.rows_T[where]),
+            character_table=None
+            if self.character_table is None
+            else CharacterTable(self.character_table.table, self.character_table.rows_T[where]),
             unreachable=tuple(name for name in self.unreachable if name in ids),
         )
 

@@ -118,12 +118,12 @@ class HeadSpec:
     num_labels: int = 0
     pairs: bool = False
 
-    def said(self, outputs: np.ndarray) -> np.ndarray | None:
+    def predicted(self, outputs: np.ndarray) -> np.ndarray | None:
         """Return one predicted value for each row of outputs (R, K), shape (R,); None if one value is not enough."""
         return None
 
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray | None:
-        """Return the gold answers to compare with ``said``; None if ``said`` returns None."""
+        """Return the gold answers to compare with ``predicted``; None if ``predicted`` returns None."""
         return None
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -136,7 +136,7 @@ class HeadSpec:
         if gold is not None:
             yield from ((name, int((gold == index).sum())) for index, name in enumerate(labels))
 
-    def asked(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
         """Describe the target of one sequence in words, with its gold answer if it is known."""
         return f"{len(targets)} answers"
 
@@ -154,7 +154,7 @@ class ClassificationSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def predicted(self, outputs: np.ndarray) -> np.ndarray:
         """The label with the highest logit."""
         return outputs.argmax(1)
 
@@ -168,7 +168,7 @@ class ClassificationSpec(HeadSpec):
         logs = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
         return np.logaddexp.reduce(logs, axis=0) - np.log(len(outputs))
 
-    def asked(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
         """The label."""
         label = int(self.gold(targets)[0])
         return "label hidden" if label < 0 else f"label {labels[label]}"
@@ -183,7 +183,7 @@ class RegressionSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def predicted(self, outputs: np.ndarray) -> np.ndarray:
         """The number."""
         return outputs[:, 0]
 
@@ -196,7 +196,7 @@ class RegressionSpec(HeadSpec):
         found: np.ndarray = np.mean(outputs, axis=0)
         return found
 
-    def asked(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
         """The score."""
         return f"score {self.gold(targets)[0]:g}"
 
@@ -209,7 +209,7 @@ class TaggingSpec(HeadSpec):
     module: ClassVar[str] = "lmtransfer.transfer.heads.tagging.TaggingHead"
     per: ClassVar[Literal["sequence", "token"]] = "token"
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def predicted(self, outputs: np.ndarray) -> np.ndarray:
         """The tag with the highest logit."""
         return outputs.argmax(1)
 
@@ -217,14 +217,14 @@ class TaggingSpec(HeadSpec):
         """The tags."""
         return TagTargets.of(targets).tags
 
-    def asked(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
         """The number of words."""
         return f"{len(targets)} words"
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
         """The tag after the first token of each word, except the first of the labels, which most words have."""
-        told = TagTargets.of(targets)
-        pairs = zip(told.first.tolist(), told.tags.tolist(), strict=True)
+        targets_of = TagTargets.of(targets)
+        pairs = zip(targets_of.first.tolist(), targets_of.tags.tolist(), strict=True)
         return {first: f"/{labels[tag]}" for first, tag in pairs if tag > 0}
 
 
@@ -251,14 +251,22 @@ class SpanSpec(HeadSpec):
         kinds = SpanTargets.of(targets).kind
         yield from ((name, int((kinds == index).sum())) for index, name in enumerate(labels))
 
-    def asked(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
         """The answer's kind, or its tokens."""
-        told = SpanTargets.of(targets)
-        if told.kind[0] >= 0:
-            return f"answer: {labels[int(told.kind[0])]}"
-        return "no answer here" if told.start[0] < 0 else f"answer: tokens {told.start[0]} to {told.end[0]}"
+        targets_of = SpanTargets.of(targets)
+        if targets_of.kind[0] >= 0:
+            return f"answer: {labels[int(targets_of.kind[0])]}"
+        return (
+            "no answer here"
+            if targets_of.start[0] < 0
+            else f"answer: tokens {targets_of.start[0]} to {targets_of.end[0]}"
+        )
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
         """The tokens of the answer."""
-        told = SpanTargets.of(targets)
-        return {} if told.start[0] < 0 else dict.fromkeys(range(int(told.start[0]), int(told.end[0]) + 1), "")
+        targets_of = SpanTargets.of(targets)
+        return (
+            {}
+            if targets_of.start[0] < 0
+            else dict.fromkeys(range(int(targets_of.start[0]), int(targets_of.end[0]) + 1), "")
+        )

@@ -127,9 +127,11 @@ class TaskSource(Source):
             capacity=capacity,
             max_length=int(lengths.max()),
         )
-        if encoded.spelling is not None:
-            spelt = encoded.spelling.table[np.pad(encoded.spelling.rows_T[where], (0, capacity - size))]
-            packed = packed.with_tokens(packed.tokens_T, torch.from_numpy(spelt))
+        if encoded.character_table is not None:
+            chars_TC = encoded.character_table.table[
+                np.pad(encoded.character_table.rows_T[where], (0, capacity - size))
+            ]
+            packed = packed.with_tokens(packed.tokens_T, torch.from_numpy(chars_TC))
         num_targets = np.diff(encoded.target_offsets)[rows]
         return TaskBatch(
             packed=packed,

@@ -26,11 +26,11 @@ class GlueTable:
 
     Attributes:
         file: name of the file.
-        spelling: GLUE's spelling of each of our label names; None: a score.
+        label_names: GLUE's spelling of each of our label names; None: a score.
     """
 
     file: str
-    spelling: Mapping[str, str] | None
+    label_names: Mapping[str, str] | None
 
 
 def _as_named(*labels: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
     if table is None:
         tasks = ", ".join(name for name in _TABLES if name != "mnli_mismatched")
         raise ConfigError(f"submission=glue: task {task}, split {split}, is not in GLUE; GLUE has {tasks}")
-    wanted = table.spelling or {}
+    wanted = table.label_names or {}
     if set(labels) != set(wanted):
         raise ConfigError(
             f"submission=glue: task {task} has the labels {', '.join(labels) or 'none'}, but GLUE has the labels "
@@ -93,13 +93,13 @@ def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -
     """
     yield "index\tprediction"
     for index, answer in enumerate(answers):
-        yield f"{index}\t{_spelt(table, answer, index)}"
+        yield f"{index}\t{_written(table, answer, index)}"
 
 
-def _spelt(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) -> str:
+def _written(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) -> str:
     if isinstance(answer, LabelAnswer):
-        assert table.spelling is not None
-        return table.spelling[answer.name]
+        assert table.label_names is not None
+        return table.label_names[answer.name]
     if not math.isfinite(answer.score):
         raise DataError(
             f"row {index}: the score {answer.score} is not a finite number; did the run's training diverge?"

@@ -113,7 +113,7 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     for row in np.lexsort((label_of, places)).tolist():
         label = int(label_of[row])
         seen[label] += 1
-        lacks = held[label] < int(seen[label] * fraction + (label + 0.5) / len(values) + 1e-9)
-        found[row] = lacks if groups is None else roles.setdefault(groups[row], lacks)
+        is_short = held[label] < int(seen[label] * fraction + (label + 0.5) / len(values) + 1e-9)
+        found[row] = is_short if groups is None else roles.setdefault(groups[row], is_short)
         held[label] += int(found[row])
     return found

@@ -51,7 +51,7 @@ class Tokenizer(ABC):
         num_pieces: number of pieces, special tokens included; ids from here to ``vocab_size`` are unused padding.
         cls_id, sep_id, mask_id, unk_id: ids of the special tokens; 0 to 3 in vocabularies that are trained here.
         pad_id: id of the pad token of a published vocabulary; None if it has none.
-        lacks: the roles among cls, sep, mask and unk without a separate token.
+        missing_roles: the roles among cls, sep, mask and unk without a separate token.
         is_special: bool per id, shape (vocab_size,): special and unused ids; no corruption changes or samples them.
         starts_word: bool per id, shape (vocab_size,): whether the piece begins a word.
         fingerprint: hex digest of everything that determines how text becomes ids; part of cache keys.
@@ -68,7 +68,7 @@ class Tokenizer(ABC):
     sep_id: int = 2
     mask_id: int = 3
     pad_id: int | None = None
-    lacks: tuple[str, ...] = ()
+    missing_roles: tuple[str, ...] = ()
     is_special: np.ndarray
     starts_word: np.ndarray
     fingerprint: str

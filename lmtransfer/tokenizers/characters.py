@@ -16,19 +16,19 @@ MAX_CHARACTERS: Final = 50
 _SENTENCE_BEGIN, _SENTENCE_END, _WORD_BEGIN, _WORD_END, _FILLING = 257, 258, 259, 260, 261
 
 
-def spell(words: Sequence[str]) -> np.ndarray:
+def character_ids(words: Sequence[str]) -> np.ndarray:
     """Character ids of words, int16, shape (n, 50)."""
     return _rows([byte + 1 for byte in word.encode("utf-8", "replace")] for word in words)
 
 
-def spell_marks() -> np.ndarray:
+def boundary_character_ids() -> np.ndarray:
     """Character ids of the marks for the beginning and the end of a sentence, int16, shape (2, 50)."""
     return _rows([[_SENTENCE_BEGIN], [_SENTENCE_END]])
 
 
 def _rows(words: Iterable[Sequence[int]]) -> np.ndarray:
     rows = [[_WORD_BEGIN, *word[: MAX_CHARACTERS - 2], _WORD_END] for word in words]
-    spelt = np.full((len(rows), MAX_CHARACTERS), _FILLING, dtype=np.int16)
-    for row, characters in zip(spelt, rows, strict=True):
+    ids = np.full((len(rows), MAX_CHARACTERS), _FILLING, dtype=np.int16)
+    for row, characters in zip(ids, rows, strict=True):
         row[: len(characters)] = characters
-    return spelt
+    return ids

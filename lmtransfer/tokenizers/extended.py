@@ -73,7 +73,7 @@ class ExtendedTokenizer(Tokenizer):
         self.num_pieces = base.num_pieces + len(self.words)
         self.vocab_size = max(base.vocab_size, self.num_pieces if base.is_exact else padded_size(self.num_pieces))
         self.cls_id, self.sep_id, self.mask_id, self.unk_id = base.cls_id, base.sep_id, base.mask_id, base.unk_id
-        self.pad_id, self.lacks, self.training = base.pad_id, base.lacks, base.training
+        self.pad_id, self.missing_roles, self.training = base.pad_id, base.missing_roles, base.training
         old, new = base.num_pieces, slice(base.num_pieces, self.num_pieces)
         self.is_special = np.ones(self.vocab_size, dtype=bool)
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)

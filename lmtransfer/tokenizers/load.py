@@ -53,5 +53,5 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     try:
         return _LOADERS[kind](folder)
     except CheckpointError as error:
-        said = str(error)
-        raise CheckpointError(said if said.startswith(str(folder)) else f"{folder}: {said}") from error
+        message = str(error)
+        raise CheckpointError(message if message.startswith(str(folder)) else f"{folder}: {message}") from error

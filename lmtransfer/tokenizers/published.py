@@ -36,8 +36,9 @@ _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]|<unused\d+>|<ext
 class PublishedTokenizer(Tokenizer):
     """A tokenizer of the ``tokenizers`` library as a ``Tokenizer``.
 
-    ``pad_id`` is None if the vocabulary has no pad token. ``lacks`` has the roles among cls, sep, mask and unk without
-    a separate token. These roles share the token of another role: GPT-2 has only ``<|endoftext|>``, for all four.
+    ``pad_id`` is None if the vocabulary has no pad token. ``missing_roles`` has the roles among cls, sep, mask and unk
+    without a separate token. These roles share the token of another role: GPT-2 has only ``<|endoftext|>``
+    for all four.
 
     Args:
         model: the bytes of a ``tokenizer.json``.
@@ -68,7 +69,7 @@ class PublishedTokenizer(Tokenizer):
         read = read_published_model(model, self.specials.values())
         if "unk" not in self.specials and read.unk is not None:
             self.specials["unk"] = read.unk
-        self._library, self._spelling = read.library, read.spelling
+        self._library, self._piece_kind = read.library, read.piece_kind
         self.num_pieces = max(read.pieces) + 1
         self.vocab_size = self.num_pieces if vocab_size is None else vocab_size
         if not self.num_pieces <= self.vocab_size <= MAX_PIECES:
@@ -84,7 +85,7 @@ class PublishedTokenizer(Tokenizer):
         for i, (piece, text) in enumerate(zip(self._pieces, self._texts, strict=True)):
             self.is_special[i] = text is None or _RESERVED.fullmatch(piece) is not None
             self.starts_word[i] = text is None or text[:1].isspace() or i in read.added
-        if read.spelling == "meta" and "unk" in self.specials:
+        if read.piece_kind == "meta" and "unk" in self.specials:
             # It replaces a sequence of unknown characters; U+2581 before it is a separate token.
             self.starts_word[self.unk_id] = False
         self._marks = self.starts_word & np.array(
@@ -94,7 +95,7 @@ class PublishedTokenizer(Tokenizer):
         described = b"%s %d %d %r " % (self.kind.encode(), _VERSION, self.vocab_size, sorted(self.specials.items()))
         self.fingerprint: str = sha256(described + model).hexdigest()
         self._normalises = read.strips
-        self._blank: dict[str, bool] = {META: read.spelling == "meta"}
+        self._blank: dict[str, bool] = {META: read.piece_kind == "meta"}
 
     def _set_roles(self, ids: Mapping[str, int]) -> None:
         absent = [f"{role} {token!r}" for role, token in self.specials.items() if token not in ids]
@@ -112,7 +113,7 @@ class PublishedTokenizer(Tokenizer):
         self.cls_id, self.sep_id = own.get("cls", spare), own.get("sep", spare)
         self.mask_id, self.unk_id = own.get("mask", spare), own.get("unk", spare)
         self.pad_id = own.get("pad")
-        self.lacks = tuple(role for role in ROLES[:4] if role not in own)
+        self.missing_roles = tuple(role for role in ROLES[:4] if role not in own)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.model, self.specials, self.vocab_size, self.training)
@@ -140,7 +141,7 @@ class PublishedTokenizer(Tokenizer):
         encoding = self._library.encode(without_surrogates(text), add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans: list[tuple[int, int]] = encoding.offsets
-        if self._spelling in ("meta", "bytes"):
+        if self._piece_kind in ("meta", "bytes"):
             is_mark = self._marks[ids].tolist()
             spans = [
                 (start, start) if mark and start < end and not self._is_blank(text[start]) else (start, end)
@@ -177,7 +178,7 @@ class PublishedTokenizer(Tokenizer):
     def _piece(self, token_id: int) -> str:
         """The piece of the vocabulary; a byte-level piece is made readable."""
         text = self._texts[token_id]
-        return self._pieces[token_id] if text is None or self._spelling != "bytes" else readable(text)
+        return self._pieces[token_id] if text is None or self._piece_kind != "bytes" else readable(text)
 
     def _described(self) -> dict[str, Any]:
         return {"specials": self.specials, **super()._described()}
@@ -194,7 +195,7 @@ class PublishedTokenizer(Tokenizer):
         blank = self._blank.get(character)
         if blank is None:
             blank = character.isspace()
-            if not blank and self._normalises and self._spelling == "meta":
+            if not blank and self._normalises and self._piece_kind == "meta":
                 normalised = self._library.normalizer.normalize_str(without_surrogates(character))
                 blank = not normalised.strip(META + " ")
             self._blank[character] = blank

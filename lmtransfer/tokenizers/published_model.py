@@ -14,7 +14,7 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 
 #: The kind of pieces: ``##`` inside words, whole words, bytes as characters, or U+2581 at the beginning of words.
-Spelling = Literal["wordpiece", "words", "bytes", "meta"]
+PieceKind = Literal["wordpiece", "words", "bytes", "meta"]
 
 #: Most tokens of a vocabulary; the largest published ones have a quarter of a million.
 MAX_PIECES: Final = 1 << 24
@@ -31,7 +31,7 @@ class PublishedModel:
 
     Attributes:
         library: the tokenizer.
-        spelling: the kind of its pieces.
+        piece_kind: the kind of its pieces.
         pieces: the token of each id, as written in the file; ids may be missing.
         texts: the UTF-8 text of each token that is not special, with a space at the beginning of a word.
         unk: the unknown token, if there is one.
@@ -40,7 +40,7 @@ class PublishedModel:
     """
 
     library: tokenizers.Tokenizer
-    spelling: Spelling
+    piece_kind: PieceKind
     pieces: dict[int, str]
     texts: dict[int, bytes]
     unk: str | None
@@ -58,12 +58,12 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         specials: tokens that no text may encode to, in addition to the file's special tokens.
 
     Raises:
-        CheckpointError: ``model`` is not a ``tokenizer.json``, or its pieces are of no kind in ``Spelling``.
+        CheckpointError: ``model`` is not a ``tokenizer.json``, or its pieces are of no kind in ``PieceKind``.
     """
     try:
         described = json.loads(model)
         described["added_tokens"] = described.get("added_tokens") or []
-        spelling = _spelling(described)
+        piece_kind = _piece_kind(described)
         unk = _unknown(described["model"])
         named = {entry["content"] for entry in described["added_tokens"] if entry.get("special")}
         hidden = {name: _UNSPELLABLE + name for name in named | set(specials) | ({unk} if unk is not None else set())}
@@ -92,14 +92,14 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
     texts = {
         token_id: piece.encode("utf-8", "replace")
         if token_id in added_ids
-        else _text(piece, spelling, inside=inside, byte_pieces=falls_back)
+        else _text(piece, piece_kind, inside=inside, byte_pieces=falls_back)
         for token_id, piece in pieces.items()
         if piece not in hidden
     }
-    return PublishedModel(library, spelling, pieces, texts, unk, added_ids, described.get("normalizer") is not None)
+    return PublishedModel(library, piece_kind, pieces, texts, unk, added_ids, described.get("normalizer") is not None)
 
 
-def _spelling(described: Mapping[str, Any]) -> Spelling:
+def _piece_kind(described: Mapping[str, Any]) -> PieceKind:
     model = described["model"]
     kind = model.get("type")
     if kind == "WordPiece":
@@ -150,13 +150,13 @@ def _with_names(described: dict[str, Any], names: Mapping[str, str]) -> dict[str
     return {**described, **nothing, "model": model, "added_tokens": added}
 
 
-def _text(piece: str, spelling: Spelling, *, inside: str, byte_pieces: bool) -> bytes:
-    if spelling == "words":
+def _text(piece: str, piece_kind: PieceKind, *, inside: str, byte_pieces: bool) -> bytes:
+    if piece_kind == "words":
         return b" " + piece.encode("utf-8", "replace")
-    if spelling == "wordpiece":
+    if piece_kind == "wordpiece":
         begins = not (inside and piece.startswith(inside))
         return (" " + piece if begins else piece.removeprefix(inside)).encode("utf-8", "replace")
-    if spelling == "bytes":
+    if piece_kind == "bytes":
         letters = _LETTERS
         return b"".join(
             bytes([letters[letter]]) if letter in letters else letter.encode("utf-8", "replace") for letter in piece

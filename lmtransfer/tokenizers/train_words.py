@@ -34,7 +34,7 @@ class WordTokenizerTrainer(TokenizerTrainer):
         ConfigError: a value out of its range.
     """
 
-    gives_characters = True
+    provides_characters = True
 
     def __init__(
         self,

@@ -113,14 +113,14 @@ class TokenizerTrainer(ABC):
     """Trains a vocabulary; the result depends on the settings and the lines only.
 
     Attributes:
-        gives_characters: whether its tokenizer gives characters, for models that read characters.
+        provides_characters: whether its tokenizer gives characters, for models that read characters.
         vocab_size: maximum number of pieces, special tokens included.
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
         max_characters: maximum number of characters to train on; limits memory and time.
         seed: seed of the sample.
     """
 
-    gives_characters: ClassVar[bool] = False
+    provides_characters: ClassVar[bool] = False
 
     vocab_size: int
     max_sentences: int
@@ -153,8 +153,8 @@ class TokenizerTrainer(ABC):
                 f"there is no text to train a tokenizer on: {counts.lines_seen} lines, and none of them has text"
             )
         tokenizer = self.train_on(sample, counts)
-        told = {"settings": self.settings, **counts.as_dict(), **tokenizer.training, "trainer": self.fingerprint}
-        tokenizer.training = told
+        description = {"settings": self.settings, **counts.as_dict(), **tokenizer.training, "trainer": self.fingerprint}
+        tokenizer.training = description
         tokenizer.save(folder)
         return tokenizer
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_flags
-from lmtransfer.tokenizers.characters import spell, spell_marks
+from lmtransfer.tokenizers.characters import boundary_character_ids, character_ids
 from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 
 _VERSION = 1  # increase it when the same words would give other ids or characters
@@ -57,8 +57,8 @@ class WordTokenizer(CharacterTokenizer):
         described = b"%s %d %d " % (self.kind.encode(), _VERSION, lowercase)
         self.fingerprint: str = sha256(described + self.model_bytes()).hexdigest()
         unused = [self.piece(i) for i in range(self.num_pieces, self.vocab_size)]
-        self.characters: np.ndarray = spell([*SPECIALS, *self.words, *unused])
-        self.characters[[self.cls_id, self.sep_id]] = spell_marks()
+        self.characters: np.ndarray = character_ids([*SPECIALS, *self.words, *unused])
+        self.characters[[self.cls_id, self.sep_id]] = boundary_character_ids()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.words, self.lowercase, self.training)
@@ -82,7 +82,7 @@ class WordTokenizer(CharacterTokenizer):
             ids=self._ids_of(words),
             offsets=np.array(spans, dtype=np.int32).reshape(-1, 2),
             word_starts=np.ones(len(words), dtype=bool),
-            characters=spell(words),
+            characters=character_ids(words),
         )
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:

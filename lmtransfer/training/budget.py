@@ -25,7 +25,7 @@ class Budget:
         ConfigError: there is no limit, a limit is not positive, or ``epochs`` is set without ``steps_per_epoch``.
 
     Attributes:
-        stretch: planned steps divided by the steps of ``epochs``: above 1 if ``min_steps`` is larger, else 1.
+        lengthening: planned steps divided by the steps of ``epochs``: above 1 if ``min_steps`` is larger, else 1.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Budget:
         ]
         if problems:
             raise ConfigError(problems)
-        self.stretch = 1.0
+        self.lengthening = 1.0
         if epochs is not None:
             if not steps_per_epoch:
                 raise ConfigError("train.epochs needs a stream that knows its steps_per_epoch; use train.steps instead")
             in_epochs = math.ceil(epochs * steps_per_epoch - 1e-9)
-            self.stretch = max(1.0, (min_steps or 0) / in_epochs)
+            self.lengthening = max(1.0, (min_steps or 0) / in_epochs)
             in_epochs = max(in_epochs, min_steps or 0)
             steps = in_epochs if steps is None else min(steps, in_epochs)
         self.steps = steps

@@ -123,7 +123,7 @@ class PhaseName:
 
 
 class UnigramPlateau:
-    """Reports when a masked language model has learnt more than the frequencies of the tokens.
+    """Reports when a masked language model has learned more than the frequencies of the tokens.
 
     Every record has the entropy as ``unigram_entropy``, so that it is visible during the run.
 
@@ -223,13 +223,13 @@ class TokenForecast:
         self.seen.append((state.seconds, state.tokens))
         if len(self.seen) < _STEPS:
             return ()
-        (began, before), (now, tokens) = self.seen[_UNTIMED - 1], self.seen[-1]
-        if now >= self.seconds or now <= began or tokens == before:
+        (start_time, before), (now, tokens) = self.seen[_UNTIMED - 1], self.seen[-1]
+        if now >= self.seconds or now <= start_time or tokens == before:
             return ()
-        rate = (tokens - before) / (now - began)
+        rate = (tokens - before) / (now - start_time)
         expected = tokens + rate * (self.seconds - now)
-        said = f"at {rate:,.0f} tokens/s, training will see about {millions(expected)} tokens in {self.seconds:g} s"
-        return [said, *self.meaning(expected, rate)]
+        forecast = f"at {rate:,.0f} tokens/s, training will see about {millions(expected)} tokens in {self.seconds:g} s"
+        return [forecast, *self.meaning(expected, rate)]
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: a speed measured on one machine is not valid for another machine."""

@@ -92,9 +92,9 @@ class Checkpoints:
                 not changed.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
-        _refuse_link(self.folder)
+        _check_no_link(self.folder)
         try:
-            self._settle(name)
+            self._finish_interrupted_save(name)
             staged.mkdir(parents=True)
             for file, content in tensors.items():
                 if content:
@@ -128,7 +128,7 @@ class Checkpoints:
         flush(self.folder)
         remove(old)
 
-    def settle(self) -> None:
+    def finish_interrupted_saves(self) -> None:
         """Finish or undo interrupted saves after a crash, so that each name has its newest complete checkpoint.
 
         Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
@@ -137,16 +137,16 @@ class Checkpoints:
         Raises:
             CheckpointError: the folder is a link, or cannot be written.
         """
-        _refuse_link(self.folder)
+        _check_no_link(self.folder)
         try:
             for name in ("last", "best"):
-                self._settle(name)
+                self._finish_interrupted_save(name)
         except OSError as error:
             raise CheckpointError(
                 f"cannot finish an interrupted save in {self.folder}: {error}; correct the permissions of the folder"
             ) from error
 
-    def _settle(self, name: str) -> None:
+    def _finish_interrupted_save(self, name: str) -> None:
         """Finish or undo the interrupted save of one name, so that the newest complete checkpoint is in its place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         if staged.exists() and find_damage(staged) is None:
@@ -156,14 +156,14 @@ class Checkpoints:
         remove(staged)
         remove(old)
 
-    def settled(self) -> tuple[Checkpoint | None, list[str]]:
-        """Call ``settle`` on the main rank, then return ``newest`` on every rank; all ranks must call this.
+    def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
+        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this.
 
         Raises:
-            CheckpointError: see ``settle`` and ``newest``.
+            CheckpointError: see ``finish_interrupted_saves`` and ``newest``.
         """
         if distributed.is_main():
-            self.settle()
+            self.finish_interrupted_saves()
         distributed.barrier()
         return self.newest()
 
@@ -269,7 +269,7 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
     Raises:
         CheckpointError: checkpoints cannot be written, or the folder is a link.
     """
-    _refuse_link(folder)
+    _check_no_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
@@ -288,7 +288,7 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
         )
 
 
-def _refuse_link(folder: Path) -> None:
+def _check_no_link(folder: Path) -> None:
     """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
     if folder.is_symlink():
         raise CheckpointError(

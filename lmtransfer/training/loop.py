@@ -106,7 +106,7 @@ class Trainer:
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
-        checkpoint, problems = self.checkpoints.settled()
+        checkpoint, problems = self.checkpoints.newest_complete()
         notes = [f"warning: {problem}; this checkpoint is skipped" for problem in problems]
         if checkpoint is None:
             notes.append("the run was interrupted before its first checkpoint: it starts again from the beginning")
@@ -171,7 +171,7 @@ class Trainer:
 
     def _step(self, steps: StepSource) -> None:
         """Make one step of the optimiser, and its record."""
-        state, began, fraction = self.state, self.clock(), self._fraction()
+        state, start_time, fraction = self.state, self.clock(), self._fraction()
 
         def factor(tokens: int) -> float:
             timed = self.plan.budget.by_the_clock and not state.updates  # only the first update needs the time
@@ -195,7 +195,7 @@ class Trainer:
         now = self.clock()
         state.seconds = distributed.from_main(now - self._started_at)
         self._unlogged_tokens += outcome.tokens
-        self._unlogged_seconds += now - began
+        self._unlogged_seconds += now - start_time
         if self.plan.budget.by_the_clock:
             state.shares_used.append(fraction)
         state.record = {

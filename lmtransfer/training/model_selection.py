@@ -57,7 +57,7 @@ class SelectionWithTies(ModelSelection):
     """Among evaluations with the same main metric, the one with the lowest ``loss`` is the best.
 
     Without this rule the earliest of them would be chosen. With a hundred held-out labels this is often a model that
-    has learnt almost nothing yet.
+    has learned almost nothing yet.
     """
 
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:

@@ -10,7 +10,7 @@ from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, Items, 
 _METRICS = Entries(Real(finite=False))
 
 #: One phase of a run with phases: its name, and the state of the run when the phase began.
-PHASE_BEGUN = Fields(
+PHASE_START = Fields(
     {
         "name": Text(),
         **dict.fromkeys(("step", "updates", "tokens", "stream_step"), Whole()),
@@ -31,7 +31,7 @@ SAVED_STATE = Fields(
         "record": Entries(Anything()),
         "evaluation_due": Flag(),
         "shares_used": Items(Real(least=0)),
-        "phases": Items(PHASE_BEGUN),
+        "phases": Items(PHASE_START),
         "aliases": Entries(Text()),
         "carry": Entries(Anything()),
         "loss_scale": OrNull(Entries(Real())),
@@ -62,7 +62,7 @@ class TrainState:
         record: the line of ``metrics.jsonl`` of the latest step, as far as it is known.
         evaluation_due: the evaluation of the latest step was interrupted; a resumed run evaluates first.
         shares_used: shares of a budget in seconds at each step since the latest logged line, to log with the next line.
-        phases: the phases that have begun, for a run with phases; see ``PHASE_BEGUN``.
+        phases: the phases that have begun, for a run with phases; see ``PHASE_START``.
     """
 
     step: int = 0
@@ -94,8 +94,8 @@ class TrainState:
     @classmethod
     def of(cls, values: dict[str, Any]) -> TrainState:
         """The reverse of ``state_dict``; other keys are ignored, and older runs may lack the newer keys."""
-        younger = ("phases", "prepared")
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in younger})
+        newer = ("phases", "prepared")
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in newer})
 
     def update(self, other: TrainState) -> None:
         """Copy every value of ``other``."""

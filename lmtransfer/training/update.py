@@ -162,16 +162,16 @@ def _means(
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}
     counts = dict(passed.counts)
-    mine = [
-        (name, of_batch[name], late.get(name), loss.weight)
-        for of_batch, late, losses in zip(sums, found, passed.losses, strict=True)
+    local = [
+        (name, of_batch[name], delayed.get(name), loss.weight)
+        for of_batch, delayed, losses in zip(sums, found, passed.losses, strict=True)
         for name, loss in losses.items()
     ]
-    for of_rank in distributed.gather(mine):
-        for name, value, late, weight in of_rank:
+    for of_rank in distributed.gather(local):
+        for name, value, delayed, weight in of_rank:
             totals[name], weights[name] = totals.get(name, 0.0) + value, weight
-            if late is not None:
-                counts[name] = counts.get(name, 0.0) + late
+            if delayed is not None:
+                counts[name] = counts.get(name, 0.0) + delayed
     means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
     return means, sum(weights[name] * mean for name, mean in means.items())
 

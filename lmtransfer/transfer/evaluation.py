@@ -141,8 +141,8 @@ def evaluate(
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
-        said = list(answers)
-        answers, found = iter(said), task.scored_examples(encoded.examples, said)
+        predicted = list(answers)
+        answers, found = iter(predicted), task.scored_examples(encoded.examples, predicted)
         scored = found if found is not None and is_kept(found) else None
     metrics = task.score(encoded.examples, answers)
     return Evaluation(
@@ -161,10 +161,10 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
         outputs: outputs of the head, shape (R, K).
         targets: the targets with the gold answers.
     """
-    said, gold = head.said(outputs), head.gold(targets)
-    if said is None or gold is None or len(said) == 0:
+    predicted, gold = head.predicted(outputs), head.gold(targets)
+    if predicted is None or gold is None or len(predicted) == 0:
         return False
-    return len(np.unique(said)) == 1 and len(np.unique(gold)) > 1
+    return len(np.unique(predicted)) == 1 and len(np.unique(gold)) > 1
 
 
 @contextmanager

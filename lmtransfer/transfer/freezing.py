@@ -30,7 +30,7 @@ class Freezing(Protocol):
         """Set the encoder's mode for a learner in training mode or in evaluation mode."""
         ...
 
-    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
+    def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """Whether a layer is trained in the next step; if not at the end of the budget, it is never trained.
 
         Args:
@@ -54,7 +54,7 @@ class Frozen:
         """Set evaluation mode, always."""
         encoder.eval()
 
-    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
+    def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """Always False."""
         return False
 
@@ -72,7 +72,7 @@ class Full:
         """The learner's own mode."""
         encoder.train(training)
 
-    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
+    def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """Always True."""
         return True
 
@@ -105,14 +105,14 @@ class Gradual:
         self.share = share
 
     def prepare(self, encoder: nn.Module) -> None:
-        """Turn on all gradients, so that the optimiser gets all parameters; ``learns`` decides when they train."""
+        """Turn on all gradients, so that the optimiser gets all parameters; ``is_trained_at`` decides when."""
         encoder.requires_grad_(True)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
         """The learner's own mode."""
         encoder.train(training)
 
-    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
+    def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """True from ``share * depth / deepest`` of the budget on."""
         return fraction >= self.share * depth / deepest - 1e-9
 
@@ -139,6 +139,6 @@ class FixedEmbeddings:
         """Set the mode of the rule."""
         self.rule.set_mode(encoder, training)
 
-    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
+    def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """False for the lowest layer; the rule decides for the other layers."""
-        return depth < deepest and self.rule.learns(depth, deepest=deepest, fraction=fraction)
+        return depth < deepest and self.rule.is_trained_at(depth, deepest=deepest, fraction=fraction)

@@ -37,7 +37,7 @@ class LayerSelection(nn.Module):
         """The needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, widths * D)."""
         raise NotImplementedError
 
-    def learnt(self) -> dict[str, Any] | None:
+    def learned(self) -> dict[str, Any] | None:
         """Its trained parameters as plain numbers; None if it has no parameters."""
         return None
 
@@ -124,7 +124,7 @@ class ScalarMix(LayerSelection):
         self.scalars = nn.Parameter(torch.zeros(num_layers + 1))
         self.gamma = nn.Parameter(torch.ones(()))
 
-    def learnt(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         """``gamma``, and ``weights``: softmax(s), one per layer from the embeddings up, as plain numbers."""
         weights = torch.softmax(self.scalars.detach().double(), dim=0)
         return {"gamma": float(self.gamma.detach()), "weights": weights.tolist()}

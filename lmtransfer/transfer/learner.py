@@ -122,7 +122,7 @@ class TaskLearner(Learner):
         """By depth, whether a layer is trained at this share of the budget; index 0 (no depth) is always False."""
         deepest = max(self.depths.values(), default=0)
         layers = range(1, deepest + 1)
-        return [False, *(self.freezing.learns(depth, deepest=deepest, fraction=fraction) for depth in layers)]
+        return [False, *(self.freezing.is_trained_at(depth, deepest=deepest, fraction=fraction) for depth in layers)]
 
     def train(self, mode: bool = True) -> TaskLearner:
         """Set the mode; a frozen encoder stays in evaluation mode."""

@@ -44,35 +44,35 @@ class UsedRows(nn.Embedding):
         place_V[used_U] = torch.arange(len(used_U), device=used_U.device)
         self.register_buffer("used_U", used_U, persistent=False)
         self.register_buffer("place_V", place_V, persistent=False)
-        self._learnt = False
+        self._learned = False
         self._version = self.weight._version
 
     def forward(self, ids_T: Tensor) -> Tensor:
         """(T,) -> (T, D)."""
         if not torch.is_grad_enabled():
-            self.settle()
+            self.restore_rows()
             return super().forward(ids_T)
         self._follow()
-        self._learnt = True
+        self._learned = True
         return nn.functional.embedding(self.place_V[ids_T], self.rows)
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def restore_rows(self) -> None:
         """Copy the trained ``rows`` to the table."""
         self._follow()
-        if self._learnt:
+        if self._learned:
             self.weight[self.used_U] = self.rows
-            self._learnt, self._version = False, self.weight._version
+            self._learned, self._version = False, self.weight._version
 
     @torch.no_grad()
     def _follow(self) -> None:
         """Copy the rows from the table if the table was changed, because weights were loaded."""
         if self.weight._version != self._version:
             self.rows.copy_(self.weight[self.used_U])
-            self._learnt, self._version = False, self.weight._version
+            self._learned, self._version = False, self.weight._version
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        self.settle()
+        self.restore_rows()
         super()._save_to_state_dict(destination, prefix, keep_vars)
         del destination[prefix + "rows"]
 

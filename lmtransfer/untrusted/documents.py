@@ -20,7 +20,7 @@ from lmtransfer.untrusted.files import DOCUMENT_BYTES, LARGEST_BYTES, read_bytes
 from lmtransfer.untrusted.schema import LARGEST_WHOLE, Anything, Kind, join, shown
 
 #: Highest nesting depth of mappings and lists.
-DEEPEST = 100
+LOWEST = 100
 #: Highest size of a YAML file: a configuration usually has a few kilobytes, and reading YAML is slow.
 YAML_BYTES = 1 << 22
 
@@ -136,7 +136,7 @@ def _json(raw: bytes) -> Any:
     try:
         return json.loads(raw.decode("utf-8-sig"))
     except RecursionError:
-        raise _Refused(f"is nested more than {DEEPEST} deep") from None
+        raise _Refused(f"is nested more than {LOWEST} deep") from None
     except ValueError as error:
         raise _Refused(f"is damaged or is not JSON ({first_line(error)})") from None
 
@@ -149,8 +149,8 @@ def _yaml(raw: bytes) -> Any:
                 line = 0 if event.start_mark is None else event.start_mark.line
                 raise _Refused(f"line {line + 1} has a YAML alias, which is not allowed")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise _Refused(f"is nested more than {DEEPEST} deep")
+            if depth > LOWEST:
+                raise _Refused(f"is nested more than {LOWEST} deep")
         return yaml.load(raw, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -179,7 +179,7 @@ def first_line(error: Exception) -> str:
 def _is_plain(document: Any, finite: bool) -> bool:
     """Whether a document holds only plain values within the nesting limit, checked level by level."""
     level = [document]
-    for _ in range(DEEPEST + 1):
+    for _ in range(LOWEST + 1):
         below: list[Any] = []
         for value in level:
             kind = type(value)
@@ -200,7 +200,7 @@ def _is_plain(document: Any, finite: bool) -> bool:
 def _what_is_not_plain(document: Any, finite: bool) -> str:
     """The first problem that makes a document not plain, with its field."""
     level = [(document, "")]
-    for _ in range(DEEPEST + 1):
+    for _ in range(LOWEST + 1):
         below: list[tuple[Any, str]] = []
         for value, where in level:
             if isinstance(value, dict):
@@ -213,7 +213,7 @@ def _what_is_not_plain(document: Any, finite: bool) -> str:
             elif (wrong := _what_is_wrong(value, finite)) is not None:
                 return f"{where or 'its content'} {wrong}"
         level = below
-    return f"is nested more than {DEEPEST} deep"
+    return f"is nested more than {LOWEST} deep"
 
 
 def _what_is_wrong(value: Any, finite: bool) -> str | None:

@@ -50,13 +50,13 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
     problem = _HEADER.problem(tensors, "")
     if problem is not None:
         raise error(f"{path}: its header: {problem}")
-    room = size - 8 - length
+    num_bytes = size - 8 - length
     for name, entry in tensors.items():
         begins, *ends = entry["data_offsets"]
         wanted = math.prod(entry["shape"]) * _BITS[entry["dtype"]] // 8
-        if len(ends) != 1 or not begins <= ends[0] <= room or ends[0] - begins != wanted:
+        if len(ends) != 1 or not begins <= ends[0] <= num_bytes or ends[0] - begins != wanted:
             raise error(
                 f"{path}: is damaged or incomplete, or is not a safetensors file: {name[:80]} of shape "
                 f"{str(entry['shape'])[:80]} ({entry['dtype']}) does not fit its data_offsets "
-                f"{str(entry['data_offsets'])[:80]} in {room:,} bytes"
+                f"{str(entry['data_offsets'])[:80]} in {num_bytes:,} bytes"
             )

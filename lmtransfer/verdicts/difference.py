@@ -27,7 +27,7 @@ Verdict = Literal[
 Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
 
 #: Verdicts of a comparison that could be judged.
-JUDGED: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
+VERDICTS: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
 #: Reasons for no verdict: another learning rate or more training might allow one.
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
 #: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
@@ -205,11 +205,11 @@ def compare_conditions(
         settings_differ: whether more than the weights differs.
     """
     found = difference_of(condition, control)
-    withheld = _withheld(condition, control, found, majority, settings_differ=settings_differ)
-    p_value = _p_value(found) if withheld in (None, "settings differ") else None
+    held_back = _held_back(condition, control, found, majority, settings_differ=settings_differ)
+    p_value = _p_value(found) if held_back in (None, "settings differ") else None
     made = Difference(
         delta=found.value,
-        verdict="no difference shown" if withheld is None else withheld,
+        verdict="no difference shown" if held_back is None else held_back,
         scope=_scope(condition, control),
         standard_error=found.standard_error,
         degrees_of_freedom=found.degrees_of_freedom,
@@ -222,7 +222,7 @@ def compare_conditions(
         higher_is_better=higher_is_better,
         corrected_p_value=p_value,
     )
-    return made if p_value is None or withheld is not None else judged(made, shown=p_value <= LEVEL)
+    return made if p_value is None or held_back is not None else judged(made, shown=p_value <= LEVEL)
 
 
 def judged(difference: Difference, *, shown: bool) -> Difference:
@@ -257,7 +257,7 @@ def _p_value(found: Estimate) -> float | None:
     return two_sided(found.value / found.standard_error, found.degrees_of_freedom)
 
 
-def _withheld(
+def _held_back(
     condition: Condition, control: Condition, found: Estimate, majority: float | None, *, settings_differ: bool
 ) -> Verdict | None:
     """The reason why there is no verdict, the most serious first; None if there is a verdict."""
@@ -267,7 +267,7 @@ def _withheld(
         return "collapsed"
     if _has_collapsed(control, majority):
         return "control collapsed"
-    if _is_flat(condition) or _is_flat(control) or not found.varies:
+    if _is_flat(condition) or _is_flat(control) or not found.has_spread:
         return "seeds all alike"
     return "settings differ" if settings_differ else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lmtransfer.verdicts.difference import JUDGED, LEVEL, Difference, judged
+from lmtransfer.verdicts.difference import LEVEL, VERDICTS, Difference, judged
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
@@ -21,7 +21,7 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
         differences: of one column, as returned by ``compare_conditions``.
     """
     made = list(differences)
-    places = [place for place, found in enumerate(made) if found.verdict in JUDGED]
+    places = [place for place, found in enumerate(made) if found.verdict in VERDICTS]
     if len(places) < 2:
         return made
     ranked = sorted((made[place].tail or 0.0, place) for place in places)

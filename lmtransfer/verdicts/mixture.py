@@ -40,13 +40,13 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
     while len(estimated) > 2:  # merge the two with the most degrees of freedom, after Satterthwaite
         error, df = combined(estimated[-2:])
         estimated[-2:] = [(error**2, df)]
-    variances, masses = np.full(1, known), np.ones(1)
+    variances, probabilities = np.full(1, known), np.ones(1)
     for variance, df in estimated:
         nodes, weights = deviations(df, _NODES)
         variances = (variances[:, None] + variance / np.square(nodes)).ravel()
-        masses = (masses[:, None] * np.array(weights)).ravel()
+        probabilities = (probabilities[:, None] * np.array(weights)).ravel()
     tails = [math.erfc(place) for place in (abs(difference) / np.sqrt(2 * variances)).tolist()]
-    return float(masses @ np.array(tails))
+    return float(probabilities @ np.array(tails))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -122,6 +122,6 @@ def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, .
     roots = (places + 1) / 2  # more nodes near 0, where a small estimate reaches far into the tail
     nodes = low + (high - low) * roots**2
     log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
-    masses = weights * roots * np.exp(log_density - log_density.max())
-    masses /= masses.sum()
-    return tuple(nodes.tolist()), tuple(masses.tolist())
+    probabilities = weights * roots * np.exp(log_density - log_density.max())
+    probabilities /= probabilities.sum()
+    return tuple(nodes.tolist()), tuple(probabilities.tolist())

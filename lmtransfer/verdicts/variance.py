@@ -70,7 +70,7 @@ class Estimate:
         degrees_of_freedom: of the standard error; None if there is no standard error.
         parts: the parts of the variance, which is their sum.
         paired: whether the rows of two conditions were paired.
-        varies: whether the rows, or the paired differences, have any spread.
+        has_spread: whether the rows, or the paired differences, have any spread.
         num_seeds: number of rows of the condition and of the other.
         notes: what could not be counted, one line for each.
     """
@@ -80,7 +80,7 @@ class Estimate:
     degrees_of_freedom: float | None
     parts: tuple[Part, ...]
     paired: bool
-    varies: bool
+    has_spread: bool
     num_seeds: tuple[int, int]
     notes: tuple[str, ...]
 
@@ -138,7 +138,7 @@ def _estimate(
         )
         for rows in independent
     ]
-    varies = all(np.ptp(rows.values) > 1e-9 * max(1.0, float(np.abs(rows.values).max())) for rows in independent)
+    has_spread = all(np.ptp(rows.values) > 1e-9 * max(1.0, float(np.abs(rows.values).max())) for rows in independent)
     of_rows = sum(part.variance for part in parts)
     parts += [_of_pretraining(rows.crossed) for rows in sides if rows.crossed is not None]
     if all(rows.examples is not None for rows in independent):
@@ -146,7 +146,7 @@ def _estimate(
             _of_examples([rows.examples for rows in independent if rows.examples is not None], clusters, of_rows)
         )
     error, degrees = combined([(part.variance, part.degrees_of_freedom) for part in parts])
-    return Estimate(value, error, degrees, tuple(parts), paired, varies, num_seeds, tuple(notes))
+    return Estimate(value, error, degrees, tuple(parts), paired, has_spread, num_seeds, tuple(notes))
 
 
 def _of_pretraining(table: np.ndarray) -> Part:

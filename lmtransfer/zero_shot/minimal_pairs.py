@@ -55,9 +55,9 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         pretrained = open_pretrained(saved, hardware=hardware)
         predictor = token_predictor(pretrained.learner)
         pairs = task.examples(cfg.split)
-        began = time.monotonic()
+        start_time = time.monotonic()
         scores = _scores(pairs, task, saved, pretrained, predictor, hardware)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         with open_dict(cfg):
             cfg.run = str(saved.path)
         name = sweep_name(cfg.name or f"pretrain-{saved.path.name}-{task.name}-{cfg.split}")

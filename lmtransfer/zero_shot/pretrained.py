@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.objectives.base import Objective, known_objectives
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.parts import learnt
+from lmtransfer.pretraining.parts import learned
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.zero_shot.queries import Frame
@@ -48,7 +48,7 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
         )
     config: Any = OmegaConf.create(saved.config)
     config.init = None  # the weights come from the run itself, not from its init
-    parts, learner = learnt(saved, config)
+    parts, learner = learned(saved, config)
     frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
     return Pretrained(learner.to(hardware.device).eval(), frame)
 
@@ -61,7 +61,7 @@ def token_predictor(learner: PretrainingLearner) -> Objective:
     """
     found = [objective for objective in learner.listed() if objective.predicts]
     if not found:
-        names = _either(objective.name for objective in known_objectives() if objective.predicts)
+        names = _or_list(objective.name for objective in known_objectives() if objective.predicts)
         raise ConfigError(
             f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities: give a run of "
             f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
@@ -77,7 +77,7 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
     """
     found = [objective for objective in learner.listed() if objective.predicts == "masked"]
     if not found:
-        names = _either(objective.name for objective in known_objectives() if objective.predicts == "masked")
+        names = _or_list(objective.name for objective in known_objectives() if objective.predicts == "masked")
         raise ConfigError(
             f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]: give a run of "
             f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
@@ -85,7 +85,7 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
     return found[0]
 
 
-def _either(names: Iterable[str]) -> str:
+def _or_list(names: Iterable[str]) -> str:
     """``a, b or c``."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last

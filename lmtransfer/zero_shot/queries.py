@@ -62,7 +62,7 @@ class Frame:
         self.begin_id = tokenizer.sep_id if begins_bare else tokenizer.cls_id
         self.end_id = tokenizer.sep_id
         self.max_length = encoder.max_length
-        self._spelt = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+        self._characters = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
     def around(self, ids: np.ndarray, *, text: str) -> np.ndarray:
         """The ids with the special tokens around them, int64, shape (n + 2,).
@@ -78,11 +78,11 @@ class Frame:
             )
         return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
 
-    def spelling(self, encoding: Encoding) -> np.ndarray | None:
+    def character_ids(self, encoding: Encoding) -> np.ndarray | None:
         """The characters of a text and its special tokens, (n + 2, 50); None if the tokenizer gives no characters."""
-        if self._spelt is None or encoding.characters is None:
+        if self._characters is None or encoding.characters is None:
             return None
-        return np.concatenate([self._spelt[[self.begin_id]], encoding.characters, self._spelt[[self.end_id]]])
+        return np.concatenate([self._characters[[self.begin_id]], encoding.characters, self._characters[[self.end_id]]])
 
 
 def sentence_queries(
@@ -125,9 +125,9 @@ def pack_queries(queries: Sequence[Query]) -> tuple[PackedBatch, np.ndarray]:
     size = sum(lengths)
     capacity = size + -size % _TOKENS_MULTIPLE
     packed = pack([query.tokens for query in queries], capacity=capacity, max_length=max(lengths))
-    spelt = [query.characters for query in queries if query.characters is not None]
-    if spelt:
-        characters = np.concatenate([*spelt, np.repeat(spelt[0][:1], capacity - size, axis=0)])
+    character_rows = [query.characters for query in queries if query.characters is not None]
+    if character_rows:
+        characters = np.concatenate([*character_rows, np.repeat(character_rows[0][:1], capacity - size, axis=0)])
         packed = packed.with_tokens(packed.tokens_T, torch.from_numpy(characters))
     starts = np.cumsum([0, *lengths[:-1]])
     places = [start + query.places for start, query in zip(starts, queries, strict=True)]

@@ -116,10 +116,10 @@ class SentenceScorer:
             yield from sentence_queries(tokens, encoding.word_starts, owner=owner, mask_id=mask_id, hidden=self.hidden)
         else:
             places = np.arange(1, len(tokens) - 1)
-            yield Query(tokens, places, tokens[1:-1], owner, self.frame.spelling(encoding))
+            yield Query(tokens, places, tokens[1:-1], owner, self.frame.character_ids(encoding))
 
 
 def _content(encoding: Encoding) -> bytes:
     """The complete input of a model for a text."""
-    spelt = b"" if encoding.characters is None else encoding.characters.tobytes()
-    return encoding.ids.tobytes() + spelt
+    character_bytes = b"" if encoding.characters is None else encoding.characters.tobytes()
+    return encoding.ids.tobytes() + character_bytes

@@ -20,7 +20,7 @@ class Clock:
     def __init__(self, *, warmup: int, device: str) -> None:
         self.warmup, self.device = warmup, device
         self.steps = self.tokens = 0
-        self.began = 0.0
+        self.start_time = 0.0
 
     def step(self, tokens: int) -> None:
         """Note the end of a step with this number of real tokens."""
@@ -29,12 +29,12 @@ class Clock:
             self.tokens += tokens
         elif self.steps == self.warmup:
             self._wait()
-            self.began = time.perf_counter()
+            self.start_time = time.perf_counter()
 
     def result(self) -> dict[str, float]:
         """Speed and memory of all steps after the warm-up."""
         self._wait()
-        rate = self.tokens / (time.perf_counter() - self.began)
+        rate = self.tokens / (time.perf_counter() - self.start_time)
         if self.device == "cuda":
             memory = torch.cuda.max_memory_allocated()
         else:

@@ -108,15 +108,15 @@ class _Watch(transformers.TrainerCallback):
     """Records when each step ended, in seconds since training began, and the real tokens of each batch."""
 
     def __init__(self) -> None:
-        self.began = 0.0
+        self.start_time = 0.0
         self.ended: list[float] = []
         self.tokens: list[int] = []
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.began = time.perf_counter()
+        self.start_time = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.ended.append(time.perf_counter() - self.began)
+        self.ended.append(time.perf_counter() - self.start_time)
 
 
 def _arguments(cfg: DictConfig, hardware: Hardware, flags: Flags, *, output: str, max_steps: int | None) -> Any:

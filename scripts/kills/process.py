@@ -40,17 +40,17 @@ class Command:
     Attributes:
         process: its process, which leads a session.
         said: file with its output.
-        began: start time on the monotonic clock.
+        start_time: start time on the monotonic clock.
     """
 
     process: subprocess.Popen[Any]
     said: Path
-    began: float
+    start_time: float
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self.began
+        return time.monotonic() - self.start_time
 
     @property
     def ended(self) -> bool:

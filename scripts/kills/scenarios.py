@@ -68,7 +68,7 @@ _OBJECTIVES = {
     ),
     "cbow": _Pretraining((*_VECTORS, "optimizer=adamw"), WHOLE_WORDS),
     "lm": _Pretraining(("model=gpt_mini", *_DEEP, "train.micro_batch_tokens=128")),
-    "lm_lanes": _Pretraining(("model=transformer_xl_laptop", *_DEEP, "model.memory_length=16", "optimizer=adamw")),
+    "lm_contiguous": _Pretraining(("model=transformer_xl_laptop", *_DEEP, "model.memory_length=16", "optimizer=adamw")),
     "mlm": _Pretraining(("embeddings=counted",)),
     "mlm_bow": _Pretraining((*BERT, "train.ema_decay=0.9")),
     "mlm_entities": _Pretraining(tokenizer=(*VOCABULARY, "tokenizer.lowercase=false"), texts="cased"),
@@ -81,7 +81,7 @@ _OBJECTIVES = {
     "mlm_whole_words": _Pretraining((*BERT, "train.num_workers=1")),
     "nsp": _Pretraining((*BERT, *_PAIRS)),
     "plm": _Pretraining(
-        ("model=xlnet_laptop", *_DEEP, "model.memory_length=16", "objective/rows=lanes", "optimizer=adamw")
+        ("model=xlnet_laptop", *_DEEP, "model.memory_length=16", "objective/rows=contiguous", "optimizer=adamw")
     ),
     "rtd": _Pretraining(
         ("model=electra_laptop", *_DEEP, "model.embedding_dim=16", "objective.losses.rtd.generator_size=0.5")

@@ -134,7 +134,7 @@ class Trials:
             number: number of the trial, which decides what is drawn.
             inside_a_save: whether the kill must come inside a save; None: as drawn.
         """
-        began, outcome = time.monotonic(), Outcome(number, self.scenario.name)
+        start_time, outcome = time.monotonic(), Outcome(number, self.scenario.name)
         self.leave_alone()
         rng = random.Random(f"{self.seed} {number}")
         wanted = 2 if rng.random() < 0.3 else 1
@@ -149,7 +149,7 @@ class Trials:
             if self.running is not None and not self.running.ended:
                 self.running.kill(everybody=True)
         outcome.temporary = sorted(path.name for path in self.temporary.iterdir())
-        outcome.seconds = round(time.monotonic() - began, 1)
+        outcome.seconds = round(time.monotonic() - start_time, 1)
         if not outcome.is_good:
             kept = self.folder / f"kept-{number}"
             shutil.rmtree(kept, ignore_errors=True)

@@ -13,7 +13,7 @@ _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
 
 @contextmanager
-def room(num_bytes: int) -> Iterator[None]:
+def capacity(num_bytes: int) -> Iterator[None]:
     """While the block lasts, no file gets longer than ``num_bytes``: writing fails as on a disk that is full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))

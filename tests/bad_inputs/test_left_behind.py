@@ -22,12 +22,12 @@ def test_what_a_killed_start_has_left_is_begun_anew(world: Path, answer: Answer)
 
 
 def test_a_folder_of_somebody_else_is_no_killed_start(world: Path, answer: Answer) -> None:
-    mine = world / "runs/pretrain/x/thesis.txt"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("mine")
+    local = world / "runs/pretrain/x/thesis.txt"
+    local.parent.mkdir(parents=True)
+    local.write_text("mine")
     status, said = answer(*PRETRAIN)
     assert (status, "runs/pretrain/x" in said, "resume=true" in said) == (2, True, True)
-    assert mine.read_text() == "mine"
+    assert local.read_text() == "mine"
 
 
 def test_what_a_killed_prepare_has_staged_goes_with_the_next(world: Path, answer: Answer) -> None:

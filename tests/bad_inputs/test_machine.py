@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from bad_input import FINETUNE, PREPARE, PRETRAIN, Answer, Case, check
-from limits import no_privileges, room
+from limits import capacity, no_privileges
 from refusals import refuses
 
 from lmtransfer import cli
@@ -71,7 +71,9 @@ FULL: dict[str, tuple[Case, tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "num_bytes"), [(name, room) for name, (_, rooms) in FULL.items() for room in rooms])
+@pytest.mark.parametrize(
+    ("name", "num_bytes"), [(name, capacity) for name, (_, rooms) in FULL.items() for capacity in rooms]
+)
 def test_no_room_is_said_and_leaves_nothing(name: str, num_bytes: int, world: Path, hushed: Answer) -> None:
     case = FULL[name][0]
     for file, content in case.files.items():
@@ -80,7 +82,7 @@ def test_no_room_is_said_and_leaves_nothing(name: str, num_bytes: int, world: Pa
     before = everything(world)
 
     def limited(*words: str) -> tuple[int, str]:
-        with room(num_bytes):
+        with capacity(num_bytes):
             return hushed(*words)
 
     said = check(case, world, limited)
@@ -94,7 +96,7 @@ def test_no_room_is_said_and_leaves_nothing(name: str, num_bytes: int, world: Pa
 def test_a_report_that_was_there_outlives_a_full_disk(world: Path, hushed: Answer) -> None:
     assert hushed("report", "runs", "to=o", "figures=false")[0] == 0
     before = {path.name: path.read_bytes() for path in (world / "o").iterdir()}
-    with room(500):
+    with capacity(500):
         status, said = hushed("report", "runs", "to=o", "figures=false", "title=other")
     assert (status, "to=o" in said) == (2, True)
     assert {path.name: path.read_bytes() for path in (world / "o").iterdir()} == before
@@ -597,7 +599,7 @@ def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
 
 def test_a_file_keeps_what_it_held_where_there_is_no_room(tmp_path: Path) -> None:
     write_text(tmp_path / "a", "before")
-    with room(3), pytest.raises(OSError, match="a") as caught:
+    with capacity(3), pytest.raises(OSError, match="a") as caught:
         write_text(tmp_path / "a", "after")
     assert caught.value.filename == str(tmp_path / "a")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "before"}
@@ -635,7 +637,7 @@ def test_an_environment_that_torchrun_did_not_make(
 def test_a_mapped_file_without_room_is_an_error_and_no_crash(tmp_path: Path) -> None:
     from lmtransfer.transfer.features import _allocate
 
-    with room(10_000), pytest.raises(OSError, match="large|space") as caught:
+    with capacity(10_000), pytest.raises(OSError, match="large|space") as caught:
         _allocate((1000, 100), tmp_path / "features", max_bytes_in_memory=0)
     assert caught.value.filename == str(tmp_path / "features")
     assert list((tmp_path / "features").iterdir()) == []

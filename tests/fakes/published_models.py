@@ -134,8 +134,8 @@ def assert_same_layers(encoder: Any, peer: Any, batch: PackedBatch, inputs: dict
         ours, theirs = encoder(batch), peer(**inputs, output_hidden_states=True)
     layers = [*theirs.hidden_states[:-1], theirs.last_hidden_state]
     assert len(layers) == len(ours.layers)
-    for mine, their in zip(ours.layers, layers, strict=True):
-        torch.testing.assert_close(mine, their[real], **CLOSE)
+    for local, their in zip(ours.layers, layers, strict=True):
+        torch.testing.assert_close(local, their[real], **CLOSE)
     return ours.last
 
 

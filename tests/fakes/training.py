@@ -117,12 +117,12 @@ class ToyStream:
         number = start
         while True:
             first = number * self.per_step
-            mine = np.array_split(np.arange(first, first + self.per_step), self.world_size)[self.rank]
+            local = np.array_split(np.arange(first, first + self.per_step), self.world_size)[self.rank]
             yield Step(
                 number=number,
                 epoch=(number + 1) / self.steps_per_epoch,
-                micro_batches=tuple(self.micro_batch(int(n)) for n in mine),
-                first_micro_batch=int(mine[0]) if len(mine) else first,
+                micro_batches=tuple(self.micro_batch(int(n)) for n in local),
+                first_micro_batch=int(local[0]) if len(local) else first,
             )
             number += 1
 

@@ -89,7 +89,7 @@ def make() -> None:
         _make(made)
     _say(*_OF_STUDY)
     index: dict[str, Any] = {
-        "begun": [_begun(made) for made in BEGUN],
+        "begun": [_created(made) for made in BEGUN],
         "whole": [_noted(folder) for folder in run_folders(Path("runs"))],
         "study": [*_OF_STUDY],
         "onwards": [_onwards(list(words)) for words in ONWARDS],
@@ -188,7 +188,7 @@ def _see_alike(ours: dict[str, float], again: dict[str, float], folder: Path) ->
             raise SystemExit(f"{folder}: {name} was {value} and is {again[name]}: a run must give its own result again")
 
 
-def _begun(made: Made) -> dict[str, Any]:
+def _created(made: Made) -> dict[str, Any]:
     """Stop a run, and note how it would have ended."""
     begun_before = Path("unfinished", made.command, made.name)
     if begun_before.exists():

@@ -186,7 +186,7 @@ TRANSFERRED = (
 _ON = ("train.save_every=2", "train.eval_every=3")
 
 
-def _begun(name: str, of: Made, *more: str, moved: bool = False, stop_after: int = 1) -> Made:
+def _created(name: str, of: Made, *more: str, moved: bool = False, stop_after: int = 1) -> Made:
     words = {word.partition("=")[0]: word for word in (*of.words, *more)}
     return Made(name, tuple(words.values()), of.command, stop_after, moved)
 
@@ -195,22 +195,22 @@ _BY_NAME = {made.name: made for made in PRETRAINED} | {f"{made.command} {made.na
 
 #: Begun and stopped, in ``unfinished``.
 BEGUN = (
-    _begun("mlm_muon", _BY_NAME["bert_mlm"], *_ON, "train.micro_batch_tokens=64"),
-    _begun("mlm_nsp_bert_adam", _BY_NAME["bert_mlm_nsp"], *_ON, stop_after=2),
-    _begun("sop_lamb", _BY_NAME["albert_mlm_sop"], *_ON),
-    _begun("rtd", _BY_NAME["electra"], *_ON),
-    _begun("lm_lanes", _BY_NAME["transformer_xl"], *_ON, stop_after=2),
-    _begun("plm_lanes", _BY_NAME["xlnet_lanes"], *_ON),
-    _begun("bilm", _BY_NAME["elmo"], *_ON, stop_after=2),
-    _begun("skipgram_adagrad", _BY_NAME["skipgram"], *_ON),
-    _begun("backward_lm", _BY_NAME["backward_lm"], *_ON),
-    _begun("spans", _BY_NAME["bert_spans"], *_ON, *_DROPOUT),
-    _begun("mixture", _BY_NAME["mixture"], *_ON),
-    _begun("second_seed", _BY_NAME["seeds"], *_ON, stop_after=4),
-    _begun("masks", _BY_NAME["masks"], *_ON, stop_after=4),
-    _begun("adapted", _BY_NAME["adapted"], *_ON, moved=True),
-    _begun("single", _BY_NAME["finetune single"], "train.save_every=3", moved=True, stop_after=9),
-    _begun("tags", _BY_NAME["probe tags"], "train.save_every=3", moved=True, stop_after=1),
+    _created("mlm_muon", _BY_NAME["bert_mlm"], *_ON, "train.micro_batch_tokens=64"),
+    _created("mlm_nsp_bert_adam", _BY_NAME["bert_mlm_nsp"], *_ON, stop_after=2),
+    _created("sop_lamb", _BY_NAME["albert_mlm_sop"], *_ON),
+    _created("rtd", _BY_NAME["electra"], *_ON),
+    _created("lm_lanes", _BY_NAME["transformer_xl"], *_ON, stop_after=2),
+    _created("plm_lanes", _BY_NAME["xlnet_lanes"], *_ON),
+    _created("bilm", _BY_NAME["elmo"], *_ON, stop_after=2),
+    _created("skipgram_adagrad", _BY_NAME["skipgram"], *_ON),
+    _created("backward_lm", _BY_NAME["backward_lm"], *_ON),
+    _created("spans", _BY_NAME["bert_spans"], *_ON, *_DROPOUT),
+    _created("mixture", _BY_NAME["mixture"], *_ON),
+    _created("second_seed", _BY_NAME["seeds"], *_ON, stop_after=4),
+    _created("masks", _BY_NAME["masks"], *_ON, stop_after=4),
+    _created("adapted", _BY_NAME["adapted"], *_ON, moved=True),
+    _created("single", _BY_NAME["finetune single"], "train.save_every=3", moved=True, stop_after=9),
+    _created("tags", _BY_NAME["probe tags"], "train.save_every=3", moved=True, stop_after=1),
 )
 
 #: Words of the evaluations in ``runs/evaluate``, by name.

@@ -71,8 +71,8 @@ def test_hidden_states_and_pooler_equal_the_peers(norm: str) -> None:
     real = padded["attention_mask"].bool()
     assert len(ours.layers) == len(theirs.hidden_states) == 4
     layers = list(theirs.hidden_states[:-1]) + [theirs.last_hidden_state]
-    for mine, their in zip(ours.layers, layers, strict=True):
-        torch.testing.assert_close(mine, their[real], atol=1e-5, rtol=1e-5)
+    for local, their in zip(ours.layers, layers, strict=True):
+        torch.testing.assert_close(local, their[real], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(encoder.pooler(ours.last[batch.starts_B]), theirs.pooler_output, atol=1e-5, rtol=1e-5)
 
 

@@ -54,8 +54,8 @@ def test_states_of_a_bert_read_left_to_right_are_those_of_the_peers_decoder(norm
             for place, ids in enumerate(tokens):
                 theirs = model(torch.from_numpy(ids)[None], output_hidden_states=True)
                 states = [*theirs.hidden_states[:-1], theirs.last_hidden_state]
-                for mine, their in zip(layers, states, strict=True):
-                    torch.testing.assert_close(mine.split(LENGTHS)[place], their[0], atol=2e-5, rtol=1e-5)
+                for local, their in zip(layers, states, strict=True):
+                    torch.testing.assert_close(local.split(LENGTHS)[place], their[0], atol=2e-5, rtol=1e-5)
             torch.testing.assert_close(
                 ours(batch, output_positions=output_positions).last, layers[-1][output_positions.positions_N]
             )

@@ -148,8 +148,8 @@ def test_hidden_states_equal_the_peers(embedding: int) -> None:
         theirs, ours = peer(**padded, output_hidden_states=True), encoder(packed)
     real = padded["attention_mask"].bool()
     assert len(ours.layers) == len(theirs.hidden_states) == 4
-    for mine, their in zip(ours.layers, theirs.hidden_states, strict=True):
-        torch.testing.assert_close(mine, their[real], atol=1e-5, rtol=1e-5)
+    for local, their in zip(ours.layers, theirs.hidden_states, strict=True):
+        torch.testing.assert_close(local, their[real], atol=1e-5, rtol=1e-5)
     assert encoder.embeddings.token.embedding_dim == embedding
 
 

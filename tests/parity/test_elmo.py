@@ -21,7 +21,7 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weights
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.tokenizers.characters import spell, spell_marks
+from lmtransfer.tokenizers.characters import boundary_character_ids, character_ids
 
 FILES = {
     "elmo_allennlp": ("", "sentences.json"),
@@ -58,8 +58,8 @@ def encoder_of(folder: Path) -> ElmoEncoder:
 
 def sentences_as_batch(sentences: list[list[str]]) -> PackedBatch:
     """Sentences with ELMo's marks of begin and end."""
-    begin, end = spell_marks()
-    spelt = [np.concatenate([begin[None], spell(words), end[None]]) for words in sentences]
+    begin, end = boundary_character_ids()
+    spelt = [np.concatenate([begin[None], character_ids(words), end[None]]) for words in sentences]
     batch = pack([np.zeros(len(rows), dtype=np.int64) for rows in spelt])
     return replace(batch, chars_TC=torch.from_numpy(np.concatenate(spelt)))
 
@@ -110,8 +110,8 @@ def test_published_word_vectors(data_root: Path) -> None:
     words = (folder / "vocab_test.txt").read_text(encoding="utf-8").split()
     (expected,) = read_hdf5(folder / "elmo_token_embeddings.hdf5").values()
     encoder = encoder_of(folder)
-    spelt = spell(words)
-    spelt[[words.index("<S>"), words.index("</S>")]] = spell_marks()
+    spelt = character_ids(words)
+    spelt[[words.index("<S>"), words.index("</S>")]] = boundary_character_ids()
     with torch.no_grad():
         vectors = encoder.characters(torch.from_numpy(spelt))
     torch.testing.assert_close(vectors, expected[-len(words) :], atol=1e-5, rtol=0)

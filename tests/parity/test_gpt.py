@@ -40,8 +40,8 @@ def test_hidden_states_equal_the_peers() -> None:
         packed = ours(batch)
         for index, ids in enumerate(tokens):
             theirs = peer(torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states
-            for mine, their in zip(packed.layers, theirs, strict=True):
-                torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], atol=1e-5, rtol=1e-5)
+            for local, their in zip(packed.layers, theirs, strict=True):
+                torch.testing.assert_close(local.split(LENGTHS)[index], their[0], atol=1e-5, rtol=1e-5)
         output_positions = OutputPositions.of(np.array([0, 8, 20, 60, 106]), batch.cu_seqlens.numpy())
         torch.testing.assert_close(
             ours(batch, output_positions=output_positions).last, packed.last[output_positions.positions_N]

@@ -42,8 +42,8 @@ def test_hidden_states_and_gradients_equal_the_peers() -> None:
     for index, ids in enumerate(tokens):
         theirs = peer(torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states
         assert len(theirs) == 4
-        for mine, their in zip(packed.layers, theirs, strict=True):
-            torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], atol=1e-5, rtol=1e-5)
+        for local, their in zip(packed.layers, theirs, strict=True):
+            torch.testing.assert_close(local.split(LENGTHS)[index], their[0], atol=1e-5, rtol=1e-5)
         (theirs[-1][0] * weights.split(LENGTHS)[index]).sum().backward()
     gradients = to_ours({name: p.grad for name, p in peer.named_parameters()}, GPT)
     for name, parameter in ours.named_parameters():

@@ -94,8 +94,8 @@ def test_hidden_states_equal_the_peers(bias: bool) -> None:
     real = padded["attention_mask"].bool()
     layers = [*theirs.hidden_states[:-1], theirs.last_hidden_state]
     assert len(ours.layers) == len(layers) == 6
-    for mine, their in zip(ours.layers, layers, strict=True):
-        torch.testing.assert_close(mine, their[real], atol=1e-5, rtol=1e-5)
+    for local, their in zip(ours.layers, layers, strict=True):
+        torch.testing.assert_close(local, their[real], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("changes", [{"global_every": 1}, {"window": 2 * WINDOW}, {"local_theta": 1e3}])

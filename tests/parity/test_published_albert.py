@@ -25,7 +25,7 @@ from fakes.published_models import (
 from refusals import refuses
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import RunToPublish, to_published
 
@@ -100,5 +100,5 @@ def test_what_transformers_has_no_class_for_is_refused(tmp_path: Path, changes: 
     peer_of("Model").save_pretrained(tmp_path)
     run = run_of(read_published(tmp_path))
     fields = {name: getattr(run, name) for name in RunToPublish.__slots__}
-    with refuses(NoCounterpart, "AlbertEncoder", named):
+    with refuses(NotInTransformers, "AlbertEncoder", named):
         to_published(RunToPublish(**fields | {"model": {**run.model, **changes}}))

@@ -14,7 +14,7 @@ from refusals import refuses
 from test_elmo import FILES, OPTIONS, published, random_weights, read_hdf5, reference, sentences_as_batch
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 
@@ -48,7 +48,7 @@ def test_published_models_are_read_and_compute_the_reference(data_root: Path, na
 def test_nothing_in_transformers_loads_it(tmp_path: Path) -> None:
     read = read_published(saved(tmp_path))
     assert read.vocab_size == 0
-    with refuses(NoCounterpart, "ElmoEncoder", "transformers"):
+    with refuses(NotInTransformers, "ElmoEncoder", "transformers"):
         to_published(run_of(read))
 
 

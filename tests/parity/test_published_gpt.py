@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 
@@ -101,12 +101,12 @@ def test_heads_and_models_without_a_counterpart_are_refused_saying_why() -> None
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
     with refuses(CheckpointError, "GPT", "bias") as caught:
         to_published(run_with_head(learner, MODEL, "classification"))
-    assert not isinstance(caught.value, NoCounterpart)
+    assert not isinstance(caught.value, NotInTransformers)
     for changes in ({"activation": "gelu", "hidden_dim": 96}, {"hidden_dim": 95}):
         model = MODEL | {"norm": "post"} | changes
         run = run_with_head(learner, model, "pretraining", head={}, loss_arguments=LM)
         named = next(iter(changes))
-        with refuses(NoCounterpart, "GptEncoder", f"{named}={changes[named]}"):
+        with refuses(NotInTransformers, "GptEncoder", f"{named}={changes[named]}"):
             to_published(run)
 
 

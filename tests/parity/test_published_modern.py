@@ -29,7 +29,7 @@ from refusals import refuses
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -145,7 +145,7 @@ def test_biases_in_the_norms_only_are_no_model_of_ours(tmp_path: Path) -> None:
 def test_ours_beyond_modernbert_has_no_counterpart() -> None:
     model = MODEL | {"query_key_norm": True}
     learner = task_learner(build(model, vocab_size=VOCABULARY), "classification")
-    with refuses(NoCounterpart, "ModernEncoder", "query_key_norm=true"):
+    with refuses(NotInTransformers, "ModernEncoder", "query_key_norm=true"):
         to_published(run_with_head(learner, model, "encoder"))
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
     with refuses(CheckpointError, "ModernBertModel", "dense"):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 
@@ -132,5 +132,5 @@ def test_what_we_do_not_compute_is_refused(tmp_path: Path, changes: dict[str, An
 
 def test_transformers_has_no_class_for_it_any_more(tmp_path: Path) -> None:
     saved(tmp_path)
-    with refuses(NoCounterpart, "transformers", "Transformer-XL"):
+    with refuses(NotInTransformers, "transformers", "Transformer-XL"):
         to_published(run_of(read_published(tmp_path)))

@@ -130,9 +130,9 @@ def test_hidden_states_of_all_layers_and_the_pooler_are_the_peers(
             theirs = peer(**padded, output_hidden_states=True)
             torch.testing.assert_close(pooled[start : start + 8], theirs.pooler_output, atol=1e-5, rtol=1e-5)
             assert len(theirs.hidden_states) == len(layers) == 7
-            for mine, their in zip(layers, theirs.hidden_states, strict=True):
+            for local, their in zip(layers, theirs.hidden_states, strict=True):
                 real = their[padded["attention_mask"].bool()]
-                torch.testing.assert_close(torch.cat(mine[start : start + 8]), real, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(torch.cat(local[start : start + 8]), real, atol=1e-5, rtol=1e-5)
 
 
 def test_every_weight_goes_back_byte_for_byte(folder: Path, published: Published, tokenizer: Tokenizer) -> None:

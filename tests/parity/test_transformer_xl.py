@@ -45,14 +45,14 @@ def _norm(x: Tensor, module: torch.nn.LayerNorm) -> Tensor:
 
 
 def _attended(
-    w: dict[str, Tensor], u: Tensor, v: Tensor, asking: Tensor, asked: list[Tensor], distances: list[int]
+    w: dict[str, Tensor], u: Tensor, v: Tensor, query: Tensor, asked: list[Tensor], distances: list[int]
 ) -> Tensor:
     """One query over the keys that it sees: sum of softmax((W_q x + u) W_k y + (W_q x + v) W_r R_d) W_v y."""
     width, heads = DIM // HEADS, []
     key_matrix, value_matrix = w["key_value"].chunk(2)
     for head in range(HEADS):
         rows = slice(head * width, (head + 1) * width)
-        q = w["query"][rows] @ asking
+        q = w["query"][rows] @ query
         scores = [
             ((q + u[rows]) @ (key_matrix[rows] @ y) + (q + v[rows]) @ (w["position"][rows] @ _sinusoid(d)))
             / math.sqrt(width)
@@ -108,8 +108,8 @@ def _tokens(seed: int, lengths: list[int]) -> list[np.ndarray]:
 
 def _assert_layers(output: EncoderOutput, batch: PackedBatch, references: list[list[list[Tensor]]]) -> None:
     for depth, layer in enumerate(output.layers):
-        for mine, reference in zip(layer.split(list(batch.lengths)), references, strict=True):
-            torch.testing.assert_close(mine, torch.stack(reference[depth]), **CLOSE)
+        for local, reference in zip(layer.split(list(batch.lengths)), references, strict=True):
+            torch.testing.assert_close(local, torch.stack(reference[depth]), **CLOSE)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -145,8 +145,8 @@ def test_windows_with_memory_equal_the_equations(changes: dict[str, Any], length
                 (len(lengths), min(10, 6 * seed + 6), DIM)
             ] * LAYERS
             for depth, rows in enumerate(recurrent_state):
-                for mine, left in zip(rows, memories, strict=True):
-                    torch.testing.assert_close(mine, torch.stack(left[depth]), **CLOSE)
+                for local, left in zip(rows, memories, strict=True):
+                    torch.testing.assert_close(local, torch.stack(left[depth]), **CLOSE)
 
 
 def test_losses_and_gradients_equal_the_equations() -> None:
@@ -166,8 +166,8 @@ def test_losses_and_gradients_equal_the_equations() -> None:
         gradients.append({"loss": loss.detach(), **named})
     assert gradients[0].keys() == gradients[1].keys()
     assert len(gradients[0]) == len(list(encoder.parameters())) + 1
-    for name, mine in gradients[0].items():
-        torch.testing.assert_close(mine, gradients[1][name], **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
+    for name, local in gradients[0].items():
+        torch.testing.assert_close(local, gradients[1][name], **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_full_memory_is_one_long_pass() -> None:
@@ -191,8 +191,8 @@ def test_filler_has_no_memory_and_changes_none() -> None:
         plain = encoder(pack(first))
         filled = encoder(pack(first, capacity=32, max_length=10))
         assert [tuple(rows.shape) for rows in filled.recurrent_state] == [(3, 6, DIM)] * LAYERS
-        for mine, other in zip(filled.recurrent_state, plain.recurrent_state, strict=True):
-            torch.testing.assert_close(mine, other, **CLOSE)
+        for local, other in zip(filled.recurrent_state, plain.recurrent_state, strict=True):
+            torch.testing.assert_close(local, other, **CLOSE)
         after = encoder(pack(second), recurrent_state=plain.recurrent_state).last
         torch.testing.assert_close(
             encoder(pack(second, capacity=32, max_length=10), recurrent_state=filled.recurrent_state).last[:18],

@@ -64,8 +64,8 @@ def test_hidden_states_equal_the_peers(clamp: int) -> None:
         packed = ours(pack(tokens, segments))
         for index, (ids, segment) in enumerate(zip(tokens, segments, strict=True)):
             theirs = peer.transformer(_row(ids), token_type_ids=_row(segment), output_hidden_states=True)
-            for mine, their in zip(packed.layers, theirs.hidden_states, strict=True):
-                torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], **CLOSE)
+            for local, their in zip(packed.layers, theirs.hidden_states, strict=True):
+                torch.testing.assert_close(local.split(LENGTHS)[index], their[0], **CLOSE)
 
 
 @pytest.mark.parametrize("lengths", [[16, 16, 16], LENGTHS])
@@ -81,11 +81,11 @@ def test_a_second_window_with_memory_equals_the_peers(lengths: list[int]) -> Non
             mems = peer.transformer(_row(first[index]), use_mems=True).mems
             kwargs = {"token_type_ids": _row(segments[index]), "mems": mems, "use_mems": True}
             theirs = peer.transformer(_row(second[index]), output_hidden_states=True, **kwargs)
-            for mine, their in zip(packed.layers, theirs.hidden_states, strict=True):
-                torch.testing.assert_close(mine.split(lengths)[index], their[0], **CLOSE)
+            for local, their in zip(packed.layers, theirs.hidden_states, strict=True):
+                torch.testing.assert_close(local.split(lengths)[index], their[0], **CLOSE)
             if len(set(lengths)) == 1:
-                for mine, their in zip(packed.recurrent_state, theirs.mems, strict=True):
-                    torch.testing.assert_close(mine[index], their[:, 0], **CLOSE)
+                for local, their in zip(packed.recurrent_state, theirs.mems, strict=True):
+                    torch.testing.assert_close(local[index], their[:, 0], **CLOSE)
 
 
 def _orders(lengths: list[int]) -> list[np.ndarray]:
@@ -145,11 +145,11 @@ def test_both_streams_and_the_loss_equal_the_peers(with_memory: bool) -> None:
                 **_peers_masks(order),
             )
             contents, queries = theirs.hidden_states[::2], theirs.hidden_states[1::2]
-            for mine, their in zip(packed.layers[:-1], contents[:-1], strict=True):
-                torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], **CLOSE)
-            mine = packed.last.split(list(output_positions.counts))[index]
-            torch.testing.assert_close(mine, queries[-1][0], **CLOSE)
-            logits = mine @ ours.token_embedding.weight.T + peer.lm_loss.bias
+            for local, their in zip(packed.layers[:-1], contents[:-1], strict=True):
+                torch.testing.assert_close(local.split(LENGTHS)[index], their[0], **CLOSE)
+            local = packed.last.split(list(output_positions.counts))[index]
+            torch.testing.assert_close(local, queries[-1][0], **CLOSE)
+            logits = local @ ours.token_embedding.weight.T + peer.lm_loss.bias
             loss = torch.nn.functional.cross_entropy(logits, targets[index])
             torch.testing.assert_close(loss, theirs.loss, **CLOSE)
 
@@ -167,9 +167,9 @@ def test_gradients_of_two_streams_equal_the_peers() -> None:
     (theirs.last_hidden_state[0] * weights).sum().backward()
     expected = {name: parameter.grad for name, parameter in peer.transformer.named_parameters()}
     for name, gradient in to_ours(expected, XLNET).items():
-        mine = ours.get_parameter(name).grad
-        assert mine is not None
-        torch.testing.assert_close(mine, gradient, atol=2e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+        local = ours.get_parameter(name).grad
+        assert local is not None
+        torch.testing.assert_close(local, gradient, atol=2e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_key_map_is_reversible() -> None:

@@ -28,7 +28,7 @@ SHORT = ["hardware=exact", "train.seconds=null", "train.batch_tokens=256", "trai
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has learnt its text: documents of one word each, so that a hidden word is one of those around it."""
+    """A run that has learned its text: documents of one word each, so that a hidden word is one of those around it."""
     folder = tmp_path_factory.mktemp("world")
     documents = [" ".join([word] * (60 + number)) for number in range(3) for word in dict.fromkeys(WORDS)]
     (folder / "text.txt").write_text("\n\n".join([LINE, *documents]) + "\n")

@@ -81,21 +81,21 @@ def test_the_curve_is_the_loss_with_each_memory_on_the_same_tokens(world: Path) 
 
 
 def _by_hand(encoder: Any, ids: list[int], *, memory: int, segment: int = 8, longest: int = 64) -> float:
-    """Each window of each lane by itself, after those before it; the first ones of a lane are not counted."""
+    """Each window of each stream by itself, after those before it; the first ones of a stream are not counted."""
     cut = int(generator(0, "stream", 0).integers(len(ids)))
     text = ids[cut:] + ids[: cut + 1]
     num_windows, warm_up = len(ids) // segment, longest // segment
-    num_lanes = max(min(8, num_windows // (4 * warm_up)), 1)
-    in_lane = num_windows // num_lanes
-    assert num_lanes > 1
-    assert in_lane > warm_up
+    num_streams = max(min(8, num_windows // (4 * warm_up)), 1)
+    in_stream = num_windows // num_streams
+    assert num_streams > 1
+    assert in_stream > warm_up
     encoder.stack.memory_length = memory
     total, count = 0.0, 0
     with torch.no_grad():
-        for lane in range(num_lanes):
+        for stream in range(num_streams):
             recurrent_state = None
-            for window in range(in_lane):
-                start = (lane * in_lane + window) * segment
+            for window in range(in_stream):
+                start = (stream * in_stream + window) * segment
                 output = encoder(pack([np.array(text[start : start + segment])]), recurrent_state=recurrent_state)
                 recurrent_state = output.recurrent_state
                 if window >= warm_up:

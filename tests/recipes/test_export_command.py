@@ -565,9 +565,7 @@ def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixt
         (["run=runs/pretrain/base"], ("to: ",)),
     ],
 )
-def test_mistakes_are_one_message(
-    words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_message(words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("export", *words) == 2
     message = capsys.readouterr().err
     assert all(name in message for name in names), message

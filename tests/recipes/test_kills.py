@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lmtransfer.config import paths
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
@@ -17,7 +19,7 @@ from kills.world import World  # noqa: E402
 #: The command, and whether the kill is to come inside a save.
 KILLED = [
     ("pretrain mlm", True),
-    ("pretrain lm_lanes", False),
+    ("pretrain lm_contiguous", False),
     ("finetune, seeds and control", True),
     ("finetune, seeds and control", False),
     ("probe", False),
@@ -47,7 +49,7 @@ def test_a_kill_changes_nothing(number: int, work: Path) -> None:
 
 def test_every_objective_and_every_command_that_writes_runs_is_among_them(tmp_path: Path) -> None:
     found: dict[str, Scenario] = scenarios(World(tmp_path / "world"))
-    objectives = {path.stem for path in (SCRIPTS.parent / "conf" / "objective").glob("*.yaml")}
+    objectives = set(paths.group_options("objective", [paths.conf_dir()]))
     assert {f"pretrain {objective}" for objective in objectives} <= set(found)
     commands = {one.words[0] for one in found.values()}
     assert commands == {"prepare", "import", "pretrain", "probe", "finetune", "study", "export"}

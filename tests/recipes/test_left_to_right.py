@@ -45,10 +45,10 @@ def test_a_run_that_goes_on_in_either_attention_is_the_uninterrupted_one(step: i
 
 def test_one_encoder_is_read_left_to_right_and_then_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
-    train = course.Course.train
+    train = course.PhasedRun.train
     step = course.Trainer._step
 
-    def noted(self: course.Course) -> Any:
+    def noted(self: course.PhasedRun) -> Any:
         encoder = self.parts[-1].encoder
 
         def stepped(trainer: Any, steps: Any) -> None:
@@ -58,7 +58,7 @@ def test_one_encoder_is_read_left_to_right_and_then_both_ways(monkeypatch: pytes
         monkeypatch.setattr(course.Trainer, "_step", stepped)
         return train(self)
 
-    monkeypatch.setattr(course.Course, "train", noted)
+    monkeypatch.setattr(course.PhasedRun, "train", noted)
     assert lmtransfer(*PHASES, "name=run") == 0
     assert [attention for attention, _ in seen] == ["causal"] * 4 + ["bidirectional"] * 6
     assert len({encoder for _, encoder in seen}) == 1

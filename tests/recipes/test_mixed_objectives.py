@@ -1,4 +1,4 @@
-"""Masked and left to right rows in one run, from the command line: learnt, gone on with, read either way, exported."""
+"""Masked and left to right rows in one run, from the command line: learned, gone on with, read either way, exported."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_it_goes_on_to_where_it_would_have_come(name: str, tmp_path: Path, place
     after = final(run)
     assert_alike(after, known["ends"])
     for log, losses in before["losses"].items():
-        assert after["losses"][log][: len(losses)] == losses  # what was learnt is not learnt again
+        assert after["losses"][log][: len(losses)] == losses  # what was learned is not learned again
 
 
 def _name_the_place(run: Path, place: Path) -> None:

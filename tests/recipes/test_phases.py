@@ -174,14 +174,14 @@ def test_the_schedule_begins_anew_where_it_is_to() -> None:
 
 def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[dict[str, torch.Tensor]] = []
-    enter = course.Course._enter
+    enter = course.PhasedRun._enter
 
-    def noted(self: course.Course) -> None:
+    def noted(self: course.PhasedRun) -> None:
         whole = self.parts[-1].encoder
         states.append({name: tensor.detach().clone() for name, tensor in whole.state_dict().items()})
         enter(self)
 
-    monkeypatch.setattr(course.Course, "_enter", noted)
+    monkeypatch.setattr(course.PhasedRun, "_enter", noted)
     assert lmtransfer(*WORDS, "name=run") == 0
     before, after = states
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -191,7 +191,7 @@ def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monk
     vectors = after[table].double()
     assert vectors.mean(0).abs().max() < 1e-8
     assert float(vectors.std(correction=0)) == pytest.approx(0.02, rel=1e-5)
-    # It is the learnt vectors' differences that are kept, and not those of the random ones.
+    # It is the learned vectors' differences that are kept, and not those of the random ones.
     random_ones = before[table].double() - before[table].double().mean(0)
     assert not torch.allclose(vectors / vectors.std(), random_ones / random_ones.std(), atol=0.1)
     # Steps are numbered on, and the best checkpoint is one of the last phase.

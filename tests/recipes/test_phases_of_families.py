@@ -74,13 +74,13 @@ def records(run: str) -> list[dict[str, Any]]:
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     """The weights of the learner where each phase begins."""
     states: list[dict[str, torch.Tensor]] = []
-    enter = course.Course._enter
+    enter = course.PhasedRun._enter
 
-    def noted(self: course.Course) -> None:
+    def noted(self: course.PhasedRun) -> None:
         states.append({name: tensor.detach().clone() for name, tensor in self.learner.state_dict().items()})
         enter(self)
 
-    monkeypatch.setattr(course.Course, "_enter", noted)
+    monkeypatch.setattr(course.PhasedRun, "_enter", noted)
     return states
 
 
@@ -119,7 +119,7 @@ def test_the_recipe_of_each_family_follows_word_vectors(family: str, entered: li
     assert after.shape == random_ones[table].shape
     assert after.mean(0).abs().max() < 1e-8
     assert float(after.std(correction=0)) == pytest.approx(0.02, rel=1e-5)
-    # Nothing else was learnt, and the recipe trains the table on.
+    # Nothing else was learned, and the recipe trains the table on.
     for name, tensor in vectors.items():
         before = random_ones.get(name.replace("encoder.", "encoder.whole.", 1))
         if before is not None and before.shape != after.shape:

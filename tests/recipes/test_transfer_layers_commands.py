@@ -20,7 +20,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _learnt(run: str) -> tuple[float, list[float]]:
+def _learned(run: str) -> tuple[float, list[float]]:
     """Gamma and softmax(s) from the weights that were scored."""
     saved = load_file(Path(run) / "checkpoints" / "best" / "model.safetensors")
     powers = [math.exp(value) for value in saved["reading.scalars"].tolist()]
@@ -35,18 +35,18 @@ def test_layer_weights_are_those_of_the_checkpoint_with_mean_and_deviation(
     assert "layer weights: embeddings 0." in capsys.readouterr().out
     found = result("runs/probe/p")
     for part, folder in ((found, "runs/probe/p"), (found["control"], "runs/probe/p/control")):
-        learnt = [_learnt(f"{folder}/seed-{seed}") for seed in range(3)]
-        for seed, (gamma, weights) in enumerate(learnt):
+        learned = [_learned(f"{folder}/seed-{seed}") for seed in range(3)]
+        for seed, (gamma, weights) in enumerate(learned):
             of_seed = result(f"{folder}/seed-{seed}")["layer_weights"]
             assert of_seed == {"gamma": pytest.approx(gamma), "weights": pytest.approx(weights)}
             assert sum(of_seed["weights"]) == pytest.approx(1)
             assert len(of_seed["weights"]) == 3
-        assert len({gamma for gamma, _ in learnt}) == 3
+        assert len({gamma for gamma, _ in learned}) == 3
         joint = part["layer_weights"]
-        assert joint["gamma"] == pytest.approx(statistics.fmean(gamma for gamma, _ in learnt))
-        assert joint["deviation"]["gamma"] == pytest.approx(statistics.stdev(gamma for gamma, _ in learnt))
+        assert joint["gamma"] == pytest.approx(statistics.fmean(gamma for gamma, _ in learned))
+        assert joint["deviation"]["gamma"] == pytest.approx(statistics.stdev(gamma for gamma, _ in learned))
         for place in range(3):
-            column = [weights[place] for _, weights in learnt]
+            column = [weights[place] for _, weights in learned]
             assert joint["weights"][place] == pytest.approx(statistics.fmean(column))
             assert joint["deviation"]["weights"][place] == pytest.approx(statistics.stdev(column))
     assert lmtransfer("evaluate", "run=runs/probe/p", "hardware=exact", "name=again") == 0

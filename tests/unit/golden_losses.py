@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from fakes.objectives import random_documents, store_of
-from objective_table import built, meant
+from objective_table import built, line_of
 
 FILE = Path(__file__).with_suffix(".json")
 STEPS, ROWS = 20, 8
@@ -28,7 +28,7 @@ def golden_losses(name: str, folder: Path) -> dict[str, list[float]]:
     torch.set_num_threads(1)
     try:
         store = store_of(folder / name, random_documents(60))
-        learner, source, _ = built(name, store, "objective.max_length=24", changes=meant(name).changes)
+        learner, source, _ = built(name, store, "objective.max_length=24", changes=line_of(name).changes)
         plan = source.plan(0)
         optimizer = torch.optim.AdamW(learner.parameters(), lr=3e-3)
         found: dict[str, list[float]] = {}

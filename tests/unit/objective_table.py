@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
+from lmtransfer.config.paths import group_options
 from lmtransfer.config.primary import group_config
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.fit import check_fit
@@ -24,7 +25,7 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_output_posi
 from lmtransfer.objectives.source import PretrainingSource
 
 CONF = Path(__file__).parents[2] / "conf"
-NAMES = sorted(path.stem for path in (CONF / "objective").glob("*.yaml"))
+NAMES = group_options("objective", [CONF])
 
 #: Sizes of a small model, for the arguments that it has.
 SMALL: dict[str, Any] = {"dim": 32, "num_layers": 2, "num_heads": 2, "hidden_dim": 64, "max_length": 64}
@@ -38,29 +39,29 @@ class Meant:
     Attributes:
         model: a file of conf/model, built small; or what makes an encoder.
         tokenizer: of the text.
-        learnt: below which mean a loss counts as learnt by heart, where that is not 0.1 (some of it may be unknowable).
+        learned: below which mean a loss counts as learned by heart, if not 0.1 (some of it may be unknowable).
         changes: other sizes of the model in that test.
     """
 
     model: str | Callable[[], Any] = "bert_laptop"
     tokenizer: Callable[[], NumberTokenizer] = NumberTokenizer
-    learnt: Mapping[str, float] = field(default_factory=dict)
+    learned: Mapping[str, float] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 MEANT_FOR = {
     "all_tokens_mlm": Meant("electra_laptop"),
     "all_tokens_mlm_laptop": Meant("electra_laptop"),
-    "backward_lm": Meant(backward_elmo, learnt={"backward_lm": 0.35}),  # a row's last word cannot be foretold
-    "bilm": Meant("elmo_subword_laptop", learnt={"bilm": 0.35}),
+    "backward_lm": Meant(backward_elmo, learned={"backward_lm": 0.35}),  # a row's last word cannot be foretold
+    "bilm": Meant("elmo_subword_laptop", learned={"bilm": 0.35}),
     "cbow": Meant("word_embeddings_laptop", changes={"dim": 96}),
-    "lm": Meant("gpt_mini", learnt={"lm": 0.3}),  # nor a window's first
-    "lm_lanes": Meant("transformer_xl_laptop", learnt={"lm": 0.3}),
+    "lm": Meant("gpt_mini", learned={"lm": 0.3}),  # nor a window's first
+    "lm_contiguous": Meant("transformer_xl_laptop", learned={"lm": 0.3}),
     "mlm": Meant(),
-    "mlm_bow": Meant(learnt={"bow": 3.0}),  # no less than the entropy of a row's words
+    "mlm_bow": Meant(learned={"bow": 3.0}),  # no less than the entropy of a row's words
     "mlm_entities": Meant(tokenizer=CasedTokenizer),
     "mlm_laptop": Meant(),
-    "mlm_lm": Meant(learnt={"lm": 0.3}),
+    "mlm_lm": Meant(learned={"lm": 0.3}),
     "mlm_ngrams": Meant(),
     "mlm_nsp": Meant(),
     "mlm_spans": Meant(),
@@ -70,12 +71,12 @@ MEANT_FOR = {
     "plm": Meant("xlnet_laptop"),
     "rtd": Meant("electra_laptop"),
     # Each word of 86 has many others around it, some of which are also its noise: see test_word_vectors.py.
-    "skipgram": Meant("word_embeddings_laptop", changes={"dim": 96}, learnt={"skipgram": 1.5}),
+    "skipgram": Meant("word_embeddings_laptop", changes={"dim": 96}, learned={"skipgram": 1.5}),
     "sop": Meant("albert_laptop"),
 }
 
 
-def meant(name: str) -> Meant:
+def line_of(name: str) -> Meant:
     """The line of an objective; the test fails if there is none."""
     if name not in MEANT_FOR:
         pytest.fail(
@@ -104,7 +105,7 @@ def built(
     name: str, store: TokenStore, *overrides: str, changes: Mapping[str, Any] | None = None
 ) -> tuple[PretrainingLearner, PretrainingSource, Any]:
     """Learner, batches and config of an objective with the model it is meant for."""
-    line, node = meant(name), objective_node(name, *overrides)
+    line, node = line_of(name), objective_node(name, *overrides)
     tokenizer = line.tokenizer()
     rows, corruption = build(node.rows, tokenizer=tokenizer), build(node.corruption, tokenizer=tokenizer)
     objectives = [build(loss, tokenizer=tokenizer) for loss in node.losses.values()]

@@ -21,7 +21,7 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
-from lmtransfer.verdicts.difference import JUDGED, compare_conditions
+from lmtransfer.verdicts.difference import VERDICTS, compare_conditions
 
 LABELS = ("no", "yes", "maybe")
 
@@ -218,7 +218,7 @@ def test_other_models_are_compared_but_a_control_of_another_model_is_none() -> N
     one, other = side("a", SEEDS, **small), side("b", OTHERS, **large)
     found = compare_sides(one, other).difference
     assert found is not None
-    assert found.verdict in JUDGED
+    assert found.verdict in VERDICTS
     assert "model.dim" not in missing_of(one, other)
     control = side("b", OTHERS, **large, init=None)
     found = compare_sides(one, control).difference

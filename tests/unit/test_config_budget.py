@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.config import paths
-from lmtransfer.config.budget import effective_train, settle_budget
+from lmtransfer.config.budget import complete_budget, effective_train
 from lmtransfer.errors import ConfigError
 
 
@@ -26,7 +26,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def settled(primary: str, overrides: list[str], **train: Any) -> dict[str, Any]:
     """What is left of ``train``, given its composed values."""
     cfg = OmegaConf.create({"train": {"steps": None, "tokens": None, "epochs": None, "seconds": None, **train}})
-    settle_budget(cfg, primary=primary, overrides=overrides)
+    complete_budget(cfg, primary=primary, overrides=overrides)
     return {kind: value for kind, value in cfg.train.items() if value is not None}
 
 
@@ -78,5 +78,5 @@ def test_the_effective_settings_have_one_budget_and_settling_again_changes_nothi
 
 def test_a_command_without_training_has_no_budget() -> None:
     cfg = OmegaConf.create({"what": "all"})
-    settle_budget(cfg, primary="open", overrides=[])
+    complete_budget(cfg, primary="open", overrides=[])
     assert cfg == {"what": "all"}

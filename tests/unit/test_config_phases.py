@@ -8,7 +8,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.phases import phases_of, settle_phases
+from lmtransfer.config.phases import complete_phases, phases_of
 from lmtransfer.errors import ConfigError
 
 MASKED = {
@@ -46,7 +46,7 @@ def plain(cfg: DictConfig, key: str) -> Any:
 def test_a_run_without_phases_is_one_phase_and_stays_as_it_is() -> None:
     cfg = config(None)
     before = OmegaConf.to_container(cfg)
-    settle_phases(cfg)
+    complete_phases(cfg)
     assert OmegaConf.to_container(cfg) == before
     (phase,) = phases_of(cfg)
     assert (phase.name, phase.begins, phase.ends, phase.objective, phase.train) == ("", 0.0, 1.0, "objective", None)
@@ -60,7 +60,7 @@ def test_single_settings_are_laid_over_the_runs_own_and_the_last_phase_is_the_ru
             "third": {"share": 0.2, "objective": {"mask_prob": 0.15}, "train": {"batch_tokens": 1024}},
         }
     )
-    settle_phases(cfg)
+    complete_phases(cfg)
     first, second, third = phases_of(cfg)
     assert plain(cfg, f"{first.objective}.corruption.mask_prob") == 0.4
     assert plain(cfg, f"{second.objective}.corruption.mask_prob") == 0.2  # the run's, as it was written
@@ -75,7 +75,7 @@ def test_single_settings_are_laid_over_the_runs_own_and_the_last_phase_is_the_ru
     assert cfg.train.batch_tokens == 1024
     assert [(phase.begins, phase.ends) for phase in (first, second, third)] == [(0.0, 0.5), (0.5, 0.8), (0.8, 1.0)]
     once = OmegaConf.to_container(cfg)
-    settle_phases(cfg)
+    complete_phases(cfg)
     assert OmegaConf.to_container(cfg) == once
 
 
@@ -83,7 +83,7 @@ def test_an_objective_with_losses_stands_for_itself() -> None:
     optimizer = {"_target_": "lmtransfer.AdamW"}
     words = {"share": 0.3, "objective": VECTORS, "optimizer": optimizer, "embedding_after": {"deviation": 0.02}}
     cfg = config({"words": words, "rest": {"share": 0.7}})
-    settle_phases(cfg)
+    complete_phases(cfg)
     first, last = phases_of(cfg)
     assert plain(cfg, first.objective) == {
         **VECTORS,
@@ -99,13 +99,13 @@ def test_an_objective_with_losses_stands_for_itself() -> None:
 
 def test_shares_end_where_they_say_and_the_last_at_the_end() -> None:
     cfg = config({name: {"share": 0.1} for name in "abcdefghij"})
-    settle_phases(cfg)
+    complete_phases(cfg)
     assert [phase.ends for phase in phases_of(cfg)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
     cfg = config({name: {"share": 0.3333} for name in "abc"})  # thirds
-    settle_phases(cfg)
+    complete_phases(cfg)
     assert phases_of(cfg)[-1].ends == 1.0
     cfg = config({"a": {"share": 0.1}, "b": {}, "c": {"share": 0.2}})  # the rest
-    settle_phases(cfg)
+    complete_phases(cfg)
     assert [phase.ends for phase in phases_of(cfg)] == [0.1, 0.8, 1.0]
     assert cfg.phases.b.share == 0.7
 
@@ -129,24 +129,24 @@ def test_shares_end_where_they_say_and_the_last_at_the_end() -> None:
 )
 def test_what_is_wrong_is_said_in_one_line_by_its_key(phases: Any, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        settle_phases(config(phases))
+        complete_phases(config(phases))
     assert len(caught.value.problems) == 1
     assert key in caught.value.problems[0]
 
 
 def test_shares_that_do_not_add_up_are_shown_with_their_sum() -> None:
     with refuses(ConfigError, "phases: ", "1.2", "0.6 + 0.6"):
-        settle_phases(config({"a": {"share": 0.6}, "b": {"share": 0.6}}))
+        complete_phases(config({"a": {"share": 0.6}, "b": {"share": 0.6}}))
     with refuses(ConfigError, "phases.c.share: ", "1.2", "0.7 + 0.5"):
-        settle_phases(config({"a": {"share": 0.7}, "b": {"share": 0.5}, "c": {}}))
+        complete_phases(config({"a": {"share": 0.7}, "b": {"share": 0.5}, "c": {}}))
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        settle_phases(config({"a": {"share": -1, "restrat": True}, "b": {"objective": {"mask_prop": 0.1}}}))
+        complete_phases(config({"a": {"share": -1, "restrat": True}, "b": {"objective": {"mask_prop": 0.1}}}))
     said = "\n".join(caught.value.problems)
     for name in ("phases.a.share", "phases.a.restrat", "'restart'", "phases.b.objective.mask_prop"):
         assert name in said
     with pytest.raises(ConfigError) as caught:
-        settle_phases(config({"a": {}, "b": {}, "c": {"share": 0.2}}))
+        complete_phases(config({"a": {}, "b": {}, "c": {"share": 0.2}}))
     assert [problem.partition(":")[0] for problem in caught.value.problems] == ["phases.a.share", "phases.b.share"]

@@ -70,9 +70,9 @@ def test_free_answers_other_kinds_and_history(tmp_path: Path) -> None:
         ),
     )
     read = read_coqa(path, bad_answers="refuse", kinds=("yes", "no", "unknown"))
-    golds = [example.answers or () for example in read.examples]
+    gold_answers = [example.answers or () for example in read.examples]
     assert [example.id for example in read.examples] == ["s1:1", "s1:2", "s1:3", "s1:4", "s1:5"]
-    assert [[(gold.text, quoted(gold)) for gold in each] for each in golds] == [
+    assert [[(gold.text, quoted(gold)) for gold in each] for each in gold_answers] == [
         [("It was brown", "brown")],
         [("Three", "was 3 years old.")],
         [("Yes.", "Yes, very.")],
@@ -93,9 +93,9 @@ def test_additional_answers_follow_in_order(tmp_path: Path) -> None:
         "2": [answer(1, "unknown", None)],
     }
     read = read_coqa(written(tmp_path, conversation(answer(1, "Tom", "cat, Tom, was"), additional=additional)))
-    golds = read.examples[0].answers or ()
-    assert [gold.text for gold in golds] == ["Tom", "Tom the cat", "yes", "unknown"]
-    assert [quoted(gold) for gold in golds] == ["Tom", "cat, Tom", None, None]
+    gold_answers = read.examples[0].answers or ()
+    assert [gold.text for gold in gold_answers] == ["Tom", "Tom the cat", "yes", "unknown"]
+    assert [quoted(gold) for gold in gold_answers] == ["Tom", "cat, Tom", None, None]
     assert read.examples[0].kind is None
 
 
@@ -138,8 +138,10 @@ def test_evidence_that_is_elsewhere_is_refused_or_set_aside(tmp_path: Path) -> N
         read_coqa(path, bad_answers="refuse")
 
     read = read_coqa(path, bad_answers="skip")
-    golds = {example.id: [(gold.text, quoted(gold)) for gold in example.answers or ()] for example in read.examples}
-    assert golds == {
+    gold_answers = {
+        example.id: [(gold.text, quoted(gold)) for gold in example.answers or ()] for example in read.examples
+    }
+    assert gold_answers == {
         "s1:1": [("cat", "cat"), ("Tom", None)],
         "s1:3": [("yes", None), ("no", None)],
         "s1:4": [("the cat", "cat"), ("a cat", None)],

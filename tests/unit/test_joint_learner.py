@@ -175,7 +175,7 @@ def test_what_text_alone_trains_of_an_encoder_learns_and_a_pooler_that_none_read
         learner = JointLearner(method.learner(text.encoder, head=labels_head(2), seed=0), text, TextShare(1.0, 64, 1.0))
         learner.arrange(EXAMPLES.build(0, EXAMPLES.plan(0), [0]))
         named = {name: p.requires_grad for name, p in text.encoder.named_parameters()}
-        return lambda part: all(learns for name, learns in named.items() if part in name)
+        return lambda part: all(is_trained_at for name, is_trained_at in named.items() if part in name)
 
     assert learning("mlm", 1)("layers.1.")
     assert not learning("mlm", 1)("pooler")

@@ -14,7 +14,7 @@ from lmtransfer.inspection.kept_texts import TaskTexts
 from lmtransfer.kept_predictions.scored import Kept, Ratio, scored_examples
 from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.trust import seal
+from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.tasks.text.example import TextExample
 
 TEXTS = ["a good film", "a bad film", "a good film", "no film at all"]
@@ -129,7 +129,7 @@ def test_files_anywhere_are_read_for_own_runs_alone(tmp_path: Path, data: Path) 
     keys = one.examples.keys.tolist()
     given = run(tmp_path / "r", files={"dev": str(data / "films" / "dev.tsv")})
     assert TaskTexts(data_root=None).find(given, one, keys).texts == {}
-    seal(RunDirectory(given.path))
+    mark_as_own(RunDirectory(given.path))
     assert set(TaskTexts(data_root=None).find(given, one, keys).texts) == set(keys)
 
 
@@ -138,5 +138,5 @@ def test_the_data_folder_of_an_own_run_is_used(tmp_path: Path, data: Path) -> No
     keys = one.examples.keys.tolist()
     write_run(tmp_path / "r", config={"task": TASK, "data_root": str(data)})
     assert TaskTexts(data_root=None).find(read_run(tmp_path / "r"), one, keys).texts == {}
-    seal(RunDirectory(tmp_path / "r"))
+    mark_as_own(RunDirectory(tmp_path / "r"))
     assert set(TaskTexts(data_root=None).find(read_run(tmp_path / "r"), one, keys).texts) == set(keys)

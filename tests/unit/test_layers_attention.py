@@ -164,10 +164,10 @@ def test_cross_entropy_equals_pytorchs(size: int) -> None:
     theirs = (torch.nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
     torch.testing.assert_close(ours, theirs)
     assert torch.equal(hits, logits.argmax(-1) == targets)
-    for mine, their in zip(
+    for local, their in zip(
         torch.autograd.grad(2.5 * ours, inputs), torch.autograd.grad(2.5 * theirs, inputs), strict=True
     ):
-        torch.testing.assert_close(mine, their)
+        torch.testing.assert_close(local, their)
 
 
 def test_cross_entropy_of_an_impossible_target_is_finite() -> None:

@@ -28,10 +28,10 @@ def test_values_and_gradients_are_those_of_dense_logits(chunk: int, monkeypatch:
     theirs = cross_entropy(logits, targets, reduction="none")
     torch.testing.assert_close(ours, theirs)
     assert torch.equal(best, logits.argmax(-1))
-    for mine, their in zip(
+    for local, their in zip(
         gradients, torch.autograd.grad((theirs.sigmoid() * factors).sum(), (hidden, weight, bias)), strict=True
     ):
-        torch.testing.assert_close(mine, their)
+        torch.testing.assert_close(local, their)
 
 
 def test_of_no_positions_and_in_bfloat16() -> None:

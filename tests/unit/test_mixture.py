@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.cli import main
-from lmtransfer.config.in_short import settle_parts
+from lmtransfer.config.in_short import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus, smoothed
 from lmtransfer.data.store.cache import prepare, tokenizer_for
@@ -178,9 +178,9 @@ def test_validation_by_part_is_that_of_each_part_alone(store: MixedStore) -> Non
 
 
 def test_rows_that_go_on_from_one_another_are_refused(store: MixedStore) -> None:
-    lanes = LanguageStream(max_length=32, frame="none", contiguous=True, tokenizer=TOKENIZER)
+    rows = LanguageStream(max_length=32, frame="none", contiguous=True, tokenizer=TOKENIZER)
     with refuses(ConfigError, "objective.rows.contiguous=true", "objective/rows=stream"):
-        source(store, lanes).plan(0)
+        source(store, rows).plan(0)
 
 
 def test_a_part_that_has_too_little_for_its_rows_is_named(store: MixedStore, tmp_path: Path) -> None:
@@ -286,23 +286,23 @@ def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "own.txt", made_up_documents(3))
     listed = config(["fra", "own.txt"])
-    settle_parts(listed)
+    expand_parts(listed)
     assert {name: part.name for name, part in listed.corpus.parts.items()} == {"fra": "fra", "own": "own"}
     named = config({"french": "fra", "mine": "own.txt", "given": {"_target_": "x.Y"}})
-    settle_parts(named)
+    expand_parts(named)
     assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
-    assert named.corpus.parts.mine.path == "own.txt"
+    assert named.corpus.parts.local.path == "own.txt"
     assert named.corpus.parts.given == {"_target_": "x.Y"}
     with refuses(ConfigError, "corpus.parts.fraa=fraa", "'fra'", "corpus.parts.nothing=nothing.txt") as caught:
-        settle_parts(config(["fraa", "own.txt", "nothing.txt"]))
+        expand_parts(config(["fraa", "own.txt", "nothing.txt"]))
     assert len(caught.value.problems) == 2
     with refuses(ConfigError, "corpus.parts=['own.txt'"):
-        settle_parts(config(["own.txt", str(tmp_path / "own.txt")]))
+        expand_parts(config(["own.txt", str(tmp_path / "own.txt")]))
 
 
 def test_every_source_that_is_missing_is_said_with_both_ways(tmp_path: Path) -> None:
     cfg = config(["fra", "deu"])
-    settle_parts(cfg)
+    expand_parts(cfg)
     with refuses(DataError, "corpus=fra", "corpus=deu") as raised:
         build_corpus(cfg, cache_dir=tmp_path)
     of_fra, of_deu = str(raised.value).split("corpus=deu", 1)

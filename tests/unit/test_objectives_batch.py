@@ -48,15 +48,15 @@ def rows_of(batch: PretrainingBatch) -> list[dict[str, Any]]:
     rows = []
     for i in range(batch.inputs.num_real):
         first, last = edges[i], edges[i + 1]
-        mine = [m for m, position in enumerate(positions) if first <= position < last]
+        local = [m for m, position in enumerate(positions) if first <= position < last]
         rows.append(
             {
                 "key": batch.keys[i],
                 "original": batch.original.tokens_T[first:last].tolist(),
                 "inputs": batch.inputs.tokens_T[first:last].tolist(),
                 "segments": batch.inputs.segments_T[first:last].tolist(),
-                "positions": [positions[m] - first for m in mine],
-                "targets": [targets[m] for m in mine],
+                "positions": [positions[m] - first for m in local],
+                "targets": [targets[m] for m in local],
                 "labels": {name: int(values[i]) for name, values in batch.labels.items()},
             }
         )

@@ -40,9 +40,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
 
 
-def source_of(store: TokenStore, *, lanes: bool = False, max_length: int = 24, **changes: Any) -> PretrainingSource:
+def source_of(
+    store: TokenStore, *, contiguous: bool = False, max_length: int = 24, **changes: Any
+) -> PretrainingSource:
     rows = LanguageStream(
-        max_length=max_length, frame="none" if lanes else "both", contiguous=lanes, tokenizer=TOKENIZER
+        max_length=max_length, frame="none" if contiguous else "both", contiguous=contiguous, tokenizer=TOKENIZER
     )
     return PretrainingSource(store=store, rows=rows, corruption=NoCorruption(), seed=0, **changes)
 
@@ -75,17 +77,17 @@ def one_row(tokens: Tensor) -> PackedBatch:
     return batch.with_tokens(batch.tokens_T, torch.from_numpy(CHARACTERS)[batch.tokens_T])
 
 
-@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize("contiguous", [False, True])
 @pytest.mark.parametrize("characters", [False, True])
 @pytest.mark.parametrize("capacity", [None, 160])
 def test_losses_equal_a_loop_over_rows_and_positions(
-    store: TokenStore, lanes: bool, characters: bool, capacity: int | None
+    store: TokenStore, contiguous: bool, characters: bool, capacity: int | None
 ) -> None:
-    source = source_of(store, lanes=lanes, capacity=capacity, characters=CHARACTERS if characters else None)
+    source = source_of(store, contiguous=contiguous, capacity=capacity, characters=CHARACTERS if characters else None)
     learner = learner_of(char_elmo() if characters else elmo())
-    batch = source.build(0, source.plan(0), [3, 1, 7, 5], follows=False if lanes else None)
+    batch = source.build(0, source.plan(0), [3, 1, 7, 5], follows=False if contiguous else None)
     losses, recurrent_state = learner.losses(batch)
-    assert (recurrent_state is None) == (not lanes)
+    assert (recurrent_state is None) == (not contiguous)
     assert {name: loss.count for name, loss in losses.items()} == learner.counts(batch)
     assert {name: loss.weight for name, loss in losses.items() if loss.weight} == {"bilm": 1.0}
     head: Any = learner.objectives["bilm"]
@@ -96,8 +98,8 @@ def test_losses_equal_a_loop_over_rows_and_positions(
         tokens = batch.original.tokens_T[edges[b] : edges[b + 1]]
         with torch.no_grad():
             states = learner.encoder(one_row(tokens)).last
-        following = [*tokens[1:].tolist(), int(batch.labels["next_token"][b]) if lanes else None]
-        preceding = [int(batch.labels["previous_token"][b]) if lanes else None, *tokens[:-1].tolist()]
+        following = [*tokens[1:].tolist(), int(batch.labels["next_token"][b]) if contiguous else None]
+        preceding = [int(batch.labels["previous_token"][b]) if contiguous else None, *tokens[:-1].tolist()]
         for kind, half, targets in (("forward", states[:, :16], following), ("backward", states[:, 16:], preceding)):
             for state, target in zip(half, targets, strict=True):
                 if target is not None:
@@ -159,10 +161,10 @@ def test_changing_a_token_changes_no_loss_that_predicts_it_from_before(store: To
 @pytest.mark.parametrize("make", [elmo, char_elmo])
 def test_the_forward_direction_over_windows_is_one_long_pass(store: TokenStore, make: Any) -> None:
     encoder = make()
-    source = source_of(store, lanes=True, max_length=12, characters=CHARACTERS)
+    source = source_of(store, contiguous=True, max_length=12, characters=CHARACTERS)
     plan = source.plan(0)
     recurrent_state, windows = None, []
-    for window in range(4):  # two lanes of four windows; a capacity adds filler, which has no recurrent state
+    for window in range(4):  # two streams of four windows; a capacity adds filler, which has no recurrent state
         batch = source.build(0, plan, [window, 10 + window], follows=window > 0)
         with torch.no_grad():
             output = encoder(batch.original, recurrent_state=recurrent_state)
@@ -183,7 +185,7 @@ def test_the_forward_direction_over_windows_is_one_long_pass(store: TokenStore, 
 
 
 def test_the_learner_passes_the_carry_on_and_drops_it(store: TokenStore) -> None:
-    source = source_of(store, lanes=True, max_length=12)
+    source = source_of(store, contiguous=True, max_length=12)
     learner = learner_of(elmo()).eval()
     batch = source.build(0, source.plan(0), [1, 11], follows=True)
     _, recurrent_state = learner.losses(source.build(0, source.plan(0), [0, 10], follows=False))
@@ -220,8 +222,8 @@ def test_the_same_sentence_has_the_same_vector_whatever_came_before() -> None:
         assert torch.equal(encoder(batch(sentence)).last, first)
         for rows in ([sentence, *mates], [*mates, sentence], [mates[1], sentence, mates[0]]):
             split = encoder(batch(*rows)).last.split([len(row) for row in rows])
-            mine = next(states for row, states in zip(rows, split, strict=True) if row is sentence)
-            torch.testing.assert_close(mine, first, atol=1e-6, rtol=1e-5)
+            local = next(states for row, states in zip(rows, split, strict=True) if row is sentence)
+            torch.testing.assert_close(local, first, atol=1e-6, rtol=1e-5)
 
 
 def test_a_model_of_characters_says_what_it_misses() -> None:

@@ -9,9 +9,10 @@ import torch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from objective_table import CONF, MEANT_FOR, NAMES, built
 
+from lmtransfer.config.paths import group_options
 from lmtransfer.objectives.base import Objective
 
-ROWS = sorted(path.stem for path in (CONF / "objective" / "rows").glob("*.yaml") if path.stem != "ordered_pairs")
+ROWS = sorted(name for name in group_options("objective/rows", [CONF]) if name != "ordered_pairs")
 
 NUM_IDS = NumberTokenizer.vocab_size
 

@@ -1,4 +1,4 @@
-"""Every objective can be learnt by heart by the model it is meant for, and by others: 32 rows, in seconds."""
+"""Every objective can be learned by heart by the model it is meant for, and by others: 32 rows, in seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.objectives import random_documents, store_of
-from objective_table import MEANT_FOR, NAMES, built, meant
+from objective_table import MEANT_FOR, NAMES, built, line_of
 
 #: Further models, by the objective that they learn.
 OTHERS = [
@@ -20,7 +20,7 @@ OTHERS = [
 ]
 
 
-#: Slow ones whose parts are learnt faster elsewhere: in both directions by the lighter models of OTHERS.
+#: Slow ones whose parts are learned faster elsewhere: in both directions by the lighter models of OTHERS.
 SLOW = ("backward_lm", "bilm")
 
 
@@ -31,12 +31,12 @@ def test_thirty_two_rows_are_learnt_by_heart(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "model"), OTHERS)
 def test_other_models_learn_them_too(tmp_path: Path, name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MEANT_FOR, name, replace(meant(name), model=model, changes={"embedding_dim": 16}))
+    monkeypatch.setitem(MEANT_FOR, name, replace(line_of(name), model=model, changes={"embedding_dim": 16}))
     learn_by_heart(tmp_path, name)
 
 
 def learn_by_heart(tmp_path: Path, name: str) -> None:
-    line = meant(name)
+    line = line_of(name)
     store = store_of(tmp_path / "s", random_documents(60))
     learner, source, node = built(name, store, "objective.max_length=24", changes=line.changes)
     batch = source.build(0, source.plan(0), range(32))
@@ -51,7 +51,7 @@ def learn_by_heart(tmp_path: Path, name: str) -> None:
         means = {kind: loss.sum.item() / loss.count for kind, loss in losses.items()}
         if step == 0 and "mlm" in means:
             assert means["mlm"] == pytest.approx(math.log(96), abs=0.3)  # nothing is known yet
-        if all(means[loss] < line.learnt.get(loss, 0.1) for loss in node.losses):
+        if all(means[loss] < line.learned.get(loss, 0.1) for loss in node.losses):
             break
     assert step < 399, means
-    assert all(means.get(f"{loss}_accuracy", 1) > 0.9 for loss in node.losses if loss not in line.learnt), means
+    assert all(means.get(f"{loss}_accuracy", 1) > 0.9 for loss in node.losses if loss not in line.learned), means

@@ -118,10 +118,10 @@ class TestTargets:
     def test_short_rows(self, size: int) -> None:
         corruption = PermutationTargets(tokenizer=TOKENIZER)
         for seed in range(50):
-            framed = np.concatenate([[1], np.full(size, 9), [2]])
+            with_specials = np.concatenate([[1], np.full(size, 9), [2]])
             expected = min(size, max(size // 6, 1))
             rng = np.random.default_rng(seed)
-            assert len(corruption.corrupt(_row(framed), rng).positions) == expected
+            assert len(corruption.corrupt(_row(with_specials), rng).positions) == expected
             bare = corruption.corrupt(_row(np.full(max(size, 1), 9)), rng)
             assert len(bare.positions) == (0 if size < 2 else expected)
 

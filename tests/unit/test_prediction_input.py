@@ -15,8 +15,8 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.answering import MaskedTexts
 from lmtransfer.prediction.answers_in_order import AnswersInOrder
-from lmtransfer.prediction.input import arriving_lines, asked, find_input, input_format, one_example
-from lmtransfer.tasks.asking import Given, Reader
+from lmtransfer.prediction.input import asked, find_input, incoming_lines, input_format, one_example
+from lmtransfer.tasks.input_files import Given, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
@@ -197,7 +197,7 @@ class Pipe:
 def test_lines_arrive_as_soon_as_they_end() -> None:
     happened: list[Any] = []
     pipe = Pipe(b"\xef\xbb\xbfone\r\ntwo\n", b"th", b"r\xc3", b"\xa9e\nfour\xe2\x80\xa8\n\nlast")
-    for line in arriving_lines(pipe, "it", "strict", Notes(), lambda: happened.append("wait")):
+    for line in incoming_lines(pipe, "it", "strict", Notes(), lambda: happened.append("wait")):
         happened.append(line)
     wait = "wait"
     assert happened == [
@@ -213,9 +213,9 @@ def test_lines_arrive_as_soon_as_they_end() -> None:
         wait,
         (6, "last"),
     ]
-    assert list(arriving_lines(io.BytesIO(b""), "it", "strict", Notes(), lambda: None)) == []
+    assert list(incoming_lines(io.BytesIO(b""), "it", "strict", Notes(), lambda: None)) == []
     with refuses(DataError, "it:2", "UTF-8"):
-        list(arriving_lines(Pipe(b"a\n\xff\n"), "it", "strict", Notes(), lambda: None))
+        list(incoming_lines(Pipe(b"a\n\xff\n"), "it", "strict", Notes(), lambda: None))
 
 
 def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:

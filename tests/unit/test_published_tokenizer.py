@@ -77,10 +77,10 @@ def test_it_is_a_tokenizer_with_its_specials_anywhere(kind: str, tokenizer: Publ
 
 def test_roles_without_a_token_get_another(tmp_path: Path) -> None:
     tokenizer = toys.published("gpt2")
-    assert tokenizer.lacks == ("mask",)
+    assert tokenizer.missing_roles == ("mask",)
     assert len({tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.unk_id}) == 1
     assert tokenizer.pad_id is None
-    assert toys.published("roberta").lacks == ()
+    assert toys.published("roberta").missing_roles == ()
 
 
 def test_no_text_can_spell_a_special_token(tokenizer: PublishedTokenizer) -> None:

@@ -19,7 +19,7 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 from lmtransfer.tasks.qa.windows import encode_questions, window_starts
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.characters import spell
+from lmtransfer.tokenizers.characters import character_ids
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
 from lmtransfer.tokenizers.trainer import LineCounts
@@ -41,8 +41,8 @@ def words() -> WordTokenizer:
 
 
 def question(passage: str, answer: str | None = None, *, name: str = "q", asked: str = "ann ran", **more: object):
-    golds = () if answer is None else (gold(passage, answer),)
-    return QuestionExample(name, asked, passage, golds, **more)  # type: ignore[arg-type]
+    gold_answers = () if answer is None else (gold(passage, answer),)
+    return QuestionExample(name, asked, passage, gold_answers, **more)  # type: ignore[arg-type]
 
 
 def gold(passage: str, text: str) -> GoldSpan:
@@ -92,14 +92,14 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
     examples = []
     for number in range(12):
         passage = " ".join(rng.choices(WORDS + ["Zoe's", "$5"], k=rng.randint(1, 40)))
-        golds = []
+        gold_answers = []
         for _ in range(rng.randint(0, 3)):
             start = rng.randrange(len(passage))
             end = rng.randint(start + 1, len(passage))
             if passage[start:end].strip():
-                golds.append(GoldSpan(passage[start:end], start, end))
+                gold_answers.append(GoldSpan(passage[start:end], start, end))
         asked = " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
-        examples.append(QuestionExample(f"q{number}", asked, passage, tuple(golds)))
+        examples.append(QuestionExample(f"q{number}", asked, passage, tuple(gold_answers)))
     max_length, stride, longest = rng.randint(8, 40), rng.randint(1, 20), rng.choice([None, 3])
     encoded = encode(examples, words, max_length, stride=stride, max_question_tokens=6, max_answer_tokens=longest)
 
@@ -111,18 +111,18 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
         texts = [words.piece(int(i)) for i in pieces.ids]
         asked_texts = [words.piece(int(i)) for i in words.encode(example.question).ids]
         asked_texts = asked_texts[: min(6, (max_length - 3) // 2)]
-        room = max_length - 3 - len(asked_texts)
+        capacity = max_length - 3 - len(asked_texts)
         first = len(asked_texts) + 2
         rows = np.flatnonzero(encoded.owners == number)
         starts = list(encoded.examples[number].window_starts)
         # The windows: in steps of the stride, or of half a window, until the first that reaches the end.
         expected = [0]
-        while expected[-1] + room < len(texts):
-            expected.append(expected[-1] + min(stride, max(1, room // 2)))
+        while expected[-1] + capacity < len(texts):
+            expected.append(expected[-1] + min(stride, max(1, capacity // 2)))
         assert starts == expected
         assert len(rows) == len(starts)
         for row, start in zip(rows, starts, strict=True):
-            part = texts[start : start + room]
+            part = texts[start : start + capacity]
             assert sequences[row].split() == ["[CLS]", *asked_texts, "[SEP]", *part, "[SEP]"]
             assert table(encoded.targets)[row, 3:].tolist() == [first, first + len(part)]
 
@@ -133,7 +133,7 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
             covered = {i for t in found for i in range(*pieces.offsets[t].tolist())}
             return found, covered == wanted
 
-        whole = [set(range(start, min(start + room, len(texts)))) for start in starts]
+        whole = [set(range(start, min(start + capacity, len(texts)))) for start in starts]
         chosen: list[int] = []
         reachable = not example.answers
         for answer in example.answers or ():
@@ -153,14 +153,14 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
 
 
 def test_an_answer_of_half_a_window_is_whole_in_one() -> None:
-    for room in (1, 2, 3, 8, 13):
+    for capacity in (1, 2, 3, 8, 13):
         for stride in (1, 5, 128):
             for num_tokens in (0, 1, 7, 13, 14, 40):
-                starts = window_starts(num_tokens, room=room, stride=stride)
-                windows = [set(range(start, min(start + room, num_tokens))) for start in starts]
+                starts = window_starts(num_tokens, capacity=capacity, stride=stride)
+                windows = [set(range(start, min(start + capacity, num_tokens))) for start in starts]
                 assert set().union(*windows) == set(range(num_tokens))
-                assert all(len(window) == room for window in windows[:-1])
-                half = room // 2
+                assert all(len(window) == capacity for window in windows[:-1])
+                half = capacity // 2
                 for first in range(num_tokens - half):
                     assert any(set(range(first, first + half)) <= window for window in windows)
 
@@ -257,18 +257,18 @@ def test_words_outside_the_vocabulary_are_spelt(words: WordTokenizer) -> None:
     example = question(passage, "Pacific", asked="Where Zoe ran", history=(Turn("who ran", "Yann"),))
     encoded = encode([example], words, 18, history_turns=1)
     assert len(encoded) > 1
-    spelling = encoded.spelling
-    assert spelling is not None
+    character_table = encoded.character_table
+    assert character_table is not None
     asked = ["who", "ran", "yann", "where", "zoe", "ran"]
     texts = [passage[start:end].lower() for start, end in words.encode(passage).offsets]
     for sequence, start in enumerate(encoded.examples[0].window_starts):
-        rows = spelling.rows_T[encoded.offsets[sequence] : encoded.offsets[sequence + 1]]
-        room = 18 - 3 - len(asked)
-        inner = [*asked, *texts[start : start + room]]
+        rows = character_table.rows_T[encoded.offsets[sequence] : encoded.offsets[sequence + 1]]
+        capacity = 18 - 3 - len(asked)
+        inner = [*asked, *texts[start : start + capacity]]
         places = [i for i in range(1, len(rows) - 1) if i != len(asked) + 1]
-        np.testing.assert_array_equal(spelling.table[rows[places]], spell(inner))
+        np.testing.assert_array_equal(character_table.table[rows[places]], character_ids(inner))
         for place in (0, len(asked) + 1, len(rows) - 1):
-            np.testing.assert_array_equal(spelling.table[rows[place]], words.characters[rows[place]])
+            np.testing.assert_array_equal(character_table.table[rows[place]], words.characters[rows[place]])
 
 
 @pytest.mark.parametrize("more", [{"stride": 0}, {"max_question_tokens": 0}, {"history_turns": -1}])

@@ -87,7 +87,7 @@ def test_the_shipped_curves_belong_to_shipped_recipes() -> None:
     for one in curves:
         assert list(one.tokens) == sorted(one.tokens)
         assert all(math.isfinite(loss) and 0 < loss < 20 for loss in one.loss)
-        assert one.loss[-1] < one.entropy  # it has learnt more than frequencies
+        assert one.loss[-1] < one.entropy  # it has learned more than frequencies
     laptop = [one for one in curves if one.recipe == "laptop"]
     assert len({one.corpus for one in laptop}) >= 2
     assert len(laptop) >= 3

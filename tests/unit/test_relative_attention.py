@@ -43,9 +43,9 @@ def test_the_shift_adds_the_entry_of_the_distance(queries: int, memory: int, cau
                 theirs[:, :, i, j] = scores[:, :, i, j] + by_distance[:, :, i, place].T
     torch.testing.assert_close(ours, theirs)
     weights = torch.randn_like(ours)
-    mine = torch.autograd.grad((ours * weights).sum(), (scores, by_distance))
+    local = torch.autograd.grad((ours * weights).sum(), (scores, by_distance))
     expected = torch.autograd.grad((theirs * weights).sum(), (scores, by_distance))
-    for gradient, reference in zip(mine, expected, strict=True):
+    for gradient, reference in zip(local, expected, strict=True):
         torch.testing.assert_close(gradient, reference)
 
 

@@ -147,7 +147,7 @@ def test_the_worst_labels_are_the_most_certain() -> None:
     for error in found:
         given = certainty[error.row, LABELS.index(error.predicted)]
         assert error.gold == LABELS[gold[error.row]]
-        assert error.num_alike == len(given)
+        assert error.num_agreeing == len(given)
         assert error.confidence == pytest.approx(np.mean(given))
 
 
@@ -155,7 +155,7 @@ def test_without_probabilities_the_seeds_that_agree_decide() -> None:
     answers = [labelled(seed=seed, sure=False)[1] for seed in range(4)]
     found = worst_labels(answers)
     assert {error.confidence for error in found} == {None}
-    alike = [error.num_alike or 0 for error in found]
+    alike = [error.num_agreeing or 0 for error in found]
     assert alike == sorted(alike, reverse=True)
     right = replace(answers[0], examples=replace(answers[0].examples, predicted=answers[0].examples.gold))
     assert worst_labels([right]) == []

@@ -120,16 +120,16 @@ def test_runs_that_differ_in_more_than_one_number_are_no_setting(tmp_path):
 def test_layer_weights_are_bars_with_their_control_in_grey(tmp_path):
     run = transfer(tmp_path / "probe" / "elmo", [0.70, 0.72], controls=[0.55, 0.56], command="probe")
     result = json.loads((run / "result.json").read_text())
-    learnt = {"gamma": 1.21, "weights": [0.2, 0.5, 0.3], "deviation": {"gamma": 0.1, "weights": [0.02, 0.03, 0.01]}}
+    learned = {"gamma": 1.21, "weights": [0.2, 0.5, 0.3], "deviation": {"gamma": 0.1, "weights": [0.02, 0.03, 0.01]}}
     control = {**result["control"], "layer_weights": {"gamma": 1.0, "weights": [0.4, 0.3, 0.3], "deviation": None}}
-    with_result(run, layer_weights=learnt, control=control)
+    with_result(run, layer_weights=learned, control=control)
     figure = draw(tmp_path, tmp_path / "figures")["layers-1"]
     found = texts(figure)
     labels = ("embeddings", "layer 1", "layer 2", "elmo  (gamma 1.21)", "elmo control  (gamma 1.00)", "equal weights")
     for label in labels:
         assert label in found
     assert "#8a8a8a" in figure.svg.read_text().lower()
-    weights = read_layer_weights({"layer_weights": learnt}, "elmo")
+    weights = read_layer_weights({"layer_weights": learned}, "elmo")
     assert (weights.gamma, weights.weights, weights.deviations) == (1.21, (0.2, 0.5, 0.3), (0.02, 0.03, 0.01))
     assert read_layer_weights({"layer_weights": {"gamma": 1.0, "weights": [0.5, "x"]}}, "torn") is None
     assert read_layer_weights({}, "none") is None

@@ -81,9 +81,9 @@ def test_mixtures_of_layers(tmp_path: Path, drawn: Drawn) -> None:
 def test_the_layers_of_each_seed_are_read_from_its_run(tmp_path: Path, drawn: Drawn) -> None:
     run = transfer(tmp_path / "runs" / "probe" / "elmo", [0.7, 0.72], command="probe")
     mixtures = [{"gamma": 1.0, "weights": [0.1, 0.9]}, {"gamma": 1.2, "weights": [0.3, 0.7]}]
-    for place, learnt in enumerate(mixtures):
+    for place, learned in enumerate(mixtures):
         path = run / f"seed-{place}" / "result.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "layer_weights": learnt}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "layer_weights": learned}))
     whole = json.loads((run / "result.json").read_text())
     joint = {"gamma": 1.1, "weights": [0.2, 0.8], "deviation": {"gamma": 0.1, "weights": [0.1, 0.1]}}
     (run / "result.json").write_text(json.dumps({**whole, "layer_weights": joint}))

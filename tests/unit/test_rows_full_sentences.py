@@ -14,15 +14,15 @@ TOKENIZER = NumberTokenizer()
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
 
 
-def packed_by_hand(documents: list[list[list[int]]], room: int, cross_documents: bool) -> list[list[int]]:
+def packed_by_hand(documents: list[list[list[int]]], capacity: int, cross_documents: bool) -> list[list[int]]:
     """Sentence by sentence: into the open row if it fits, with a [SEP] where the document changed."""
     rows: list[list[int]] = []
     for document in documents:
-        pieces = [sentence[i : i + room] for sentence in document for i in range(0, len(sentence), room)]
+        pieces = [sentence[i : i + capacity] for sentence in document for i in range(0, len(sentence), capacity)]
         for number, piece in enumerate(pieces):
             joint = [SEP] if number == 0 else []
             may_join = bool(rows) and (number > 0 or cross_documents)
-            if may_join and len(rows[-1]) + len(joint) + len(piece) <= room:
+            if may_join and len(rows[-1]) + len(joint) + len(piece) <= capacity:
                 rows[-1] += joint + piece
             else:
                 rows.append(list(piece))

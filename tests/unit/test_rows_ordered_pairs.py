@@ -40,15 +40,15 @@ def texts(row: Row) -> tuple[list[int], list[int]]:
 
 
 def published_pairs(
-    documents: list[list[list[int]]], room: int, short_seq_prob: float, seed: int, epoch: int
+    documents: list[list[list[int]]], capacity: int, short_seq_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
     """create_instances_from_document over lists of tokens, with random_next_sentence off, before truncation."""
     uniform = uniforms(generator(seed, "ordered pairs", epoch))
     pairs = []
     for index, document in enumerate(documents):
-        target = room
+        target = capacity
         if next(uniform) < short_seq_prob:
-            target = 2 + int(next(uniform) * (room - 1))
+            target = 2 + int(next(uniform) * (capacity - 1))
         chunk: list[list[int]] = []
         for i, sentence in enumerate(document):
             chunk.append(sentence)
@@ -105,10 +105,10 @@ def test_a_row_is_labelled_swapped_if_and_only_if_its_second_text_stands_first_i
             (a_start, a_stop), (b_start, b_stop) = ranges(row)
             assert document_of(store, a_start) == document_of(store, b_start)
             assert row.labels["sop"] == (b_start < a_start)
-            early, late = sorted([(a_start, a_stop), (b_start, b_stop)])
-            assert early[1] <= late[0]
+            early, delayed = sorted([(a_start, a_stop), (b_start, b_stop)])
+            assert early[1] <= delayed[0]
             if len(row.tokens) < max_length:  # nothing was cut off
-                assert early[1] == late[0]
+                assert early[1] == delayed[0]
             a, b = texts(row)
             assert a == store.tokens(a_start, a_stop).tolist()
             assert b == store.tokens(b_start, b_stop).tolist()

@@ -31,15 +31,15 @@ def document_of(store: TokenStore, token: int) -> int:
 
 
 def pairs_by_hand(
-    documents: list[list[list[int]]], room: int, short_seq_prob: float, random_prob: float, seed: int, epoch: int
+    documents: list[list[list[int]]], capacity: int, short_seq_prob: float, random_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
     """create_instances_from_document over lists of tokens, before truncation."""
     uniform = uniforms(generator(seed, "pairs", epoch))
     pairs = []
     for index, document in enumerate(documents):
-        target = room
+        target = capacity
         if next(uniform) < short_seq_prob:
-            target = 2 + int(next(uniform) * (room - 1))
+            target = 2 + int(next(uniform) * (capacity - 1))
         chunk: list[list[int]] = []
         i = 0
         while i < len(document):
@@ -67,8 +67,8 @@ def pairs_by_hand(
     return pairs
 
 
-def truncated_by_hand(a: int, b: int, room: int) -> tuple[int, int]:
-    while a + b > room:
+def truncated_by_hand(a: int, b: int, capacity: int) -> tuple[int, int]:
+    while a + b > capacity:
         if a > b:
             a -= 1
         else:
@@ -156,14 +156,14 @@ def test_truncation_takes_from_both_ends_alike() -> None:
 
 
 def test_every_truncation_equals_the_plain_loop() -> None:
-    sizes = [(a, b, room) for a in range(1, 14) for b in range(1, 14) for room in range(2, 12)]
-    for room in range(2, 12):
-        chosen = [(a, b) for a, b, r in sizes if r == room]
+    sizes = [(a, b, capacity) for a in range(1, 14) for b in range(1, 14) for capacity in range(2, 12)]
+    for capacity in range(2, 12):
+        chosen = [(a, b) for a, b, r in sizes if r == capacity]
         first = np.array([[0, a] for a, _ in chosen])
         second = np.array([[0, b] for _, b in chosen])
-        truncate(first, second, room, np.random.default_rng(0))
+        truncate(first, second, capacity, np.random.default_rng(0))
         kept = list(zip(np.diff(first)[:, 0].tolist(), np.diff(second)[:, 0].tolist(), strict=True))
-        assert kept == [truncated_by_hand(a, b, room) for a, b in chosen]
+        assert kept == [truncated_by_hand(a, b, capacity) for a, b in chosen]
 
 
 def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:

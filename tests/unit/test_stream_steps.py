@@ -53,15 +53,15 @@ def stream(**changes: Any) -> PlannedStream:
 def test_each_epoch_holds_each_row_once_and_its_last_step_is_kept() -> None:
     steps = taken(stream(), 120)
     for epoch in range(3):
-        mine = [step for step in steps if any(batch[0] == epoch for batch in step.micro_batches)]
-        rows = [row for step in mine for batch in step.micro_batches for row in batch[1]]
+        local = [step for step in steps if any(batch[0] == epoch for batch in step.micro_batches)]
+        rows = [row for step in local for batch in step.micro_batches for row in batch[1]]
         lengths = RaggedSource().plan(epoch).lengths
         assert sorted(rows) == list(range(len(lengths)))
-        sizes = [sum(sum(batch[2]) for batch in step.micro_batches) for step in mine]
+        sizes = [sum(sum(batch[2]) for batch in step.micro_batches) for step in local]
         assert max(sizes) <= 100
-        assert all(batch[0] == epoch for step in mine for batch in step.micro_batches)
-        assert mine[-1].epoch == epoch + 1
-        progress = [step.epoch for step in mine]
+        assert all(batch[0] == epoch for step in local for batch in step.micro_batches)
+        assert local[-1].epoch == epoch + 1
+        progress = [step.epoch for step in local]
         assert progress == sorted(set(progress))
         assert progress[0] > epoch
     assert [step.number for step in steps] == list(range(120))

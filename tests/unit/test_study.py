@@ -278,9 +278,7 @@ def test_a_signal_is_passed_on_and_the_run_may_save(tmp_path: Path, monkeypatch:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_two_of_the_same_study_do_not_run_at_once(
-    world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     folder = world / "runs/study/tiny"
     folder.mkdir(parents=True)
     hold = f"import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path({str(folder)!r})); print(1)"

@@ -38,12 +38,12 @@ SAMPLE = {
 
 @pytest.mark.parametrize(("task", "split"), SAMPLE)
 def test_labels_are_spelt_as_glue_wants_them(task: str, split: str) -> None:
-    file, spelt = SAMPLE[task, split]
+    file, written = SAMPLE[task, split]
     labels = list((group_config("task", task, [conf_dir()]) or {})["labels"])
     table = glue_table(task, split, labels)
     assert table.file == file
     lines = list(glue_lines(table, [LabelAnswer(label, name) for label, name in enumerate(labels)]))
-    assert lines == ["index\tprediction", *(f"{index}\t{word}" for index, word in enumerate(spelt))]
+    assert lines == ["index\tprediction", *(f"{index}\t{word}" for index, word in enumerate(written))]
 
 
 def test_all_tasks_of_the_benchmark_have_a_file() -> None:

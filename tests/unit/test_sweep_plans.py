@@ -81,7 +81,7 @@ def test_ray_composes_with_our_settings(tmp_path: Path) -> None:
 
 
 def points(*seconds: float | None, failed: int = 0) -> list[Point]:
-    found = [Point(number, f"seed={number}", seconds=took) for number, took in enumerate(seconds)]
+    found = [Point(number, f"seed={number}", seconds=measure_seconds) for number, measure_seconds in enumerate(seconds)]
     return found + [Point(len(found) + row, "x", error="no luck", seconds=1e6) for row in range(failed)]
 
 
@@ -123,9 +123,9 @@ def test_a_run_that_was_finished_before_took_no_time(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     now = time.time()
     old, new, none = Point(0, "a", tmp_path), Point(1, "b", tmp_path), Point(2, "c")
-    old.took(now + 5)
-    new.took(now - 5)
-    none.took(now - 5)
+    old.measure_seconds(now + 5)
+    new.measure_seconds(now - 5)
+    none.measure_seconds(now - 5)
     assert old.seconds is None
     assert new.seconds == pytest.approx(5, abs=4)
     assert none.seconds == pytest.approx(5, abs=4)

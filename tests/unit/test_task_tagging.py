@@ -97,9 +97,7 @@ def test_spans_that_begin_with_inside_are_counted_or_read_as_iob1(tmp_path: Path
         ({"hub": "x", "hub_columns": ["tokens"]}, ("task.hub_columns=['tokens']",)),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...]
-) -> None:
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...]) -> None:
     with refuses(ConfigError, *names):
         task(tmp_path, **settings)
 

@@ -56,14 +56,14 @@ def test_truncation_is_counted_and_never_cuts_specials() -> None:
 def test_longest_first_cuts_one_token_at_a_time_from_the_longer() -> None:
     for first in range(8):
         for second in range(8):
-            for room in range(1, 12):
+            for capacity in range(1, 12):
                 a, b = first, second
-                while a + b > room:
+                while a + b > capacity:
                     if a > b:
                         a -= 1
                     else:
                         b -= 1
-                assert longest_first(first, second, room) == (a, b), (first, second, room)
+                assert longest_first(first, second, capacity) == (a, b), (first, second, capacity)
 
 
 def test_no_room_for_text_is_refused() -> None:

@@ -27,8 +27,8 @@ def test_it_reads_the_table_of_the_encoder_and_nothing_else() -> None:
     output = vectors(batch)
     assert torch.equal(output.last, whole.token_embedding.weight[batch.tokens_T])
     output.last.sum().backward()
-    learnt = [name for name, parameter in whole.named_parameters() if parameter.grad is not None]
-    assert len(learnt) == 1
+    learned = [name for name, parameter in whole.named_parameters() if parameter.grad is not None]
+    assert len(learned) == 1
     # What is saved is the whole encoder, each tensor once.
     assert {name.removeprefix("whole.") for name in vectors.state_dict()} == set(whole.state_dict())
 

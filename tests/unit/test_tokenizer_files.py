@@ -59,7 +59,7 @@ def test_the_folder_names_its_specials_as_text_or_objects(tmp_path: Path) -> Non
     model = toys.model_of("roberta").replace(b"<mask>", b"<hide>").replace(b'"<s>"', b'"<begin>"')
     config = {"mask_token": "<wrong>", "cls_token": {"content": "<begin>", "lstrip": False}, "auto_map": {"x": "y.Z"}}
     folder = write(tmp_path, tokenizer__json=model, tokenizer_config__json=config)
-    assert "mask" in read_tokenizer(folder, vocab_size=400).lacks
+    assert "mask" in read_tokenizer(folder, vocab_size=400).missing_roles
     write(folder, special_tokens_map__json={"mask_token": {"content": "<hide>"}, "bos_token": "</s>"})
     tokenizer = read_tokenizer(folder, vocab_size=400)
     assert (tokenizer.specials["cls"], tokenizer.specials["mask"], tokenizer.specials["sep"]) == (
@@ -67,7 +67,7 @@ def test_the_folder_names_its_specials_as_text_or_objects(tmp_path: Path) -> Non
         "<hide>",
         "</s>",
     )
-    assert tokenizer.lacks == ()
+    assert tokenizer.missing_roles == ()
 
 
 def test_the_config_decides_over_the_normaliser(tmp_path: Path) -> None:

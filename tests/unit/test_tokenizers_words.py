@@ -149,5 +149,5 @@ def test_task_batches_spell_unknown_words_exactly(tokenizer: WordTokenizer, pair
             assert batch.chars_TC[place, 1] == marks[int(batch.tokens_T[place])] == 258
             place += 1
     assert place == batch.num_tokens
-    assert encoded.spelling is not None
-    assert len(encoded.spelling.table) - 64 <= 9  # each other word once
+    assert encoded.character_table is not None
+    assert len(encoded.character_table.table) - 64 <= 9  # each other word once

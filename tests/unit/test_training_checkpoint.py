@@ -218,9 +218,9 @@ def test_saving_costs_a_few_times_what_writing_the_tensors_does(tmp_path: Path) 
     def fastest(call: Callable[[], object]) -> float:
         times = []
         for _ in range(5):
-            began = time.process_time()
+            start_time = time.process_time()
             call()
-            times.append(time.process_time() - began)
+            times.append(time.process_time() - start_time)
         return min(times)
 
     saved = fastest(lambda: Checkpoints(tmp_path).save("last", tensors=content, state={"step": 0}))

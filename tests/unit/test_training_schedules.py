@@ -198,8 +198,8 @@ def test_shipped_schedules_end_where_they_say() -> None:
     ("epochs", "min_steps", "steps", "stretch"), [(2.5, None, 8, 1), (2.5, 8, 8, 1), (2.5, 20, 20, 2.5)]
 )
 def test_a_budget_in_epochs_is_stretched_to_so_many_steps(
-    epochs: float, min_steps: int | None, steps: int, stretch: float
+    epochs: float, min_steps: int | None, steps: int, lengthening: float
 ) -> None:
     budget = Budget(epochs=epochs, min_steps=min_steps, steps_per_epoch=3)
-    assert (budget.steps, budget.stretch) == (steps, stretch)
+    assert (budget.steps, budget.lengthening) == (steps, lengthening)
     assert len(_trained(budget)) == steps

@@ -163,9 +163,9 @@ def test_a_normalised_mixture_learns_whatever_the_scale_of_a_layer(small: float)
     settings: dict[str, Any] = {"layers": "mix", "mix_layer_norm": True, "pooling": "max", "dropout": 0.0}
     method = TransferMethod(freeze="full", head_rate=10.0, **settings)
     learner = method.learner(encoder, head=labels_head(2), seed=0)
-    before = learner.reading.learnt()
+    before = learner.reading.learned()
     losses = _as_quick(learner, method)
     assert losses[-1] < 0.2 * losses[0]
-    after = learner.reading.learnt()
+    after = learner.reading.learned()
     assert after != before
     assert sum(after["weights"]) == pytest.approx(1)

@@ -17,7 +17,7 @@ from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.word_encoding import NO_TOKEN, encode_words, word_pieces, word_windows
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
-from lmtransfer.tokenizers.characters import spell
+from lmtransfer.tokenizers.characters import character_ids
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 from lmtransfer.tokenizers.train_words import WordTokenizerTrainer
@@ -119,7 +119,7 @@ def test_a_sentence_is_cls_words_sep_with_a_row_a_word() -> None:
     ]
     assert encoded.segments_T.tolist() == [0] * 11
     assert encoded.num_truncated == 0
-    assert encoded.spelling is None
+    assert encoded.character_table is None
     assert table(encode([["ab", "c"]], Letters(), 16, tags=False)[0].targets).tolist() == [[1, 2, -1], [3, 1, -1]]
 
 
@@ -206,12 +206,12 @@ def test_words_and_their_spelling_survive_windows(tokenizer: Tokenizer) -> None:
         if isinstance(tokenizer, WordTokenizer):
             check_spelling(encoded, tokenizer, sentences)
         else:
-            assert encoded.spelling is None
+            assert encoded.character_table is None
 
 
 def check_spelling(encoded: EncodedExamples, tokenizer: WordTokenizer, sentences: list[list[str]]) -> None:
-    assert encoded.spelling is not None
-    spelt_T = encoded.spelling.table[encoded.spelling.rows_T]
+    assert encoded.character_table is not None
+    spelt_T = encoded.character_table.table[encoded.character_table.rows_T]
     assert len(spelt_T) == len(encoded.tokens_T)
     place = 0
     for owner, tokens, rows in sequences(encoded):
@@ -220,7 +220,7 @@ def check_spelling(encoded: EncodedExamples, tokenizer: WordTokenizer, sentences
         for first, count, tag in rows:
             word = sentences[owner][tag]
             known = tokenizer.encode(word)
-            expected = spell([word]) if len(known.ids) == 0 else known.characters
+            expected = character_ids([word]) if len(known.ids) == 0 else known.characters
             assert expected is not None
             np.testing.assert_array_equal(spelt_T[place + first : place + first + count], expected[:count])
         place += len(tokens)
@@ -240,11 +240,11 @@ def best_windows(counts: list[int], spans: list[tuple[int, int]]) -> list[tuple[
 def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
     rng = random.Random(5)
     for _ in range(400):
-        room = rng.randint(1, 24)
-        longest = rng.choice([1, min(3, room), room])
+        capacity = rng.randint(1, 24)
+        longest = rng.choice([1, min(3, capacity), capacity])
         counts = [rng.randint(1, longest) for _ in range(rng.randint(1, 60))]
-        windows = word_windows(np.array(counts), room)
-        assert all(sum(counts[w.start : w.stop]) <= room for w in windows)
+        windows = word_windows(np.array(counts), capacity)
+        assert all(sum(counts[w.start : w.stop]) <= capacity for w in windows)
         assert all(w.start <= w.answers < w.answers_stop <= w.stop for w in windows)
         assert windows[0].answers == 0
         assert windows[-1].answers_stop == len(counts)
@@ -253,16 +253,16 @@ def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
         for w in windows:
             for word in range(w.answers, w.answers_stop):
                 left, right = sum(counts[w.start : word]), sum(counts[word + 1 : w.stop])
-                assert (min(left, right), left + right) == best[word], (counts, room, word)
+                assert (min(left, right), left + right) == best[word], (counts, capacity, word)
 
 
 def test_windows_of_one_token_words_overlap_by_half() -> None:
     windows = word_windows(np.ones(20, dtype=np.int64), 8)
     assert [(w.start, w.stop) for w in windows] == [(0, 8), (4, 12), (8, 16), (12, 20)]
     assert [(w.answers, w.answers_stop) for w in windows] == [(0, 6), (6, 10), (10, 14), (14, 20)]
-    for room, num_words in ((10, 10), (10, 11), (3, 50), (62, 5000)):
-        windows = word_windows(np.ones(num_words, dtype=np.int64), room)
-        least = (room - 1) // 4
+    for capacity, num_words in ((10, 10), (10, 11), (3, 50), (62, 5000)):
+        windows = word_windows(np.ones(num_words, dtype=np.int64), capacity)
+        least = (capacity - 1) // 4
         for w in windows:  # but at the sentence's ends, a quarter of a window or more lies on either side of each word
             assert w.start == 0 or w.answers - w.start >= least
             assert w.stop == num_words or w.stop - w.answers_stop >= least

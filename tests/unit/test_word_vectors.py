@@ -20,7 +20,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import NoCorruption
-from lmtransfer.objectives.corruption.windows import ContextWindows
+from lmtransfer.objectives.corruption.windows import ContextWindows, Quantiles
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -108,8 +108,8 @@ def test_losses_and_gradients_equal_a_loop_over_words(name: str, subsample: floa
     assert losses[name].sum.item() == pytest.approx(total.item(), rel=1e-5)
     assert losses[name].count == count == learner.counts(batch)[name]
     assert losses[f"{name}_accuracy"].sum.item() == hits
-    for mine, reference in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, reference, atol=1e-4, rtol=1e-4)
+    for local, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(local, reference, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -175,6 +175,18 @@ def test_frequent_words_are_left_out_as_often_as_the_paper_says() -> None:
     numbers = corruption.corrupt(row_of(tokens), np.random.default_rng(0)).per_token
     kept = (numbers["context_left"] + numbers["context_right"] > 0).reshape(-1, 3).mean(0)
     assert kept == pytest.approx([math.sqrt(0.01 / 0.64), math.sqrt(0.01 / 0.04), 1.0], abs=0.006)
+
+
+@pytest.mark.parametrize("size", [1, 3, 500, 100_000])
+def test_quantiles_are_those_of_a_binary_search(size: int) -> None:
+    rng = np.random.default_rng(size)
+    shares = np.where(rng.random(size) < 0.3, 0.0, rng.random(size) ** 8)
+    shares[-1] = 0.1  # the last id can be sampled
+    cumulative = np.cumsum(shares) / shares.sum()
+    uniform = np.concatenate(
+        [rng.random((7, 300)), np.tile(cumulative[: min(size, 300) - 1], (7, 1)), np.zeros((7, 1))], 1
+    )
+    np.testing.assert_array_equal(Quantiles(cumulative)(uniform), cumulative.searchsorted(uniform, side="right"))
 
 
 def test_noise_follows_frequency_to_the_three_quarters() -> None:

@@ -102,9 +102,9 @@ class MixtureCorpus(Corpus):
         for (part, corpus), rate in zip(self.parts.items(), wanted / np.maximum(characters, 1), strict=True):
             whole, fraction = divmod(float(rate), 1.0)
             draws = generator(0, "mixture lines", part)
-            drawn = draws.random(_BLOCK)
+            sampled = draws.random(_BLOCK)
             for number, line in enumerate(corpus.training_lines()):
                 if number and number % _BLOCK == 0:
-                    drawn = draws.random(_BLOCK)
-                for _ in range(int(whole) + int(drawn[number % _BLOCK] < fraction)):
+                    sampled = draws.random(_BLOCK)
+                for _ in range(int(whole) + int(sampled[number % _BLOCK] < fraction)):
                     yield line

@@ -35,7 +35,7 @@ _ABBREVIATIONS = _words(
     "jan feb mar apr jun jul aug sep sept oct nov dec bzw bspw vgl ggf sog",
 )
 _ONLY_BEFORE_NUMBERS = _words("no nos nr fig figs pp art par mar ed al cap num ch sec op")
-_STARTERS = _words(
+_FIRST_WORDS = _words(
     "the a an in on at he she it we they i you this that these those but and so if when while after before as for to",
     "there his her its our their my one some many most no not",
 )
@@ -48,11 +48,11 @@ def _is_abbreviation(text: str, stop: int, following: int) -> bool:
     folded = word.lower()
     next_word = text[following : following + 8].split(None, 1)[0].rstrip(",").lower()
     if len(word) == 1 and word.isalpha():
-        return word != "I" and next_word not in _STARTERS
+        return word != "I" and next_word not in _FIRST_WORDS
     if folded in _ABBREVIATIONS:
         return folded not in _ONLY_BEFORE_NUMBERS or text[following].isdigit()
     if _INNER_STOP.search(word):
-        return word[0].isalpha() and len(word) <= 7 and next_word not in _STARTERS
+        return word[0].isalpha() and len(word) <= 7 and next_word not in _FIRST_WORDS
     return bool(word[-1:].isalnum() and len(word) <= 5 and _LIST_NUMBER.search(text, max(0, stop - 12), stop))
 
 

@@ -22,7 +22,7 @@ from lmtransfer.system.durable import file_hash, write_json
 from lmtransfer.untrusted.files import not_regular
 
 _WORTH_REMEMBERING_BYTES = 1 << 22
-_SETTLED_SECONDS = 5.0
+_UNCHANGED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ def source_digest(path: Path, memo_folder: Path | None = None) -> str:
     if entry and entry["stamp"] == before:
         return str(entry["digest"])
     digest = file_hash(path)
-    settled = max(before[2:]) < time.time_ns() - int(_SETTLED_SECONDS * 1e9)
-    if settled and _stamp(path) == before:
+    unchanged = max(before[2:]) < time.time_ns() - int(_UNCHANGED_SECONDS * 1e9)
+    if unchanged and _stamp(path) == before:
         memo_folder.mkdir(parents=True, exist_ok=True)
         write_json(memo, {**_remembered(memo), str(path): {"stamp": before, "digest": digest}})
     return digest

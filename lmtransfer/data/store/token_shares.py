@@ -110,7 +110,7 @@ def part_shares(
             share=part.num_tokens / store.num_tokens,
             sampled=sampled[name],
             unknown_rate=float(frequencies[place, unknown_id]),
-            vocabulary=_making_up(ordinary[place], 0.999) / pieces,
+            vocabulary=_catching_up(ordinary[place], 0.999) / pieces,
             own=float((owner == place).sum()) / pieces,
         )
         for place, (name, part) in enumerate(store.parts.items())
@@ -130,7 +130,7 @@ def _padded(numbers: np.ndarray, size: int) -> np.ndarray:
     return np.pad(numbers, (0, max(0, size - len(numbers))))
 
 
-def _making_up(frequencies: np.ndarray, share: float) -> int:
+def _catching_up(frequencies: np.ndarray, share: float) -> int:
     """Number of most frequent pieces whose frequencies add up to ``share`` of the total."""
     ordered = np.sort(frequencies)[::-1].cumsum()
     return int(ordered.searchsorted(share * ordered[-1])) + 1 if ordered[-1] else 0

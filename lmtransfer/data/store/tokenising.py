@@ -120,14 +120,14 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
         owners.clear()
 
     for owner, text in enumerate(texts):
-        begun = False
+        in_document = False
         for start, stop in sentence_spans(text):
             sentence = text[start:stop].strip()
             # A leading space marks the continuation of a text (see ``Tokenizer``), but not after full-width marks.
-            continues = begun and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
+            continues = in_document and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
             sentences.append(" " + sentence if continues else sentence)
             owners.append(owner)
-            begun = begun or sentence != ""
+            in_document = in_document or sentence != ""
         if len(sentences) >= _BATCH_SENTENCES:
             flush()
     flush()

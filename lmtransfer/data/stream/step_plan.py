@@ -37,7 +37,7 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
     return edges
 
 
-def lanes(
+def contiguous_streams(
     lengths: np.ndarray, *, batch_tokens: int | None = None, batch_examples: int | None = None
 ) -> tuple[np.ndarray, list[int]]:
     """The order of contiguous rows, and the edges of the steps in it: each step takes the next row of every stream.
@@ -57,16 +57,16 @@ def lanes(
     num_rows = int((lengths == longest).sum())
     if batch_tokens is not None and batch_tokens < longest:
         raise ConfigError(f"train.batch_tokens={batch_tokens} is less than a row ({longest} tokens): raise it")
-    num_lanes = batch_tokens // longest if batch_tokens is not None else batch_examples
-    assert num_lanes is not None
-    num_steps = num_rows // num_lanes
+    num_streams = batch_tokens // longest if batch_tokens is not None else batch_examples
+    assert num_streams is not None
+    num_steps = num_rows // num_streams
     if num_steps == 0:
         raise ConfigError(
-            f"the text has {num_rows} rows of {longest} tokens, but a step needs {num_lanes} contiguous streams with a "
-            "row each: lower train.batch_tokens or objective.max_length, or use more text"
+            f"the text has {num_rows} rows of {longest} tokens, but a step needs {num_streams} contiguous streams "
+            "with a row each: lower train.batch_tokens or objective.max_length, or use more text"
         )
-    order = np.arange(num_lanes * num_steps).reshape(num_lanes, num_steps).T.reshape(-1)
-    return order, list(range(0, len(order) + 1, num_lanes))
+    order = np.arange(num_streams * num_steps).reshape(num_streams, num_steps).T.reshape(-1)
+    return order, list(range(0, len(order) + 1, num_streams))
 
 
 def cut_evenly(lengths: np.ndarray, groups: int) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmtransfer.data.stream.step_plan import cut_by_tokens, lanes, micro_batches, share
+from lmtransfer.data.stream.step_plan import contiguous_streams, cut_by_tokens, micro_batches, share
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
@@ -50,13 +50,13 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _PlannedStep:
-    """One step before its batches are built; ``mine`` has the row numbers of this rank's micro-batches."""
+    """One step before its batches are built; ``local`` has the row numbers of this rank's micro-batches."""
 
     number: int
     epoch: int
     progress: float
     first: int
-    mine: list[np.ndarray]
+    local: list[np.ndarray]
     follows: bool
 
 
@@ -140,7 +140,7 @@ class PlannedStream:
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
-            built = tuple(next(batches) for _ in planned.mine)
+            built = tuple(next(batches) for _ in planned.local)
             yield Step(planned.number, planned.progress, built, planned.first)
 
     def step_at(self, epoch: float) -> int:
@@ -165,7 +165,7 @@ class PlannedStream:
         keys = (
             (step.epoch, rows, step.follows if self.contiguous else None)
             for step in self._planned(start, micro_batch_tokens)
-            for rows in step.mine
+            for rows in step.local
         )
         if self.num_workers == 0:
             return (_built(self.source, self._plans, key) for key in keys)
@@ -176,7 +176,7 @@ class PlannedStream:
             num_workers=self.num_workers,
             prefetch_factor=_PREFETCHED,
             collate_fn=_as_it_is,
-            worker_init_fn=_outlive_signals,
+            worker_init_fn=_ignore_signals,
             pin_memory=self.pin_memory,
             generator=torch.Generator(),  # a separate one, so that starting workers does not use the global generator
         )
@@ -193,14 +193,14 @@ class PlannedStream:
                 parts = micro_batches(
                     rows, lengths[rows], micro_batch_tokens=micro_batch_tokens, groups=self.world_size
                 )
-                mine = share(len(parts), self.rank, self.world_size)
+                local = share(len(parts), self.rank, self.world_size)
                 number = first_step + place
                 yield _PlannedStep(
                     number=number,
                     epoch=epoch,
                     progress=epoch + edges[place + 1] / len(lengths),
-                    first=number * MICRO_BATCHES_PER_STEP + mine.start,
-                    mine=parts[mine.start : mine.stop],
+                    first=number * MICRO_BATCHES_PER_STEP + local.start,
+                    local=parts[local.start : local.stop],
                     follows=place > 0,
                 )
             epoch, first_step = epoch + 1, first_step + num_steps
@@ -210,7 +210,7 @@ class PlannedStream:
         if len(lengths) == 0:
             raise DataError("there are no rows to train on: the corpus or the training set is empty")
         if self.contiguous:
-            return lanes(lengths, batch_tokens=self.batch_tokens, batch_examples=self.batch_examples)
+            return contiguous_streams(lengths, batch_tokens=self.batch_tokens, batch_examples=self.batch_examples)
         order = permutation(len(lengths), self.seed, "order", epoch)
         if self.batch_tokens is not None:
             return order, cut_by_tokens(lengths[order], self.batch_tokens, key="train.batch_tokens")
@@ -284,7 +284,7 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _outlive_signals(worker: int) -> None:
+def _ignore_signals(worker: int) -> None:
     """Ignore Ctrl-C, SIGHUP and the first SIGTERM in a worker.
 
     These signals often reach the whole process group while the main process must still finish a step. The main process

@@ -21,7 +21,7 @@ from lmtransfer.objectives.base import Objective
 TaskKind = Literal["classification", "regression", "tagging", "span"]
 
 
-class NoCounterpart(CheckpointError):
+class NotInTransformers(CheckpointError):
     """A model that transformers has no class for."""
 
 
@@ -67,7 +67,7 @@ class GeneratorFormat:
         layers: prefix of the generator's layers in the objective's tensor names.
         head: prefix of the generator's head in the objective's tensor names; it is published as a head of ``mlm``.
         shared: prefix of the encoder's tensors that the generator shares, unless it has its own.
-        unpublished: tensors of the objective that are needed for training only and are not published.
+        not_in_family: tensors of the objective that are needed for training only and are not published.
     """
 
     objective: type[Objective]
@@ -75,7 +75,7 @@ class GeneratorFormat:
     layers: str
     head: str
     shared: str
-    unpublished: tuple[str, ...] = ()
+    not_in_family: tuple[str, ...] = ()
 
     @property
     def loss(self) -> str:

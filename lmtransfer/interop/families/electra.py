@@ -95,7 +95,7 @@ ELECTRA_FAMILY = Family(
         layers="generator.",
         head="generator_head.",
         shared="embeddings.",
-        unpublished=("difference.weight",),
+        not_in_family=("difference.weight",),
     ),
     quirks=OneSegmentRow(),
 )

@@ -97,11 +97,11 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     problem = not_regular(path)
     if problem is not None:
         raise CheckpointError(f"{path}: {problem}")
-    room = _MOST_UNPACKED * path.stat().st_size
+    max_bytes = _MOST_UNPACKED * path.stat().st_size
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
-            if item.nbytes > room:
+            if item.nbytes > max_bytes:
                 raise ValueError(f"{name} needs {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
             found[name] = torch.from_numpy(item[...])
 
@@ -126,12 +126,12 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
         CheckpointError: a tensor is missing, is not used, or has the wrong shape.
     """
     try:
-        return _laid_out(tensors, elmo_arguments(options))
+        return _layout_of(tensors, elmo_arguments(options))
     except (RuntimeError, IndexError, ValueError) as error:
         raise CheckpointError(f"the shapes of the ELMo weights do not match options.json: {error}") from error
 
 
-def _laid_out(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
+def _layout_of(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     left = dict(tensors)
 
     def take(name: str) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.albert import ALBERT_FAMILY
-from lmtransfer.interop.families.base import Family, NoCounterpart
+from lmtransfer.interop.families.base import Family, NotInTransformers
 from lmtransfer.interop.families.bert import BERT_FAMILY, MEGATRON_BERT_FAMILY
 from lmtransfer.interop.families.distilbert import DISTILBERT_FAMILY
 from lmtransfer.interop.families.electra import ELECTRA_FAMILY
@@ -69,23 +69,23 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
         model: component node of the encoder.
 
     Raises:
-        NoCounterpart: transformers has no such model.
+        NotInTransformers: transformers has no such model.
     """
     target = str(model.get("_target_"))
     families = [family for family in FAMILIES if family.target == target]
     name = target.rpartition(".")[2]
     if not families:
-        raise NoCounterpart(f"{name} has no counterpart in transformers")
+        raise NotInTransformers(f"{name} has no counterpart in transformers")
     given = {key: value for key, value in model.items() if key != "_target_"}
     arguments = {**defaults_of(families[0].encoder), **given}
     if all(family.no_class for family in families):
-        raise NoCounterpart(f"{name} has no counterpart in transformers: {families[0].no_class}")
+        raise NotInTransformers(f"{name} has no counterpart in transformers: {families[0].no_class}")
     misfits = [family.config.misfits(arguments) for family in families]
     for family, wrong in zip(families, misfits, strict=True):
         if not wrong:
             return family, arguments
     fewest = min(misfits, key=len)
-    raise NoCounterpart(f"{name} with {', '.join(fewest)} has no counterpart in transformers")
+    raise NotInTransformers(f"{name} with {', '.join(fewest)} has no counterpart in transformers")
 
 
 def defaults_of(cls: type) -> dict[str, Any]:

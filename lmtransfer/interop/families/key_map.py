@@ -36,8 +36,8 @@ class Rewrite:
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
         """Convert published tensors to ours."""
-        laid = [_ours_of(piece, self.layout) for piece in pieces]
-        return laid[0] if len(laid) == 1 else torch.cat(laid)
+        values = [_ours_of(piece, self.layout) for piece in pieces]
+        return values[0] if len(values) == 1 else torch.cat(values)
 
     def split(self, tensor: Tensor, *, num_heads: int | None = None) -> list[Tensor]:
         """Convert our tensor to published tensors.

@@ -127,12 +127,14 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
         fed = padded_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
         real = fed["attention_mask"].astype(bool)
         found = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})
-        for mine, theirs in zip(expected, found, strict=True):
-            theirs = theirs if model.per_row else theirs[real]
-            if theirs.shape != mine.shape or not np.isfinite(theirs).all():
+        for expected_one, found_one in zip(expected, found, strict=True):
+            found_one = found_one if model.per_row else found_one[real]
+            if found_one.shape != expected_one.shape or not np.isfinite(found_one).all():
                 worst = float("inf")
             else:
-                worst = max(worst, float(np.abs(theirs - mine).max()) / max(scale, float(np.abs(mine).max())))
+                worst = max(
+                    worst, float(np.abs(found_one - expected_one).max()) / max(scale, float(np.abs(expected_one).max()))
+                )
     if worst > TOLERANCE:
         raise CheckpointError(
             f"the ONNX graph of {type(encoder).__name__} ({model.what}) differs from the model by {worst:.1e} of its "

@@ -178,8 +178,8 @@ class DenseModel(nn.Module):
             pooler = self.encoder.pooler if self.use_pooler else None
             logits = self.head(states if pooler is None else pooler(states))
             return (logits,) if len(self.outputs) == 1 else logits.unbind(1)
-        said = None if self.objective is None else self.objective.token_logits(states)
-        return (states if said is None else said,)
+        head_logits = None if self.objective is None else self.objective.token_logits(states)
+        return (states if head_logits is None else head_logits,)
 
 
 def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:

@@ -37,7 +37,7 @@ def read_charsmap(data: bytes) -> dict[str, str]:
         raise ValueError("its normalisation rules are damaged or incomplete")
     units, targets = np.frombuffer(data, "<u4", size // 4, 4).astype(np.int64), data[4 + size :]
     rules: dict[str, str] = {}
-    level, spelt = np.zeros(1, np.int64), [b""]
+    level, prefixes = np.zeros(1, np.int64), [b""]
     num_nodes = 0
     while len(level):
         num_nodes += len(level)
@@ -53,14 +53,14 @@ def read_charsmap(data: bytes) -> dict[str, str]:
             row, byte = np.nonzero(units[children] & (_IS_PLACE | 0xFF) == _BYTES)
             row, byte = row[byte > 0], byte[byte > 0]
             below.append(children[row, byte])
-            longer += [spelt[start + i] + _LETTERS[j] for i, j in zip(row.tolist(), byte.tolist(), strict=True)]
-        level, spelt = np.concatenate(below), longer
+            longer += [prefixes[start + i] + _LETTERS[j] for i, j in zip(row.tolist(), byte.tolist(), strict=True)]
+        level, prefixes = np.concatenate(below), longer
         ends = np.flatnonzero(units[level] & _ENDS)
         leaves = level[ends] ^ _first_child(units[level[ends]])
         if len(leaves) and leaves.max() >= len(units):
             raise ValueError("its normalisation rules contain an invalid offset")
         for i, unit in zip(ends.tolist(), units[leaves].tolist(), strict=True):
-            rules[spelt[i].decode()] = _target(targets, unit)
+            rules[prefixes[i].decode()] = _target(targets, unit)
     return rules
 
 

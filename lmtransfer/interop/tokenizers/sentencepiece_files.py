@@ -65,8 +65,8 @@ def _cleaning(settings: Mapping[str, Any], *, lowercase: bool) -> list[normalize
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if settings.get("keep_accents") is not True:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    said = settings.get("do_lower_case")
-    if said if isinstance(said, bool) else lowercase:
+    do_lower_case = settings.get("do_lower_case")
+    if do_lower_case if isinstance(do_lower_case, bool) else lowercase:
         steps.append(normalizers.Lowercase())
     return steps
 

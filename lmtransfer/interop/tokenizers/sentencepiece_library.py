@@ -34,7 +34,7 @@ Prefix = Literal["first", "always"]
 META: Final = "\u2581"
 
 # Noncharacters: no rule contains them, and text does not contain them.
-_APART, _UNCOMPOSED = "\U0010ffff", "\U0010fffe"
+_APART, _NOT_COMPOSED = "\U0010ffff", "\U0010fffe"
 # A line feed forms a cluster with a carriage return before it, so it gets no mark.
 _EACH_CHARACTER = Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])")
 _NONE: Final = "[]"
@@ -65,8 +65,8 @@ def library_tokenizer(model: SentencePieceModel, *, prefix: Prefix = "first") ->
         replacement=META, prepend_scheme=scheme, split=not any(META in piece.text[1:] for piece in model.pieces)
     )
     if model.byte_fallback:  # otherwise a text could spell a byte piece
-        spelt = pre_tokenizers.Split(_BYTE_PIECE, "merged_with_previous")
-        library.pre_tokenizer = pre_tokenizers.Sequence([library.pre_tokenizer, spelt])
+        byte_pieces = pre_tokenizers.Split(_BYTE_PIECE, "merged_with_previous")
+        library.pre_tokenizer = pre_tokenizers.Sequence([library.pre_tokenizer, byte_pieces])
     spaces = decoders.Metaspace(replacement=META, prepend_scheme="always" if model.add_dummy_prefix else "never")
     library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if model.byte_fallback else spaces
     library.add_tokens(
@@ -83,14 +83,14 @@ def _rules(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     composing = [normalizers.NFC()] if pairs else []
     steps: list[normalizers.Normalizer] = []
     if pairs:
-        steps.append(normalizers.Replace(_boundaries(pairs, model.rules), _UNCOMPOSED))
+        steps.append(normalizers.Replace(_boundaries(pairs, model.rules), _NOT_COMPOSED))
     if removed != _NONE:
         # The library computes wrong offsets if the first character of a text is removed.
         steps.append(normalizers.Replace(Regex(rf"\A{removed}+"), " " if model.add_dummy_prefix else ""))
         steps.append(normalizers.Replace(Regex(removed), ""))
     steps += [*composing, normalizers.Replace(_EACH_CHARACTER, _APART), normalizers.Precompiled(model.charsmap)]
     steps += [normalizers.Replace(_APART, ""), *composing]
-    return [*steps, normalizers.Replace(_UNCOMPOSED, "")] if pairs else steps
+    return [*steps, normalizers.Replace(_NOT_COMPOSED, "")] if pairs else steps
 
 
 def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> Regex:
@@ -106,11 +106,11 @@ def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> R
     for source, target in rules.items():
         if len(source) == 1 and target[:1] in before:
             before.setdefault(source, set())
-    alike: dict[frozenset[str], list[str]] = {}
+    same: dict[frozenset[str], list[str]] = {}
     for second, firsts in before.items():
-        alike.setdefault(frozenset(firsts), []).append(second)
+        same.setdefault(frozenset(firsts), []).append(second)
     cases = [
-        f"(?={_one_of(seconds)})" + (f"(?<!{_one_of(firsts)})" if firsts else "") for firsts, seconds in alike.items()
+        f"(?={_one_of(seconds)})" + (f"(?<!{_one_of(firsts)})" if firsts else "") for firsts, seconds in same.items()
     ]
     return Regex(rf"(?!\A)(?={_one_of(before)})(?:{'|'.join(cases)})")
 

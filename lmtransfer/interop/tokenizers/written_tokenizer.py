@@ -200,9 +200,9 @@ def _are_tied(
     library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> bool:
     """Whether both stand for the same text, and their scores differ only by the rounding of partial sums."""
-    spelt, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
+    joined_pieces, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
     total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
-    return spelt == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)
+    return joined_pieces == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)
 
 
 def _unused_name(content: Mapping[str, Any], tokenizer: Tokenizer) -> str:

@@ -119,10 +119,10 @@ class JoinedRows:
         if counts is None:
             queries = keys
         else:
-            asked = np.asarray(counts)
-            most = int(np.bincount(row_B, weights=asked).max())
+            num_queries = np.asarray(counts)
+            most = int(np.bincount(row_B, weights=num_queries).max())
             most = max(1, -(-most // _QUERIES_MULTIPLE)) * _QUERIES_MULTIPLE
-            queries = _slots(asked, row_B, num_rows, most, device)
+            queries = _slots(num_queries, row_B, num_rows, most, device)
         apart = queries.sequence_GS[:, :, None] != keys.sequence_GS[:, None, :]
         return cls(queries, keys, torch.from_numpy(apart).to(device))
 
@@ -130,12 +130,12 @@ class JoinedRows:
 def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
     """The row of each sequence: best-fit bin packing, longest sequence first."""
     row_B = np.empty(len(lengths), dtype=np.int64)
-    rooms: list[tuple[int, int]] = []  # (free slots, index) of each row, ascending
+    free_slots: list[tuple[int, int]] = []  # (free slots, index) of each row, ascending
     for sequence in sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence]):
-        place = bisect_left(rooms, (lengths[sequence], -1))
-        room, row = rooms.pop(place) if place < len(rooms) else (width, len(rooms))
+        place = bisect_left(free_slots, (lengths[sequence], -1))
+        num_free, row = free_slots.pop(place) if place < len(free_slots) else (width, len(free_slots))
         row_B[sequence] = row
-        insort(rooms, (room - lengths[sequence], row))
+        insort(free_slots, (num_free - lengths[sequence], row))
     return row_B
 
 

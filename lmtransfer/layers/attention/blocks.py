@@ -90,13 +90,13 @@ class DenseBlocks:
                 a query.
             device: device of the indices.
         """
-        asked_B = keys_B if queries_B is None else queries_B
-        starts_k, starts_q = np.cumsum(keys_B) - keys_B, np.cumsum(asked_B) - asked_B
-        groups = [group[asked_B[group] > 0] for group in _groups(keys_B)]
+        num_queries_B = keys_B if queries_B is None else queries_B
+        starts_k, starts_q = np.cumsum(keys_B) - keys_B, np.cumsum(num_queries_B) - num_queries_B
+        groups = [group[num_queries_B[group] > 0] for group in _groups(keys_B)]
         groups = [group for group in groups if len(group)]
         key_slots, query_slots, blocks = [], [], []
         for group in groups:
-            keys, queries = keys_B[group], asked_B[group]
+            keys, queries = keys_B[group], num_queries_B[group]
             k_index = _slots(starts_k[group], keys)
             q_index = k_index if queries_B is None else _slots(starts_q[group], queries)
             ragged = bool((keys != keys.max()).any())
@@ -112,7 +112,7 @@ class DenseBlocks:
             key_slots.append(k_index.reshape(-1))
             query_slots.append(q_index.reshape(-1))
         keys_layout = _layout(key_slots, int(keys_B.sum()), device)
-        queries_layout = keys_layout if queries_B is None else _layout(query_slots, int(asked_B.sum()), device)
+        queries_layout = keys_layout if queries_B is None else _layout(query_slots, int(num_queries_B.sum()), device)
         return cls(queries_layout, keys_layout, tuple(blocks))
 
 
@@ -125,8 +125,8 @@ def _groups(lengths: np.ndarray) -> list[np.ndarray]:
     first = real = spare = 0
     for place, sequence in enumerate(order):
         longest, length = int(lengths[order[first]]), int(lengths[sequence])
-        price = max(1.0, longest / _CHEAP_LENGTH)
-        if price * (spare + longest - length) > _SPARE_SLOTS + _SPARE_SHARE * real:
+        cost = max(1.0, longest / _CHEAP_LENGTH)
+        if cost * (spare + longest - length) > _SPARE_SLOTS + _SPARE_SHARE * real:
             groups.append(np.sort(order[first:place]))
             first, real, spare, longest = place, 0, 0, length
         real += length

@@ -68,7 +68,7 @@ class Layout:
         return tuple(Layout(lengths, None, self.device, causal) for lengths, causal in kinds)
 
     @property
-    def sees_all(self) -> bool:
+    def attends_to_all(self) -> bool:
         """Whether every query sees its whole sequence."""
         return not self.causal and self.num_causal is None
 

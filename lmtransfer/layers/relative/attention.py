@@ -103,8 +103,8 @@ class RelativeAttention(AttentionLayer):
             # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
         counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
-        slotted_u = to_blocks(_biased(query_ND, biases.content, width), layout.queries)
-        slotted_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
+        queries_u = to_blocks(_biased(query_ND, biases.content, width), layout.queries)
+        queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
         keys_values = to_blocks(key_value_X2D, layout.keys)
         if biases.segment is not None and counts_segments:
             slotted_s = to_blocks(_biased(query_ND, biases.segment, width), layout.queries)
@@ -112,9 +112,9 @@ class RelativeAttention(AttentionLayer):
         for place, (block, relative) in enumerate(zip(layout.blocks, at.blocks, strict=True)):
             shape = (block.size, block.num_queries, self.num_heads, width)
             key, value = keys_values[place].view(block.size, block.num_keys, 2, self.num_heads, width).unbind(2)
-            scores_GHQS = slotted_u[place].view(shape).transpose(1, 2) @ key.permute(0, 2, 3, 1)
+            scores_GHQS = queries_u[place].view(shape).transpose(1, 2) @ key.permute(0, 2, 3, 1)
             row_PD = by_distance_PD[at.distances_of(place)]
-            scores_GHQS = self._add_positions(scores_GHQS, slotted_v[place], row_PD, relative)
+            scores_GHQS = self._add_positions(scores_GHQS, queries_v[place], row_PD, relative)
             if relative.differs is not None and biases.same_or_different is not None:
                 same, different = biases.same_or_different.to(query_ND.dtype)
                 more_GHQ1 = (slotted_s[place] * (different - same)).view(shape).sum(-1).transpose(1, 2)[..., None]

@@ -49,7 +49,7 @@ class Keys:
             order = torch.from_numpy(np.concatenate([part for row in rows for part in row])).to(device)
         return cls(memory, batch.lengths, batch.num_real, order, device)
 
-    def behind(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
+    def with_memory(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
         """The packed keys (X, D): the memories of the real sequences and the token rows; also without dimension D."""
         if not self.memory:
             return rows_TD
@@ -116,7 +116,7 @@ class RelativeLayout:
         positions_N: Tensor | None = None,
         segments_T: Tensor | None = None,
         order_T: Tensor | None = None,
-        sees_itself: bool = True,
+        attends_to_itself: bool = True,
     ) -> RelativeLayout:
         """Lay out a batch.
 
@@ -130,7 +130,7 @@ class RelativeLayout:
             segments_T: segment of each token, if segments are used; memory has segment 0.
             order_T: place of each token in the order of factorisation, or None. With it, a query sees only the keys of
                 lower places and all memory. It has one entry per token, also for a selection of queries.
-            sees_itself: with ``order_T``, a query also sees the keys of its own place.
+            attends_to_itself: with ``order_T``, a query also sees the keys of its own place.
         """
         assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
         num_keys = [keys.memory + length for length in keys.lengths]
@@ -160,7 +160,7 @@ class RelativeLayout:
             if pairs[1] is not None:
                 order_GQ, order_GS = (order[:, :, None] for order in pairs[1][place])
                 order_GS = order_GS.transpose(1, 2)
-                unseen = order_GS > order_GQ if sees_itself else order_GS >= order_GQ
+                unseen = order_GS > order_GQ if attends_to_itself else order_GS >= order_GQ
                 hidden = unseen if hidden is None else hidden | unseen
             if positions is not None:
                 position_GQ = positions[place].view(block.size, block.num_queries)
@@ -172,14 +172,14 @@ class RelativeLayout:
 
     def distances(self) -> Tensor:
         """All distances from a query back to a key that any block needs, the largest first, int64."""
-        farthest, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
-        return torch.arange(farthest, nearest - 1, -1, device=self.layout.device)
+        most_distant, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
+        return torch.arange(most_distant, nearest - 1, -1, device=self.layout.device)
 
     def distances_of(self, block: int) -> slice:
         """The slice of ``distances`` that one block needs: from the distance of its first key down to the nearest."""
         zero = self.layout.max_keys - 1
-        farthest = self.layout.blocks[block].num_keys - 1
-        return slice(zero - farthest, zero - self._nearest(self.blocks[block].num_tokens) + 1)
+        most_distant = self.layout.blocks[block].num_keys - 1
+        return slice(zero - most_distant, zero - self._nearest(self.blocks[block].num_tokens) + 1)
 
     def _nearest(self, num_tokens: int) -> int:
         """The least distance: from the first of ``num_tokens`` tokens to the last; -1 if the layout is causal."""
@@ -198,9 +198,9 @@ def _pairs(
     """For each block: the number of each query (G, Q) and of each key (G, S); all memory has the number ``memory``."""
     per_query = per_token_T if of_query is None else per_token_T[of_query]
     memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
-    per_key = keys.behind(memory_RM, per_token_T)
-    queries, slotted_keys = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
+    per_key = keys.with_memory(memory_RM, per_token_T)
+    queries, keys_in_slots = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
     return [
         (q.view(block.size, -1), k.view(block.size, -1))
-        for block, q, k in zip(layout.blocks, queries, slotted_keys, strict=True)
+        for block, q, k in zip(layout.blocks, queries, keys_in_slots, strict=True)
     ]

@@ -51,15 +51,15 @@ class RelativeLayer(nn.Module):
         """
         biases = self.biases or biases
         assert biases is not None
-        asked_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
-        key_value = self.attention.key_value(asked_XD)
+        normed_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
+        key_value = self.attention.key_value(normed_XD)
         by_distance_PD = self.attention.position(distances_PD)
         outputs = []
         for hidden_ND, at in streams:
-            asking_ND = hidden_ND
+            normed_ND = hidden_ND
             if self.pre_norm:
-                asking_ND = asked_XD if hidden_ND is keys_XD else self.attention_norm(hidden_ND)
-            attended_ND = self.dropout(self.attention(asking_ND, key_value, by_distance_PD, biases, at))
+                normed_ND = normed_XD if hidden_ND is keys_XD else self.attention_norm(hidden_ND)
+            attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
             if self.pre_norm:
                 hidden_ND = hidden_ND + attended_ND
                 hidden_ND = hidden_ND + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_ND)))

@@ -38,19 +38,19 @@ class Corruption(ABC):
 
     Attributes:
         static_masking: every epoch repeats the rows and masks of the first epoch.
-        gives: names of the further numbers per target or per token that it provides; an objective may need them.
+        provides: names of the further numbers per target or per token that it provides; an objective may need them.
         uses_mask: whether it puts [MASK] into rows; the tokenizer must then have [MASK].
         hides: whether it produces tokens to predict; an objective must then predict them.
-        hides_alike: whether it masks frequent tokens as often as rare tokens. The entropy of the token frequencies is
-            then the loss of a model that knows only these frequencies.
+        masks_uniformly: whether it masks frequent tokens as often as rare tokens. The entropy of the token
+            frequencies is then the loss of a model that knows only these frequencies.
         causal_share: share of the rows that it leaves unchanged, which the encoder reads left to right.
     """
 
     static_masking: bool = False
-    gives: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
     uses_mask: ClassVar[bool] = False
     hides: ClassVar[bool] = True
-    hides_alike: bool = True
+    masks_uniformly: bool = True
     causal_share: float = 0.0
 
     def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027

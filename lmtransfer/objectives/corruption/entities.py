@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection, drawn_order
+from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
 from lmtransfer.objectives.corruption.words import Words, word_weights, words_of
 from lmtransfer.tokenizers.base import Tokenizer
 
 _FIRST_WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
+#: Words in the cache of forms; a full cache is emptied.
+_MOST_FORMS = 2**17
+
+
+class WordForm(NamedTuple):
+    """What the letters of a word say about entities.
+
+    Attributes:
+        is_capitalised: its first letter, after quotes and brackets, is a capital; the pronoun I does not count.
+        is_name: the same, and nothing stands before the capital letter.
+        ends_plainly: no punctuation follows it.
+        ends_sentence: a sentence ends with it.
+    """
+
+    is_capitalised: bool
+    is_name: bool
+    ends_plainly: bool
+    ends_sentence: bool
+
+    @classmethod
+    def of(cls, text: str) -> WordForm:
+        """The form of a word."""
+        first = _FIRST_WORD.search(text)
+        capitalised = first is not None and first[0][0].isupper() and first[0] != "I"
+        return cls(
+            is_capitalised=capitalised,
+            is_name=capitalised and text[0].isupper(),
+            ends_plainly=text[-1:].isalnum(),
+            ends_sentence=_SENTENCE_END.search(text) is not None,
+        )
 
 
 class Entities(Selection):
@@ -33,7 +65,7 @@ class Entities(Selection):
         ConfigError: ``entity_share`` is not between 0 and 1, or ``max_words`` is less than 1.
     """
 
-    weighs = True
+    supports_weights = True
 
     def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
         if not 0 <= entity_share <= 1:
@@ -43,6 +75,7 @@ class Entities(Selection):
         if max_words < 1:
             raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
         self.entity_share, self.max_words = entity_share, max_words
+        self._forms: dict[tuple[int, ...], WordForm] = {}
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """See ``Selection``.
@@ -70,14 +103,14 @@ class Entities(Selection):
             outside[start:end] = False
         taken, left = [], budget
         of_entities = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
-        for number in drawn_order(np.arange(len(entities)), of_entities, rng).tolist():
+        for number in sampled_order(np.arange(len(entities)), of_entities, rng).tolist():
             if budget - left >= self.entity_share * budget:
                 break
             start, end = entities[number]
             if edges[end] - edges[start] <= left:
                 taken.append((start, end))
                 left -= edges[end] - edges[start]
-        order = drawn_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
+        order = sampled_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
         for word in order:
             if not left:
                 break
@@ -90,26 +123,24 @@ class Entities(Selection):
         """First word of each entity of a row, and the word after its last word, in order."""
         ids = tokens[words.positions].tolist()
         edges, follows = words.edges.tolist(), words.follows.tolist()
-        texts = ["".join(self.texts[i] for i in ids[edges[w] : edges[w + 1]]).strip() for w in range(len(follows))]
+        forms = [self._form(tuple(ids[start:end])) for start, end in pairwise(edges)]
         found, start = [], 0
-        while start < len(texts):
+        while start < len(forms):
             end = start + 1
-            if _is_capitalised(texts[start]):
-                while end < len(texts) and follows[end] and texts[end - 1][-1].isalnum() and _is_name(texts[end]):
+            if forms[start].is_capitalised:
+                while end < len(forms) and follows[end] and forms[end - 1].ends_plainly and forms[end].is_name:
                     end += 1
-                begins_sentence = start == 0 or not follows[start] or _SENTENCE_END.search(texts[start - 1])
+                begins_sentence = start == 0 or not follows[start] or forms[start - 1].ends_sentence
                 if end - start <= self.max_words and not (begins_sentence and end - start == 1):
                     found.append((start, end))
             start = end
         return found
 
-
-def _is_capitalised(text: str) -> bool:
-    """Whether the first letter of a word, after quotes and brackets, is a capital; the pronoun I does not count."""
-    first = _FIRST_WORD.search(text)
-    return first is not None and first[0][0].isupper() and first[0] != "I"
-
-
-def _is_name(text: str) -> bool:
-    """Whether a word continues an entity: it is capitalised, and nothing stands before the capital letter."""
-    return text[:1].isupper() and _is_capitalised(text)
+    def _form(self, ids: tuple[int, ...]) -> WordForm:
+        """The form of the word of these pieces, from a cache."""
+        form = self._forms.get(ids)
+        if form is None:
+            if len(self._forms) == _MOST_FORMS:
+                self._forms.clear()
+            form = self._forms[ids] = WordForm.of("".join(self.texts[i] for i in ids).strip())
+        return form

@@ -41,7 +41,7 @@ class PermutationTargets(Corruption):
         ConfigError: a number is outside its allowed range.
     """
 
-    gives = ("order",)
+    provides = ("order",)
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class PermutationTargets(Corruption):
         lengths: list[int] = []
         while budget:
             longest = min(self.max_ngram, budget)
-            drawn = rng.random() * self.cumulative[longest - 1]
-            lengths.append(int(self.cumulative.searchsorted(drawn, side="right")) + 1)
+            sampled = rng.random() * self.cumulative[longest - 1]
+            lengths.append(int(self.cumulative.searchsorted(sampled, side="right")) + 1)
             budget -= lengths[-1]
         return rng.permutation(np.array(lengths))
 

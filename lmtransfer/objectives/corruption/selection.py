@@ -26,7 +26,7 @@ class Chosen(NamedTuple):
     per_target: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
-def drawn_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+def sampled_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
     """Items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
 
     Args:
@@ -44,13 +44,13 @@ class Selection(ABC):
     """Chooses units of a row until a budget of tokens is used up.
 
     Attributes:
-        gives: names in ``Chosen.per_target``.
-        weighs: whether it supports ``token_weights``.
+        provides: names in ``Chosen.per_target``.
+        supports_weights: whether it supports ``token_weights``.
         token_weights: weight of each id, above 0; the weight of a unit is the mean of its tokens. None: equal weights.
     """
 
-    gives: tuple[str, ...] = ()
-    weighs: bool = False
+    provides: tuple[str, ...] = ()
+    supports_weights: bool = False
     token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
@@ -75,11 +75,11 @@ class Selection(ABC):
 class SingleTokens(Selection):
     """Each token is a unit; exactly the budget is chosen (Devlin et al. 2019, section 3.1)."""
 
-    weighs = True
+    supports_weights = True
 
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
         """See ``Selection``."""
         weights = None if self.token_weights is None else self.token_weights[tokens[maskable]]
-        positions = drawn_order(maskable, weights, rng)[:budget]
+        positions = sampled_order(maskable, weights, rng)[:budget]
         positions.sort()
         return Chosen(positions, np.arange(budget))

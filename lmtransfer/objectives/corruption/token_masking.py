@@ -132,13 +132,13 @@ class TokenMasking(Corruption):
         self.selection: Selection = selection or SingleTokens()
         self.selection.bind(tokenizer)
         self.weighting = weighting
-        self.hides_alike = weighting == "uniform"
-        if weighting == "rare" and not self.selection.weighs:
+        self.masks_uniformly = weighting == "uniform"
+        if weighting == "rare" and not self.selection.supports_weights:
             raise ConfigError(
                 f"objective.corruption.weighting=rare is not allowed: {type(self.selection).__name__} samples all "
                 f"units with the same probability (weighs=False); use weighting=uniform"
             )
-        self.gives = self.selection.gives
+        self.provides = self.selection.provides
         self.shared_replacement = shared_replacement
         self.replacement = Replacement(
             mask_share=mask_share,
@@ -158,13 +158,13 @@ class TokenMasking(Corruption):
         tokens = row.tokens
         if self.causal_share and rng.random() < self.causal_share:
             none = np.zeros(0, dtype=np.int64)
-            return Corrupted(tokens, none, tokens[none], dict.fromkeys(self.gives, none), causal=True)
+            return Corrupted(tokens, none, tokens[none], dict.fromkeys(self.provides, none), causal=True)
         maskable = np.flatnonzero(self.maskable[tokens])
         budget = min(max(1, round(self.mask_prob * len(tokens))), len(maskable))
         if self.max_predictions is not None:
             budget = min(budget, self.max_predictions)
         if budget == 0:
-            nothing = {name: maskable for name in self.gives}
+            nothing = {name: maskable for name in self.provides}
             return Corrupted(tokens, maskable, tokens[maskable], nothing)
         chosen = self.selection.choose(tokens, maskable, budget, rng)
         positions = chosen.positions

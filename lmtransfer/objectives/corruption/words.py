@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection, drawn_order
+from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
 from lmtransfer.tokenizers.base import Tokenizer
 
 
@@ -31,7 +31,7 @@ class Words(NamedTuple):
     @property
     def sizes(self) -> np.ndarray:
         """Number of tokens of each word, int64, shape (W,)."""
-        return np.diff(self.edges)
+        return self.edges[1:] - self.edges[:-1]
 
     def chosen(self, units: Sequence[tuple[int, int]]) -> Chosen:
         """The tokens of some runs of words; each run is a unit.
@@ -39,14 +39,10 @@ class Words(NamedTuple):
         Args:
             units: first word of each run, and the word after its last word; runs do not overlap.
         """
-        taken = np.zeros(len(self.follows), dtype=bool)
-        begins = np.zeros(len(self.follows), dtype=np.int64)
-        for start, end in units:
-            taken[start:end] = True
-            begins[start] = 1
-        sizes = self.sizes
-        unit_of = np.cumsum(begins) - 1
-        return Chosen(self.positions[np.repeat(taken, sizes)], np.repeat(unit_of[taken], sizes[taken]))
+        ordered = sorted(units)
+        starts, ends = self.edges[[start for start, _ in ordered]], self.edges[[end for _, end in ordered]]
+        parts = [self.positions[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return Chosen(np.concatenate(parts), np.repeat(np.arange(len(parts)), ends - starts))
 
 
 def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) -> Words:
@@ -57,10 +53,12 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
         maskable: positions that may be masked, int64, ascending; at least one.
         starts_word: for each id whether the piece begins a word, bool.
     """
-    follows = np.diff(maskable, prepend=-2) == 1
-    begins = starts_word[tokens[maskable]] | ~follows
-    edges = np.append(np.flatnonzero(begins), len(maskable))
-    return Words(maskable, edges, follows[edges[:-1]])
+    follows = np.zeros(len(maskable), dtype=bool)
+    np.equal(maskable[1:] - maskable[:-1], 1, out=follows[1:])
+    (begins,) = (starts_word[tokens[maskable]] | ~follows).nonzero()
+    edges = np.empty(len(begins) + 1, dtype=np.int64)
+    edges[:-1], edges[-1] = begins, len(maskable)
+    return Words(maskable, edges, follows[begins])
 
 
 def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | None) -> np.ndarray | None:
@@ -85,9 +83,9 @@ def random_runs(
         lengths: number of words of the run that would start at each word, int64, shape (W,).
         budget: number of tokens to mask.
         rng: source of the random order.
-        weights: weight of each word as a first word; see ``drawn_order``.
+        weights: weight of each word as a first word; see ``sampled_order``.
     """
-    order = drawn_order(np.arange(len(lengths)), weights, rng).tolist()
+    order = sampled_order(np.arange(len(lengths)), weights, rng).tolist()
     sizes, follows, wanted = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
     taken = [False] * len(order)
     units = []
@@ -110,7 +108,7 @@ class WholeWords(Selection):
     Words come in random order, and a word that would exceed the budget is skipped; see ``random_runs``.
     """
 
-    weighs = True
+    supports_weights = True
 
     def bind(self, tokenizer: Tokenizer) -> None:
         """See ``Selection``."""
@@ -136,7 +134,7 @@ class NGrams(Selection):
         ConfigError: ``max_words`` is less than 1.
     """
 
-    weighs = True
+    supports_weights = True
 
     def __init__(self, *, max_words: int = 3) -> None:
         if max_words < 1:
@@ -174,8 +172,8 @@ class Spans(Selection):
         ConfigError: ``stop_prob`` is not above 0 and at most 1, or ``max_words`` is less than 1.
     """
 
-    gives = ("left", "right")
-    weighs = True
+    provides = ("left", "right")
+    supports_weights = True
 
     def __init__(self, *, stop_prob: float = 0.2, max_words: int = 10) -> None:
         if not 0 < stop_prob <= 1:

@@ -88,7 +88,7 @@ def checked_length(max_length: int, *, num_special: int) -> int:
     return max_length - num_special
 
 
-def framed(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -> np.ndarray:
+def with_specials(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -> np.ndarray:
     """``text`` with its frame, int32, shape (len(text) + NUM_SPECIAL[frame],)."""
     if frame == "none":
         return text

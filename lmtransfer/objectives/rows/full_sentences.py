@@ -8,7 +8,7 @@ from bisect import bisect_right
 import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
-from lmtransfer.objectives.rows.base import Row, Rows, check_not_empty, checked_length, framed
+from lmtransfer.objectives.rows.base import Row, Rows, check_not_empty, checked_length, with_specials
 from lmtransfer.objectives.rows.joined import JoinedDocuments
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -36,7 +36,7 @@ class FullSentences(Rows):
 
     def __init__(self, *, max_length: int, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
         self.max_length, self.cross_documents = max_length, cross_documents
-        self.room = checked_length(max_length, num_special=2)
+        self.capacity = checked_length(max_length, num_special=2)
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> FullSentencesPlan:
@@ -59,7 +59,7 @@ class FullSentencesPlan:
         blocks = np.arange(0, store.num_sentences, _BLOCK_SENTENCES)
         edges = np.unique(np.append(store.document_starts.searchsorted(blocks), store.num_documents))
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            _plan_block(store, first, last, rows.room, rows.cross_documents, starts, sizes)
+            _plan_block(store, first, last, rows.capacity, rows.cross_documents, starts, sizes)
         self._starts = np.frombuffer(starts, dtype=np.int64)
         self._sizes = np.frombuffer(sizes, dtype=np.int32)
         self.lengths = self._sizes + np.int32(2)
@@ -68,30 +68,30 @@ class FullSentencesPlan:
         """Row ``index``, in the order of the corpus."""
         rows, start = self._rows, int(self._starts[index])
         stop = start + int(self._sizes[index])
-        tokens = framed(self._text.read(start, stop), frame="both", cls_id=rows.cls_id, sep_id=rows.sep_id)
+        tokens = with_specials(self._text.read(start, stop), frame="both", cls_id=rows.cls_id, sep_id=rows.sep_id)
         return Row(tokens, np.zeros(len(tokens), dtype=np.int8), self._text.token_range(start, stop))
 
 
 def _plan_block(
-    store: TokenStore, first: int, last: int, room: int, cross_documents: bool, starts: array, sizes: array
+    store: TokenStore, first: int, last: int, capacity: int, cross_documents: bool, starts: array, sizes: array
 ) -> None:
     """Append the rows of documents [first, last): their starts in ``JoinedDocuments`` and their numbers of tokens."""
     documents = store.document_starts[first : last + 1]
     sentences = store.sentence_starts[documents[0] : documents[-1] + 1]
     before = np.repeat(np.arange(first, last), np.diff(documents))  # number of separators before each sentence
     unit_starts, unit_sizes = sentences[:-1] + before, np.diff(sentences)
-    pieces = -(-unit_sizes // room)
+    pieces = -(-unit_sizes // capacity)
     first_pieces = np.append(0, np.cumsum(pieces))
     if len(unit_starts) < first_pieces[-1]:
-        within = (np.arange(first_pieces[-1]) - np.repeat(first_pieces[:-1], pieces)) * room
+        within = (np.arange(first_pieces[-1]) - np.repeat(first_pieces[:-1], pieces)) * capacity
         unit_starts = np.repeat(unit_starts, pieces) + within
-        unit_sizes = np.minimum(np.repeat(unit_sizes, pieces) - within, room)
+        unit_sizes = np.minimum(np.repeat(unit_sizes, pieces) - within, capacity)
     begins, ends = unit_starts.data, (unit_starts + unit_sizes).data
     bounds = first_pieces[documents[1:] - documents[0]].tolist()
     unit = 0
     for bound in bounds[-1:] if cross_documents else bounds:
         while unit < bound:
             start = begins[unit]
-            unit = bisect_right(ends, start + room, lo=unit, hi=bound)
+            unit = bisect_right(ends, start + capacity, lo=unit, hi=bound)
             starts.append(start)
             sizes.append(ends[unit - 1] - start)

@@ -58,7 +58,7 @@ class OrderedPairs(Rows):
         tokenizer: Tokenizer,
     ) -> None:
         self.max_length = max_length
-        self.room = checked_length(max_length, num_special=NUM_SPECIAL)
+        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL)
         check_probability("short_seq_prob", short_seq_prob)
         check_probability("swap_prob", swap_prob)
         self.short_seq_prob, self.swap_prob = short_seq_prob, swap_prob
@@ -88,7 +88,7 @@ class OrderedPairs(Rows):
             store,
             _draw_pairs(self, store, generator(seed, "ordered pairs", epoch)),
             label="sop",
-            room=self.room,
+            capacity=self.capacity,
             rng=generator(seed, "truncation", epoch),
             tokenizer=self.tokenizer,
         )
@@ -99,12 +99,12 @@ def _draw_pairs(rows: OrderedPairs, store: TokenStore, rng: np.random.Generator)
     starts, documents = store.sentence_starts.data, store.document_starts.data
     least = 1 if rows.lone_with_other_document else 2
     uniform = uniforms(rng)
-    drawn = array("q")
+    sampled = array("q")
     for document in range(store.num_documents):
         sentence, end = documents[document], documents[document + 1]
-        target = rows.room
+        target = rows.capacity
         if next(uniform) < rows.short_seq_prob:
-            target = 2 + int(next(uniform) * (rows.room - 1))
+            target = 2 + int(next(uniform) * (rows.capacity - 1))
         while end - sentence >= least:
             stop = bisect_left(starts, starts[sentence] + target, lo=sentence + least, hi=end)
             if end - stop < least:
@@ -113,11 +113,11 @@ def _draw_pairs(rows: OrderedPairs, store: TokenStore, rng: np.random.Generator)
                 b_start, b_stop = from_another_document(
                     store, document, target - (starts[stop] - starts[sentence]), uniform
                 )
-                drawn.extend((starts[sentence], starts[stop], starts[b_start], starts[b_stop], 1))
+                sampled.extend((starts[sentence], starts[stop], starts[b_start], starts[b_stop], 1))
             else:
                 middle = sentence + 1 + int(next(uniform) * (stop - sentence - 1))
                 a, b = (starts[sentence], starts[middle]), (starts[middle], starts[stop])
                 is_swapped = next(uniform) < rows.swap_prob
-                drawn.extend((*b, *a, 1) if is_swapped else (*a, *b, 0))
+                sampled.extend((*b, *a, 1) if is_swapped else (*a, *b, 0))
             sentence = stop
-    return np.frombuffer(drawn, dtype=np.int64).reshape(-1, 5)
+    return np.frombuffer(sampled, dtype=np.int64).reshape(-1, 5)

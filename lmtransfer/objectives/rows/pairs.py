@@ -58,7 +58,7 @@ class PairsPlan:
         store: holds the texts.
         pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and the label.
         label: name of the label.
-        room: largest number of tokens of both texts together.
+        capacity: largest number of tokens of both texts together.
         rng: source of random numbers for truncation.
         tokenizer: defines the special tokens.
 
@@ -75,14 +75,14 @@ class PairsPlan:
         pairs: np.ndarray,
         *,
         label: str,
-        room: int,
+        capacity: int,
         rng: np.random.Generator,
         tokenizer: Tokenizer,
     ) -> None:
         self._store, self._label, self._tokenizer = store, label, tokenizer
         self.first, self.second = pairs[:, 0:2].copy(), pairs[:, 2:4].copy()
         self.is_positive = pairs[:, 4].astype(bool)
-        truncate(self.first, self.second, room, rng)
+        truncate(self.first, self.second, capacity, rng)
         sizes = (self.first[:, 1] - self.first[:, 0]) + (self.second[:, 1] - self.second[:, 0])
         self.lengths = (sizes + NUM_SPECIAL).astype(np.int32)
 
@@ -98,19 +98,19 @@ def uniforms(rng: np.random.Generator) -> Iterator[float]:
         yield from rng.random(4096).tolist()
 
 
-def truncate(first: np.ndarray, second: np.ndarray, room: int, rng: np.random.Generator) -> None:
-    """Cut A and B to ``room`` tokens together: remove tokens from the longer side, one by one, each at a random end.
+def truncate(first: np.ndarray, second: np.ndarray, capacity: int, rng: np.random.Generator) -> None:
+    """Cut A and B to ``capacity`` tokens together: remove tokens from the longer side, each at a random end.
 
     Args:
         first: token ranges of A of each row, int64, shape (N, 2); changed in place.
         second: token ranges of B of each row; changed in place.
-        room: largest number of tokens of both.
+        capacity: largest number of tokens of both.
         rng: source of random numbers that choose the ends.
     """
     a, b = first[:, 1] - first[:, 0], second[:, 1] - second[:, 0]
-    excess = np.maximum(a + b - room, 0)
+    excess = np.maximum(a + b - capacity, 0)
     # While one side is longer, it loses tokens; once both have the same length, they lose tokens in turn, B first.
-    half = -(-room // 2)
+    half = -(-capacity // 2)
     a_kept = np.where(a > b, np.maximum(a - excess, half), np.minimum(a, half))
     a_kept = np.where(excess == 0, a, a_kept)
     b_kept = a + b - excess - a_kept

@@ -51,7 +51,7 @@ class SentencePairs(Rows):
         self, *, max_length: int, short_seq_prob: float = 0.1, random_prob: float = 0.5, tokenizer: Tokenizer
     ) -> None:
         self.max_length = max_length
-        self.room = checked_length(max_length, num_special=NUM_SPECIAL)
+        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL)
         check_probability("short_seq_prob", short_seq_prob)
         check_probability("random_prob", random_prob)
         self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
@@ -74,7 +74,7 @@ class SentencePairs(Rows):
             store,
             _draw_pairs(self, store, generator(seed, "pairs", epoch)),
             label="nsp",
-            room=self.room,
+            capacity=self.capacity,
             rng=generator(seed, "truncation", epoch),
             tokenizer=self.tokenizer,
         )
@@ -84,12 +84,12 @@ def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator
     """Sample the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and whether B is random."""
     starts, documents = store.sentence_starts.data, store.document_starts.data
     uniform = uniforms(rng)
-    drawn = array("q")
+    sampled = array("q")
     for document in range(store.num_documents):
         sentence, end = documents[document], documents[document + 1]
-        target = rows.room
+        target = rows.capacity
         if next(uniform) < rows.short_seq_prob:
-            target = 2 + int(next(uniform) * (rows.room - 1))
+            target = 2 + int(next(uniform) * (rows.capacity - 1))
         while sentence < end:
             stop = bisect_left(starts, starts[sentence] + target, lo=sentence + 1, hi=end)
             collected = stop - sentence
@@ -97,9 +97,9 @@ def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator
             if collected == 1 or next(uniform) < rows.random_prob:
                 missing = target - (starts[a_stop] - starts[sentence])
                 b_start, b_stop = from_another_document(store, document, missing, uniform)
-                drawn.extend((starts[sentence], starts[a_stop], starts[b_start], starts[b_stop], 1))
+                sampled.extend((starts[sentence], starts[a_stop], starts[b_start], starts[b_stop], 1))
                 sentence = a_stop
             else:
-                drawn.extend((starts[sentence], starts[a_stop], starts[a_stop], starts[stop], 0))
+                sampled.extend((starts[sentence], starts[a_stop], starts[a_stop], starts[stop], 0))
                 sentence = stop
-    return np.frombuffer(drawn, dtype=np.int64).reshape(-1, 5)
+    return np.frombuffer(sampled, dtype=np.int64).reshape(-1, 5)

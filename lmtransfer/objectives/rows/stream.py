@@ -6,7 +6,15 @@ import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame, Row, Rows, check_not_empty, checked_length, framed
+from lmtransfer.objectives.rows.base import (
+    NUM_SPECIAL,
+    Frame,
+    Row,
+    Rows,
+    check_not_empty,
+    checked_length,
+    with_specials,
+)
 from lmtransfer.objectives.rows.joined import JoinedDocuments
 from lmtransfer.randomness import generator
 from lmtransfer.tokenizers.base import Tokenizer
@@ -40,7 +48,7 @@ class LanguageStream(Rows):
                 f"have no special tokens between them; use objective.rows.frame=none"
             )
         self.max_length, self.frame, self.contiguous = max_length, frame, contiguous
-        self.room = checked_length(max_length, num_special=NUM_SPECIAL[frame])
+        self.capacity = checked_length(max_length, num_special=NUM_SPECIAL[frame])
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> LanguageStreamPlan:
@@ -60,17 +68,17 @@ class LanguageStreamPlan:
         self._rows = rows
         self._text = JoinedDocuments(store, separator_id=rows.sep_id)
         self._offset = int(generator(seed, "stream", epoch).integers(self._text.size))
-        count = -(-self._text.size // rows.room)
+        count = -(-self._text.size // rows.capacity)
         self.lengths = np.full(count, rows.max_length, dtype=np.int32)
-        self.lengths[-1] -= count * rows.room - self._text.size
+        self.lengths[-1] -= count * rows.capacity - self._text.size
 
     def row(self, index: int) -> Row:
         """Window ``index``, counted from the place where the ring is cut in this epoch."""
         rows, text = self._rows, self._text
-        start = index * rows.room
-        size = min(rows.room, text.size - start)
+        start = index * rows.capacity
+        size = min(rows.capacity, text.size - start)
         start = (self._offset + start) % text.size
-        tokens = framed(text.read(start, start + size), frame=rows.frame, cls_id=rows.cls_id, sep_id=rows.sep_id)
+        tokens = with_specials(text.read(start, start + size), frame=rows.frame, cls_id=rows.cls_id, sep_id=rows.sep_id)
         around = {}
         if rows.contiguous:
             around = {"next_token": text.at(start + size), "previous_token": text.at(start - 1)}

@@ -27,10 +27,10 @@ def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
 
 def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int, int]) -> Tensor:
     """Positive pointwise mutual information of sparse counts, without smoothing; a count n is log(1 + n); sparse."""
-    damped_P = numbers_P.log1p()
-    rows, columns = (torch.zeros(n).index_add_(0, place, damped_P) for n, place in zip(size, places_2P, strict=True))
-    expected_P = rows[places_2P[0]] * columns[places_2P[1]] / damped_P.sum()
-    pmi_P = (damped_P / expected_P).clamp_min(1.0).log()
+    smoothed_P = numbers_P.log1p()
+    rows, columns = (torch.zeros(n).index_add_(0, place, smoothed_P) for n, place in zip(size, places_2P, strict=True))
+    expected_P = rows[places_2P[0]] * columns[places_2P[1]] / smoothed_P.sum()
+    pmi_P = (smoothed_P / expected_P).clamp_min(1.0).log()
     return torch.sparse_coo_tensor(places_2P, pmi_P, size, check_invariants=False).coalesce()
 
 

@@ -62,10 +62,10 @@ def count_first(node: Any, encoder: Encoder, store: TokenStore | MixedStore, *, 
         seed: seed of the run.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
     """
-    counted, num_tokens, began = cast(CountedEmbeddings, build(node)), 0, perf_counter()
+    counted, num_tokens, start_time = cast(CountedEmbeddings, build(node)), 0, perf_counter()
     if fresh and distributed.is_main():
         table = encoder.token_embedding
         assert table is not None  # checked before any text is read
         num_tokens = counted.fill(table, store, seed=seed)
-    num_tokens, seconds = distributed.from_main((num_tokens, perf_counter() - began if fresh else 0.0))
+    num_tokens, seconds = distributed.from_main((num_tokens, perf_counter() - start_time if fresh else 0.0))
     return Start(num_tokens, seconds, token_shares(store) if counted.output_bias else None)

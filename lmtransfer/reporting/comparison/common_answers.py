@@ -17,17 +17,17 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
         The answers, in the order of the members, or None if some were not kept; the number of compared examples, or
         None if it is unknown; and notes.
     """
-    lacking = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
-    if lacking:
-        told = [
-            f"{' and '.join(lacking)} kept no predictions, or not for every seed: there is no comparison by class, by "
-            "length and by example, and the interval ignores the variance of the examples; lmtransfer evaluate keeps "
-            "predictions"
+    without_answers = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
+    if without_answers:
+        note = [
+            f"{' and '.join(without_answers)} kept no predictions, or not for every seed: there is no comparison by "
+            "class, by length and by example, and the interval ignores the variance of the examples; "
+            "lmtransfer evaluate keeps predictions"
         ]
         numbers = [side.num_scored for side in (one, other)]
         if None not in numbers and numbers[0] != numbers[1]:
-            return None, 0, [*told, f"no difference: {numbers[0]:,.0f} and {numbers[1]:,.0f} examples were scored"]
-        return None, None if numbers[0] is None else int(numbers[0]), told
+            return None, 0, [*note, f"no difference: {numbers[0]:,.0f} and {numbers[1]:,.0f} examples were scored"]
+        return None, None if numbers[0] is None else int(numbers[0]), note
     answers = [[member.kept for member in side.members if member.kept is not None] for side in (one, other)]
     everyone = [kept.examples.keys for side in answers for kept in side]
     common = everyone[0]
@@ -36,13 +36,13 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
     most = max(len(keys) for keys in everyone)
     if len(common) == 0:
         return None, 0, ["no difference: no example was scored on both sides"]
-    told = []
+    note = []
     if len(common) < most:
-        told = [f"compared on the {len(common):,} examples that both sides were scored on, out of {most:,}"]
+        note = [f"compared on the {len(common):,} examples that both sides were scored on, out of {most:,}"]
     chosen = [[only(kept, common) for kept in side] for side in answers]
     changed = _gold_differs(chosen[0][0].examples, chosen[1][0].examples)
-    told += [f"the gold answers of {changed:,} examples differ between the sides"] if changed else []
-    return (chosen[0], chosen[1]), len(common), told
+    note += [f"the gold answers of {changed:,} examples differ between the sides"] if changed else []
+    return (chosen[0], chosen[1]), len(common), note
 
 
 def only(kept: Kept, keys: np.ndarray) -> Kept:

@@ -72,7 +72,7 @@ class Comparison:
     flips: Flipped | None = None
 
 
-def judged_together(rows: Sequence[GroupDifference]) -> tuple[GroupDifference, ...]:
+def corrected_together(rows: Sequence[GroupDifference]) -> tuple[GroupDifference, ...]:
     """The rows of one table, with verdicts corrected for all of its comparisons."""
     together = iter(corrected([row.difference for row in rows if row.difference is not None]))
     return tuple(row if row.difference is None else replace(row, difference=next(together)) for row in rows)

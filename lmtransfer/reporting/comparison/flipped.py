@@ -128,8 +128,8 @@ def _answer(examples: ScoredExamples, row: int) -> str:
     if examples.kind == "classification":
         return examples.labels[examples.predicted[row]]
     if examples.kind == "tagging":
-        said = examples.predicted[examples.offsets[row] : examples.offsets[row + 1]]
-        return " ".join(examples.labels[tag] for tag in said)
+        predicted_tags = examples.predicted[examples.offsets[row] : examples.offsets[row + 1]]
+        return " ".join(examples.labels[tag] for tag in predicted_tags)
     if examples.kind == "pairs":
         ratio = examples.ratios["accuracy"]
         return "right" if ratio.parts[row] > 0 else "wrong"

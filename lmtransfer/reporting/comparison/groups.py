@@ -10,7 +10,7 @@ import numpy as np
 from lmtransfer.kept_predictions.scored import Kept, Ratio, ScoredExamples
 from lmtransfer.kept_predictions.values import metric_value
 from lmtransfer.reporting.comparison.common_answers import only
-from lmtransfer.reporting.comparison.comparison import GroupDifference, judged_together
+from lmtransfer.reporting.comparison.comparison import GroupDifference, corrected_together
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.verdicts.difference import compare_conditions
@@ -97,4 +97,4 @@ def compare_groups(
         )
         found = compare_conditions(one, other, settings_differ=settings_differ)
         made.append(GroupDifference(group.name, group.num, metric, one.spread.mean, other.spread.mean, found))
-    return judged_together(made)
+    return corrected_together(made)

@@ -51,7 +51,7 @@ def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Pa
     Raises:
         RunDirectoryError: the files cannot be written.
     """
-    folder = _beside(found) if folder is None else folder
+    folder = _default_folder(found) if folder is None else folder
     path = folder / f"{_slug(found.sides[0].name)}-against-{_slug(found.sides[1].name)}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def html_comparison(found: Comparison, *, most: int) -> str:
     )
 
 
-def _beside(found: Comparison) -> Path:
+def _default_folder(found: Comparison) -> Path:
     """The folder ``compare`` in the nearest folder above both sides that is not a run."""
     tops = [entry.run.path.resolve() for side in found.sides for entry in side.entries]
     common = Path(os.path.commonpath([top.parent for top in tops]))

@@ -8,7 +8,7 @@ from typing import Any
 from lmtransfer.reporting.comparison.comparison import (
     Comparison,
     GroupDifference,
-    judged_together,
+    corrected_together,
     setting_differences,
     uneven_seeds,
 )
@@ -49,11 +49,11 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
     """
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
-    unlike = _unlike(one, other)
-    if unlike:
-        return Comparison((one, other), values, settings, (*missing, unlike))
+    differences = _differences(one, other)
+    if differences:
+        return Comparison((one, other), values, settings, (*missing, differences))
     missing += uneven_seeds(one, other)
-    mixed = [side.name for side in (one, other) if not _trained_alike(side)]
+    mixed = [side.name for side in (one, other) if not _equally_trained(side)]
     if mixed:
         missing.append(f"no verdict: the runs of {' and of '.join(mixed)} were trained with different settings")
     not_shared = _not_shared(one, other)
@@ -69,7 +69,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
     return Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, losses=losses)
 
 
-def _unlike(one: Side, other: Side) -> str:
+def _differences(one: Side, other: Side) -> str:
     """Why the losses of two sides are not comparable; empty if they are."""
     if one.metric != other.metric:
         return f"no difference: the sides were scored by different metrics ({one.metric}, {other.metric})"
@@ -102,8 +102,8 @@ def _measured(entry: Entry) -> dict[str, Any]:
         data = source.versions.get("data")  # earlier versions noted no data if an evaluation used the run's own text
     found: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
     train = run.config.get("train")
-    asked = run.config if run.command == "evaluate" else {"eval_tokens": _of(train).get("eval_tokens")}
-    found |= {key: asked.get(key) for key in _ASKED if asked.get(key)}
+    evaluated_with = run.config if run.command == "evaluate" else {"eval_tokens": _of(train).get("eval_tokens")}
+    found |= {key: evaluated_with.get(key) for key in _ASKED if evaluated_with.get(key)}
     objective = _of(source.config.get("objective"))
     found |= flatten({f"objective.{part}": _of(objective.get(part)) for part in ("rows", "corruption")})
     found[_LOSSES] = _objectives(entry)
@@ -132,9 +132,9 @@ def _losses(
 ) -> tuple[GroupDifference, ...]:
     """The comparison by each loss and accuracy of both sides, also for each part of a mixture, judged together."""
     made: list[GroupDifference] = []
-    theirs = _metrics(other.first)
+    other_metrics = _metrics(other.first)
     left_out = {*not_shared, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
-    for metric in (name for name in _metrics(one.first) if name in theirs and name not in left_out):
+    for metric in (name for name in _metrics(one.first) if name in other_metrics and name not in left_out):
         sides = [_by(side, metric) for side in (one, other)]
         if any(len(by.members) < len(side.members) for by, side in zip(sides, (one, other), strict=True)):
             continue
@@ -142,7 +142,7 @@ def _losses(
         higher = metric.partition("/")[0].endswith("_accuracy")
         found = compare_conditions(*conditions, higher_is_better=higher, settings_differ=settings_differ)
         made.append(GroupDifference(metric, None, metric, conditions[0].spread.mean, conditions[1].spread.mean, found))
-    return judged_together(made)
+    return corrected_together(made)
 
 
 def _condition(side: Side) -> Condition:
@@ -183,7 +183,7 @@ def _is_one_part(side: Side) -> bool:
     return [weight for _, weight in _objectives(side.first).values()] == [1.0]
 
 
-def _trained_alike(side: Side) -> bool:
+def _equally_trained(side: Side) -> bool:
     """Whether the runs of a side differ only in their seed."""
     first, *others = (side.settings_of(entry) for entry in side.entries)
     return not any(differing(first, found, but=["seed"]) for found in others)

@@ -93,7 +93,7 @@ class Side:
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
     @property
-    def are_told_apart(self) -> bool:
+    def are_distinguishable(self) -> bool:
         """Whether the seeds of all members are known and different, so that they can be used for pairing."""
         names = {(member.pretraining, member.seed) for member in self.members}
         return len(names) == len(self.members) and all(member.seed is not None for member in self.members)
@@ -106,7 +106,7 @@ class Side:
             examples: the contribution of each example to each score.
             collapsed: number of members that give every example the same label.
         """
-        apart = self.are_told_apart
+        apart = self.are_distinguishable
         found = tuple(
             Score(value, member.seed if apart and member.seed is not None else f"{place}", member.pretraining)
             for place, (member, value) in enumerate(zip(self.members, values, strict=True))

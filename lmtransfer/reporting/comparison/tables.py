@@ -13,7 +13,7 @@ from lmtransfer.reporting.render.cells import PLUS_MINUS, metric_heading, score_
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text
 from lmtransfer.system.printable import printable
-from lmtransfer.verdicts.difference import JUDGED, Difference
+from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.spread import spread
 
 #: Longer texts in a table are cut.
@@ -47,11 +47,13 @@ def headline(found: Comparison) -> str:
     if difference is None:
         return f"There is no valid difference between {one.name} and {other.name}."
     points = " points" if in_percent(metric) else ""
-    lead = f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
-    if difference.verdict in JUDGED:
-        return f"{lead}, {verdict_text(difference)} ({_grounds(found, difference)})."
+    start = (
+        f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
+    )
+    if difference.verdict in VERDICTS:
+        return f"{start}, {verdict_text(difference)} ({_grounds(found, difference)})."
     known = f" ({_grounds(found, difference)})" if difference.interval else ""
-    return f"{lead}{known}: no verdict."
+    return f"{start}{known}: no verdict."
 
 
 def remarks(found: Comparison) -> list[str]:
@@ -59,14 +61,14 @@ def remarks(found: Comparison) -> list[str]:
     if found.difference is None:
         return [printable(line) for line in found.missing]
     one, other = (side.name for side in found.sides)
-    alike = "predicts the same label for every example, or scores the same as the majority label"
+    explanation = "predicts the same label for every example, or scores the same as the majority label"
     why = {
-        "collapsed": f"no verdict: every seed of {one} {alike}",
-        "control collapsed": f"no verdict: every seed of {other} {alike}",
+        "collapsed": f"no verdict: every seed of {one} {explanation}",
+        "control collapsed": f"no verdict: every seed of {other} {explanation}",
         "seeds all alike": "no verdict: all seeds of one side, or the differences of all pairs, are equal",
     }.get(found.difference.verdict, "")
-    said = [why, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
-    return [printable(line) for line in (*found.missing, *said) if line]
+    lines = [why, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
+    return [printable(line) for line in (*found.missing, *lines) if line]
 
 
 def _grounds(found: Comparison, difference: Difference) -> str:
@@ -188,7 +190,7 @@ def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) ->
                 shown(group.other, metric),
                 "" if d is None else shown_difference(d.delta, metric),
                 "" if d is None else interval_text(d, metric),
-                "" if d is None else d.verdict if d.verdict in JUDGED else "",
+                "" if d is None else d.verdict if d.verdict in VERDICTS else "",
             )
         )
     heading = metric_heading(groups[0].metric) if groups else ""

@@ -23,14 +23,14 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     """Compare two sides of a task, as far as the comparison is valid."""
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
-    unlike = _unlike(one, other)
-    if unlike:
-        return Comparison((one, other), values, settings, (*missing, unlike))
+    differences = _differences(one, other)
+    if differences:
+        return Comparison((one, other), values, settings, (*missing, differences))
     missing += uneven_seeds(one, other)
-    judged_apart = _judged_apart(one, other)
-    missing += [judged_apart] if judged_apart else []
-    kept, num, told = common_answers(one, other)
-    missing += told
+    control_difference = _control_difference(one, other)
+    missing += [control_difference] if control_difference else []
+    kept, num, note = common_answers(one, other)
+    missing += note
     if num == 0:
         return Comparison((one, other), values, settings, tuple(missing), num_examples=0)
     metric = one.metric
@@ -41,15 +41,15 @@ def compare_sides(one: Side, other: Side) -> Comparison:
         *conditions,
         higher_is_better=scores.higher_is_better(metric, one.first.run.result),
         majority=one.first.majority,
-        settings_differ=bool(judged_apart),
+        settings_differ=bool(control_difference),
     )
     missing += difference.notes
     values = tuple(s.value for s in conditions[0].scores), tuple(s.value for s in conditions[1].scores)
     found = Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, num)
-    return found if kept is None else _by_example(found, kept, settings_differ=bool(judged_apart))
+    return found if kept is None else _by_example(found, kept, settings_differ=bool(control_difference))
 
 
-def _unlike(one: Side, other: Side) -> str:
+def _differences(one: Side, other: Side) -> str:
     """Why two sides cannot have a difference; empty if they can."""
     for what, first, second in (
         ("task", one.first.task, other.first.task),
@@ -57,13 +57,11 @@ def _unlike(one: Side, other: Side) -> str:
         ("metric", one.metric, other.metric),
     ):
         if first != second:
-            return (
-                f"no difference: the sides do not have the same {what} ({first or 'none'}, {second or 'none'})"
-            )
+            return f"no difference: the sides do not have the same {what} ({first or 'none'}, {second or 'none'})"
     return ""
 
 
-def _judged_apart(one: Side, other: Side) -> str:
+def _control_difference(one: Side, other: Side) -> str:
     """Why the sides differ in more than the weights; empty if they do not.
 
     The model and the tokenizer belong to the pretrained weights, so they may differ. For a control they may not.
@@ -72,11 +70,11 @@ def _judged_apart(one: Side, other: Side) -> str:
     first, second = one.first.settings, other.first.settings
     free = [key for key in {*first, *second} if key == TOKENIZER or key.split(".")[0] == "model"] if pretrained else []
     keys = differing(first, second, but=free)
-    unlike = [
+    differences = [
         side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)
     ]
-    if unlike:
-        return f"no verdict: the runs of {' and of '.join(unlike)} were trained with different settings"
+    if differences:
+        return f"no verdict: the runs of {' and of '.join(differences)} were trained with different settings"
     if not keys:
         return ""
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
@@ -87,8 +85,8 @@ def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Conditio
     """A side as a condition; with the contributions of the examples if ``kept`` is given."""
     values = [member.value for member in side.members]
     if kept is not None:
-        anew = [metric_value(one.examples, metric) for one in kept]
-        values = [value if found is None else found for value, found in zip(values, anew, strict=True)]
+        restarts = [metric_value(one.examples, metric) for one in kept]
+        values = [value if found is None else found for value, found in zip(values, restarts, strict=True)]
     return side.condition(values, None if kept is None else examples_of(kept, metric), collapsed=side.num_collapsed)
 
 

@@ -60,8 +60,8 @@ def comparison_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigu
     for group in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == group]
         for metric in dict.fromkeys(row.metric for row in members):
-            alike = [row for row in members if row.metric == metric and row.score is not None]
-            bars = [Bar(row.run, _kind(row.transfer), row.score, row.difference) for row in alike if row.score]
+            comparable = [row for row in members if row.metric == metric and row.score is not None]
+            bars = [Bar(row.run, _kind(row.transfer), row.score, row.difference) for row in comparable if row.score]
             if len(bars) < 2:
                 continue
             name = f"comparison-{slug(group)}-{slug(metric)}"
@@ -100,7 +100,7 @@ def draw_comparison(bars: Sequence[Bar], folder: Path, *, name: str, title: str,
 def _draw_scores(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> None:
     places = list(range(len(bars)))
     axes.barh(places, [factor * bar.score.mean for bar in bars], height=0.62, color=[_FILL[bar.kind] for bar in bars])
-    furthest = 0.0
+    latest = 0.0
     for place, bar in zip(places, bars, strict=True):
         values = [factor * value for value in bar.score.values]
         end = max([factor * bar.score.mean, *values])
@@ -113,10 +113,10 @@ def _draw_scores(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> 
         if len(values) > 1:
             seed_dots(axes, values, [place] * len(values), INK)
         axes.annotate(text, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
-        furthest = max(furthest, end)
+        latest = max(latest, end)
     axes.set_yticks(places, [shorten(bar.label) for bar in bars], color=INK)
     axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_xlim(min(0.0, *(factor * bar.score.mean for bar in bars)), 1.3 * furthest or 1.0)
+    axes.set_xlim(min(0.0, *(factor * bar.score.mean for bar in bars)), 1.3 * latest or 1.0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{metric} (%)" if factor == 100.0 else metric)
     if any(bar.score.n > 1 for bar in bars):
@@ -144,8 +144,8 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
         low, high = min(low, delta - error), max(high, delta + error)
-    room = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
-    axes.set_xlim(low - room, high + room)
+    margin = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
+    axes.set_xlim(low - margin, high + margin)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))
     subtitle(axes, "whisker: the interval that decides the verdict")

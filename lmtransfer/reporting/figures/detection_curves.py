@@ -80,13 +80,13 @@ def draw_detection_curves(
         folder: folder for the files.
         name: file name without suffix.
     """
-    drawn = list(curves[:MAX_CURVES])
+    visible = list(curves[:MAX_CURVES])
     title = "Replaced tokens found in held-out text"
     with drawing(name):
         figure = new_figure(title, width=9.2, height=3.9)
         left, right = figure.subplots(1, 2, sharey=True)
         ends = []
-        for place, of_run in enumerate(drawn):
+        for place, of_run in enumerate(visible):
             ink = colour(place)
             for axes, curve in ((left, of_run.precision), (right, of_run.recall)):
                 if not curve:

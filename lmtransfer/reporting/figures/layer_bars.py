@@ -1,4 +1,4 @@
-"""The weights of a learnt scalar mix of layers, as bars."""
+"""The weights of a learned scalar mix of layers, as bars."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST = 6
 
 
 def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """One figure for each task and number of layers, with all runs that learnt a scalar mix side by side."""
+    """One figure for each task and number of layers, with all runs that learned a scalar mix side by side."""
     groups: dict[tuple[str, int], list[LayerWeights]] = {}
     for entry in entries:
         results = [(entry.run.result, entry.name, entry.is_control, entry.seeds)]
@@ -36,8 +36,8 @@ def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
             if found is not None:
                 groups.setdefault((entry.group, len(found.weights)), []).append(found)
     return [
-        draw_layer_weights(drawn[:_MOST], folder, name=f"layers-{number}", title=f"{group}: weight of each layer")
-        for number, ((group, _), drawn) in enumerate(groups.items(), start=1)
+        draw_layer_weights(visible[:_MOST], folder, name=f"layers-{number}", title=f"{group}: weight of each layer")
+        for number, ((group, _), visible) in enumerate(groups.items(), start=1)
     ]
 
 

@@ -78,9 +78,9 @@ def loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Pa
                 curves.setdefault(part or "loss", []).append(curve)
     return [
         draw_loss_curves(
-            drawn, folder, name="pretraining-loss" + ("" if part == "loss" else f"-{part}"), loss_name=part
+            shown_runs, folder, name="pretraining-loss" + ("" if part == "loss" else f"-{part}"), loss_name=part
         )
-        for part, drawn in curves.items()
+        for part, shown_runs in curves.items()
     ]
 
 
@@ -147,20 +147,20 @@ def draw_loss_curves(
     runs: dict[str, list[LossCurve]] = {}
     for curve in curves:
         runs.setdefault(curve.label, []).append(curve)
-    drawn = dict(list(runs.items())[:MAX_CURVES])
-    seeds = [seed for of_run in drawn.values() for seed in of_run]
-    title = f"Pretraining loss ({loss_name}) of {_counted(len(drawn), len(runs))}"
+    shown_runs = dict(list(runs.items())[:MAX_CURVES])
+    seeds = [seed for of_run in shown_runs.values() for seed in of_run]
+    title = f"Pretraining loss ({loss_name}) of {_counted(len(shown_runs), len(runs))}"
     with drawing(name):
         figure = new_figure(title, width=9.2, height=3.9)
         left, right = figure.subplots(1, 2, sharey=True)
         longest = max((curve.seconds[-1] for curve in seeds if curve.seconds), default=0.0)
         scale, unit = time_unit(longest)
-        for index, of_run in enumerate(drawn.values()):
+        for index, of_run in enumerate(shown_runs.values()):
             for seed in of_run:
                 _draw_run(left, right, seed, colour(index), scale, is_seed=len(of_run) > 1)
         _draw_plateaus(left, right, seeds)
         _draw_references(left, seeds)
-        for index, of_run in enumerate(drawn.values()):
+        for index, of_run in enumerate(shown_runs.values()):
             _draw_changes(left, right, of_run[0], colour(index), scale)
         left.set_ylabel(f"{loss_name} (nats)")
         left.set_xlabel("tokens")
@@ -168,14 +168,14 @@ def draw_loss_curves(
         left.xaxis.set_major_formatter(count_formatter())
         for axes in (left, right):
             axes.set_xlim(left=0)
-        has_validation, has_seeds = any(seed.validation for seed in seeds), len(seeds) > len(drawn)
+        has_validation, has_seeds = any(seed.validation for seed in seeds), len(seeds) > len(shown_runs)
         marks = "dots: validation" if has_validation else "dots: seeds" if has_seeds else ""
         of_seeds = "of each seed" if has_seeds and has_validation else ""
         subtitle(left, ", ".join(filter(None, ("line: training", marks, of_seeds))))
         figure.canvas.draw()
-        label_ends(right, [_run_end(label, of_run, colour(i)) for i, (label, of_run) in enumerate(drawn.items())])
-        said = _said_of(drawn)
-        return save(figure, folder, name, " ".join([f"{title}.", *said]) if said else title)
+        label_ends(right, [_run_end(label, of_run, colour(i)) for i, (label, of_run) in enumerate(shown_runs.items())])
+        notes = _notes_of(shown_runs)
+        return save(figure, folder, name, " ".join([f"{title}.", *notes]) if notes else title)
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
@@ -236,15 +236,15 @@ def _draw_references(left: Any, curves: Sequence[LossCurve]) -> None:
         left.plot(x[x <= longest], y[x <= longest], color=GREY, linewidth=0.9, alpha=0.6, zorder=0.5)
 
 
-def _said_of(runs: Mapping[str, Sequence[LossCurve]]) -> list[str]:
+def _notes_of(runs: Mapping[str, Sequence[LossCurve]]) -> list[str]:
     """For each run with reference curves, whether its loss is normal."""
-    said = []
+    notes = []
     for label, seeds in runs.items():
         curve = seeds[0]
         losses = smoothed(np.asarray(curve.loss, dtype=float), max(1, len(curve.loss) // 30))
-        judged = is_normal(curve.references, tokens=curve.tokens[-1], loss=float(losses[-1]), entropy=curve.plateau)
-        said += [f"{label}: {judged}; their curves are grey." if judged else ""]
-    return [sentence for sentence in said if sentence]
+        is_usual = is_normal(curve.references, tokens=curve.tokens[-1], loss=float(losses[-1]), entropy=curve.plateau)
+        notes += [f"{label}: {is_usual}; their curves are grey." if is_usual else ""]
+    return [sentence for sentence in notes if sentence]
 
 
 def _draw_plateaus(left: Any, right: Any, curves: Sequence[LossCurve]) -> None:
@@ -294,7 +294,7 @@ def _end(curve: LossCurve) -> float:
     return finite[-1] if finite else 0.0
 
 
-def _counted(drawn: int, runs: int) -> str:
-    if drawn < runs:
-        return f"the first {drawn} of {runs} runs"
-    return "1 run" if drawn == 1 else f"{drawn} runs"
+def _counted(shown_runs: int, runs: int) -> str:
+    if shown_runs < runs:
+        return f"the first {shown_runs} of {runs} runs"
+    return "1 run" if shown_runs == 1 else f"{shown_runs} runs"

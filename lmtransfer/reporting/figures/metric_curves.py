@@ -63,13 +63,13 @@ def metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: 
                 groups.setdefault((entry.group, entry.metric), []).append((curve, is_control))
     return [
         draw_metric_curves(
-            [curve for curve, _ in drawn],
+            [curve for curve, _ in visible],
             folder,
             name=f"learning-{slug(group)}-{slug(metric)}",
             title=f"{group}: {metric} on held-out examples while training",
-            control=[curve.label for curve, is_control in drawn if is_control],
+            control=[curve.label for curve, is_control in visible if is_control],
         )
-        for (group, metric), drawn in groups.items()
+        for (group, metric), visible in groups.items()
     ]
 
 
@@ -108,14 +108,14 @@ def draw_metric_curves(
         title: title of the figure.
         control: labels of the runs without pretraining, drawn grey.
     """
-    drawn = list(curves[:MAX_CURVES])
-    metric = drawn[0].metric
+    visible = list(curves[:MAX_CURVES])
+    metric = visible[0].metric
     factor = 100.0 if in_percent(metric) else 1.0
     with drawing(name):
         figure = new_figure(title, width=7.2, height=3.7)
         axes = figure.subplots()
-        ends, inks = [], iter(range(len(drawn)))
-        for curve in drawn:
+        ends, inks = [], iter(range(len(visible)))
+        for curve in visible:
             ink = GREY if curve.label in control else colour(next(inks))
             values = factor * np.asarray(curve.values, dtype=float)
             if len(values) > 1:
@@ -131,7 +131,7 @@ def draw_metric_curves(
         axes.set_ylabel(f"{metric} (%)" if factor == 100.0 else metric)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(count_formatter())
-        if any(len(curve.values) > 1 for curve in drawn):
+        if any(len(curve.values) > 1 for curve in visible):
             subtitle(axes, "thick: mean over seeds, thin lines and dots: each seed")
         figure.canvas.draw()
         label_ends(axes, ends)

@@ -77,10 +77,10 @@ def part_curves(run: Run, seeds: Sequence[Run] = ()) -> PartCurves | None:
             curves[part] = points
     if not curves:
         return None
-    told = run.result.get("parts")
+    result_parts = run.result.get("parts")
     shares = {
         part: {key: value for key, _ in _SHARES if (value := number(node.get(key))) is not None}
-        for part, node in (told.items() if isinstance(told, Mapping) else ())
+        for part, node in (result_parts.items() if isinstance(result_parts, Mapping) else ())
         if isinstance(node, Mapping)
     }
     return PartCurves(loss, curves, shares)

@@ -123,8 +123,8 @@ def _set_places(axes: Any, places: list[float], keys: list[float | str], *, nume
     if numeric and places[0] > 0 and places[-1] / places[0] >= 8:
         axes.set_xscale("log")
         axes.minorticks_off()
-        room = (places[-1] / places[0]) ** 0.06
-        axes.set_xlim(places[0] / room, places[-1] * room)
+        margin = (places[-1] / places[0]) ** 0.06
+        axes.set_xlim(places[0] / margin, places[-1] * margin)
     elif numeric:
         ticks = _far_apart(places, 0.055 * (places[-1] - places[0]))
     axes.set_xticks(ticks)

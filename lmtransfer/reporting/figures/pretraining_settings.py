@@ -9,7 +9,7 @@ from pathlib import Path
 from lmtransfer.reporting.figures.points import Series, draw_on
 from lmtransfer.reporting.figures.style import SavedFigure, drawing, label_ends, new_figure, save, subtitle
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.sweeps import swept_values
+from lmtransfer.reporting.runs.sweeps import values_of_sweep
 from lmtransfer.verdicts.spread import Spread
 
 
@@ -47,7 +47,7 @@ def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
             folders.setdefault(entry.run.key.rpartition("/")[0], []).append(entry)
     found = []
     for members in folders.values():
-        keys, table = swept_values([entry.run for entry in members])
+        keys, table = values_of_sweep([entry.run for entry in members])
         values = [row[0] for row in table] if len(keys) == 1 else []
         if len(set(values)) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             continue
@@ -57,8 +57,8 @@ def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
         for entry in entries:
             if entry.source is not None and entry.source.path in by_run and entry.score and entry.metric:
                 groups.setdefault((entry.group, entry.metric), []).append(entry)
-        for (task, metric), learnt in groups.items():
-            series = _series(learnt, by_run)
+        for (task, metric), learned in groups.items():
+            series = _series(learned, by_run)
             if max(len(line.points) for line in series) > 1:
                 loss = members[0].metric or "loss"
                 found.append(SourceCurves(keys[0], loss, tuple(losses), task, metric, series))

@@ -49,8 +49,8 @@ def label_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
 
 def sweep_figures(sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
     """One figure for each sweep with at least two points."""
-    drawn = (_sweep_figure(sweep, folder, f"sweep-{n}-{slug(sweep.name)}") for n, sweep in enumerate(sweeps, start=1))
-    return [figure for figure in drawn if figure is not None]
+    visible = (_sweep_figure(sweep, folder, f"sweep-{n}-{slug(sweep.name)}") for n, sweep in enumerate(sweeps, start=1))
+    return [figure for figure in visible if figure is not None]
 
 
 def _sweep_figure(sweep: Sweep, folder: Path, name: str) -> SavedFigure | None:

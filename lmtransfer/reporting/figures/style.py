@@ -121,11 +121,11 @@ def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     for path, metadata in ((svg, nothing), (png, {"Software": None})):
-        drawn = io.BytesIO()
+        visible = io.BytesIO()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph ")  # characters that the font lacks are shown as boxes
-            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
-        write_bytes(path, drawn.getvalue())
+            figure.savefig(visible, format=path.suffix[1:], metadata=metadata)
+        write_bytes(path, visible.getvalue())
     return SavedFigure(name=name, title=title, svg=svg, png=png)
 
 

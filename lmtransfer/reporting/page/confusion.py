@@ -90,10 +90,10 @@ def confusion(answers: Sequence[Kept]) -> Confusion | None:
         return None
     # A pair is one number, so that many labels need no C x C array.
     codes, counts = np.unique(gold_R * len(names) + predicted_R, return_counts=True)
-    golds, predictions = codes // len(names), codes % len(names)
+    gold_answers, predictions = codes // len(names), codes % len(names)
     totals = dict(zip(*(values.tolist() for values in np.unique(gold_R, return_counts=True)), strict=True))
-    found = dict(zip(zip(golds.tolist(), predictions.tolist(), strict=True), counts.tolist(), strict=True))
-    used = sorted({*golds.tolist(), *predictions.tolist()})
+    found = dict(zip(zip(gold_answers.tolist(), predictions.tolist(), strict=True), counts.tolist(), strict=True))
+    used = sorted({*gold_answers.tolist(), *predictions.tolist()})
     with_matrix = len(used) <= MOST_LABELS
     return Confusion(
         unit="words" if answers[0].examples.kind == "tagging" else "answers",

@@ -197,8 +197,8 @@ def _certainty(error: WrongAnswer, *, kind: str) -> str:
         parts.append(f"F1 {100 * error.score:.0f} %" if kind == "span" else f"squared error {error.score:.2f}")
     if error.confidence is not None:
         parts.append(f"probability {100 * error.confidence:.0f} %")
-    if error.num_alike is not None and error.num_seeds > 1:
-        parts.append(f"{error.num_alike} of {error.num_seeds} seeds")
+    if error.num_agreeing is not None and error.num_seeds > 1:
+        parts.append(f"{error.num_agreeing} of {error.num_seeds} seeds")
     return ", ".join(parts)
 
 

@@ -25,7 +25,7 @@ class RunDetails:
         facts: state, tokens, time, parameters and seeds, in words.
         problems: what could not be read.
         rule: its key, and how checkpoint and learning rate were chosen.
-        layer_weights: the learnt weights of the layers; empty if there are none.
+        layer_weights: the learned weights of the layers; empty if there are none.
         files: heading and content of its configuration and its versions, as YAML.
     """
 

@@ -24,10 +24,10 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:
     found = [kept for kept in kept_answers(entry.run.path, problems) if kept.split == entry.split]
     own = [kept for kept in found if not kept.is_control]
     # The folder of a control that was given as a run itself.
-    return _alike(own or (found if entry.is_control else []))
+    return _of_same_examples(own or (found if entry.is_control else []))
 
 
-def _alike(found: Sequence[Kept]) -> list[Kept]:
+def _of_same_examples(found: Sequence[Kept]) -> list[Kept]:
     if not found:
         return []
     first = found[0].examples

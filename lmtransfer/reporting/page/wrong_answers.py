@@ -27,7 +27,7 @@ class WrongAnswer:
         row: number of the example in the kept answers.
         gold: the gold answer.
         predicted: the wrong answer that most seeds give; for scores the mean over seeds.
-        num_alike: number of seeds that give this answer; None for scores.
+        num_agreeing: number of seeds that give this answer; None for scores.
         num_seeds: number of seeds.
         confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if it was not kept.
         score: what the example got, in the mean over seeds: F1, or the squared error; None for labels.
@@ -36,7 +36,7 @@ class WrongAnswer:
     row: int
     gold: str
     predicted: str
-    num_alike: int | None
+    num_agreeing: int | None
     num_seeds: int
     confidence: float | None = None
     score: float | None = None
@@ -113,14 +113,14 @@ def worst_spans(answers: Sequence[Kept]) -> list[WrongAnswer]:
     with np.errstate(invalid="ignore", divide="ignore"):
         f1_N = np.mean([k.examples.ratios["f1"].parts / k.examples.ratios["f1"].counts for k in answers], axis=0)
     rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # without a score, the comparison is false
-    said = {row: Counter(kept.examples.answers[row] for kept in answers).most_common(1)[0] for row in rows}
-    rows.sort(key=lambda row: (f1_N[row], -said[row][1], row))
+    majority_answers = {row: Counter(kept.examples.answers[row] for kept in answers).most_common(1)[0] for row in rows}
+    rows.sort(key=lambda row: (f1_N[row], -majority_answers[row][1], row))
     return [
         WrongAnswer(
             row,
             first.gold_answers[row] if first.gold_answers else "",
-            said[row][0],
-            said[row][1],
+            majority_answers[row][0],
+            majority_answers[row][1],
             len(answers),
             score=float(f1_N[row]),
         )

@@ -22,8 +22,8 @@ def answer(entries: Sequence[Entry]) -> str:
 def _not_compared(entries: Sequence[Entry]) -> list[str]:
     """A sentence for each run without a verdict although a run similar to a control of it exists."""
     named = [entry for entry in entries if entry.without_control]
-    said = [f"No verdict on {entry.name}: {entry.without_control}." for entry in named[:3]]
-    return said + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
+    sentences = [f"No verdict on {entry.name}: {entry.without_control}." for entry in named[:3]]
+    return sentences + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
 
 
 def _helped(entries: Sequence[Entry]) -> str:
@@ -49,8 +49,8 @@ def _helped(entries: Sequence[Entry]) -> str:
     parts += [f"hurt in {worse}"] if worse else []
     parts += [f"showed no difference in {unclear}"] if unclear else []
     parts += [f"cannot be judged with a single seed in {single}"] if single else []
-    alike, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
-    parts += [f"cannot be judged with equal seeds in {alike}"] if alike else []
+    same_metric, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
+    parts += [f"cannot be judged with equal seeds in {same_metric}"] if same_metric else []
     parts += [f"collapsed to one label in {collapsed}"] if collapsed else []
     controls = verdicts.count("control collapsed")
     parts += [f"cannot be judged with a collapsed control in {controls}"] if controls else []
@@ -64,7 +64,7 @@ def comparison(entry: Entry) -> str:
     Raises:
         ValueError: the entry has no comparison.
     """
-    lead = {
+    start = {
         "better": "Pretraining helped",
         "worse": "Pretraining hurt",
         "no difference shown": "No difference is shown",
@@ -76,13 +76,13 @@ def comparison(entry: Entry) -> str:
     }
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")
-    return f"{lead[entry.difference.verdict]}: {_measured(entry)}"
+    return f"{start[entry.difference.verdict]}: {_measured(entry)}"
 
 
 def _continued(pair: BeforeAfter) -> str:
     """A sentence on whether continued pretraining helped."""
     before, after, found = pair.before, pair.after, pair.difference
-    lead = {
+    start = {
         "better": "helped",
         "worse": "hurt",
         "no difference shown": "shows no difference",
@@ -99,7 +99,7 @@ def _continued(pair: BeforeAfter) -> str:
     unit, points = (" %", " points") if in_percent(metric) else ("", "")
     text = node_label(source.config.get("corpus"))
     sentence = (
-        f"Continued pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {after.group}, "
+        f"Continued pretraining{f' on {text}' if text else ''} {start[found.verdict]}: on {after.group}, "
         f"{after.name} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
         f"{shown(before.score.mean, metric)}{unit} of {before.name}, which started from the earlier run, a "
         f"difference of {shown_difference(found.delta, metric)}{points}"

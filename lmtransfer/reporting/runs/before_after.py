@@ -39,7 +39,7 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
             candidates = [
                 entry
                 for entry in entries
-                if entry.source is not None and entry.source.path == earlier.path and _is_alike(entry, after)
+                if entry.source is not None and entry.source.path == earlier.path and _has_same_settings(entry, after)
             ]
             if len(candidates) == 1:
                 found.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
@@ -53,7 +53,7 @@ def _is_scored(entry: Entry) -> bool:
     return entry.score is not None and not entry.is_pretraining and not entry.is_control
 
 
-def _is_alike(entry: Entry, other: Entry) -> bool:
+def _has_same_settings(entry: Entry, other: Entry) -> bool:
     """Whether two transfers differ in nothing known except their starting point."""
 
     def scored(one: Entry) -> tuple[object, ...]:

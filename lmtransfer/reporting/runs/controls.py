@@ -9,7 +9,7 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import examples_behind
+from lmtransfer.reporting.runs.kept_answers import examples_of_score
 from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import differences_text, differing
 from lmtransfer.verdicts.conditions import Condition
@@ -28,15 +28,15 @@ def compared(entries: Sequence[Entry]) -> list[Entry]:
 def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:
     """The control that was made together with the run: from its result, else from the runs inside its directory."""
     node = run.result.get("control")
-    behind = examples_behind(kept, node, metric, split=split, is_control=True)
-    stated = scored(node, metric, examples=behind)
-    if stated is not None:
-        return stated
+    score_examples = examples_of_score(kept, node, metric, split=split, is_control=True)
+    reported = scored(node, metric, examples=score_examples)
+    if reported is not None:
+        return reported
     seeds = [control.result for control in controls if control.is_seed and control.result]
     parents = [control.result for control in controls if not control.is_seed and control.result]
     node = parents[0] if parents else {}
-    behind = examples_behind(kept, node, metric, seeds, split=split, is_control=True)
-    return scored(node, metric, seeds, examples=behind)
+    score_examples = examples_of_score(kept, node, metric, seeds, split=split, is_control=True)
+    return scored(node, metric, seeds, examples=score_examples)
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
@@ -53,12 +53,12 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
         return entry
     candidates = [other for other in others if other.is_control and _scores_the_same(entry, other)]
     keys = [differing(other.settings, entry.settings) for other in candidates]
-    alike = [other for other, differs in zip(candidates, keys, strict=True) if not differs]
-    if len(alike) == 1:
-        assert alike[0].score is not None
-        return _judged(entry, alike[0].score, alike[0].condition)
-    if alike:
-        names = " and ".join(other.run.name for other in alike)
+    same = [other for other, differs in zip(candidates, keys, strict=True) if not differs]
+    if len(same) == 1:
+        assert same[0].score is not None
+        return _judged(entry, same[0].score, same[0].condition)
+    if same:
+        names = " and ".join(other.run.name for other in same)
         return replace(entry, without_control=f"{names} could each be its control, so none is used")
     if not candidates:
         return entry

@@ -11,7 +11,7 @@ from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.controls import compared, made_control
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept_answers import examples_behind, kept_answers
+from lmtransfer.reporting.runs.kept_answers import examples_of_score, kept_answers
 from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.runs.lineage import (
     is_pretraining,
@@ -23,7 +23,7 @@ from lmtransfer.reporting.runs.lineage import (
 from lmtransfer.reporting.runs.scores import scored
 from lmtransfer.reporting.runs.settings import task_settings
 
-_WAYS = {"frozen": "frozen", "full": "finetuned"}
+_METHODS = {"frozen": "frozen", "full": "finetuned"}
 
 
 def make_entries(runs: Sequence[Run]) -> list[Entry]:
@@ -87,8 +87,8 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     if metric is not None:
         kept = [] if of_pretraining else kept_answers(run.path)
         split = next((str(result["split"]) for result in [run.result, *results] if result.get("split")), "")
-        behind = examples_behind(kept, run.result, metric, results, split=split)
-        own_score = scored(run.result, metric, results, pretraining=weights, examples=behind)
+        score_examples = examples_of_score(kept, run.result, metric, results, split=split)
+        own_score = scored(run.result, metric, results, pretraining=weights, examples=score_examples)
         control = made_control(run, controls, metric, kept, split)
     return Entry(
         run=run,
@@ -132,7 +132,7 @@ def _transfer(run: Run, config: Mapping[str, Any]) -> str:
     method = config.get("transfer")
     freeze = method.get("freeze") if isinstance(method, Mapping) else None
     default = "frozen" if run.command == "probe" else "full"
-    return _WAYS.get(str(freeze or default), str(freeze))
+    return _METHODS.get(str(freeze or default), str(freeze))
 
 
 def _num_train(config: Mapping[str, Any]) -> int | None:

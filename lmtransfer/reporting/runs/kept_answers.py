@@ -84,7 +84,7 @@ def kept_of(
     return found
 
 
-def examples_behind(
+def examples_of_score(
     kept: Sequence[Kept],
     node: Any,
     metric: str,

@@ -1,4 +1,4 @@
-"""The weights of a learnt scalar mix of an encoder's layers, which show how much a task uses each layer."""
+"""The weights of a learned scalar mix of an encoder's layers, which show how much a task uses each layer."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def read_layer_weights(
     )
 
 
-def layer_weights_text(learnt: Any, *, plus_minus: str = "+-") -> str:
+def layer_weights_text(learned: Any, *, plus_minus: str = "+-") -> str:
     """One line: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``.
 
     Args:
-        learnt: mix of one run or of several together, from a ``result.json``; for anything else the text is empty.
+        learned: mix of one run or of several together, from a ``result.json``; for anything else the text is empty.
         plus_minus: the sign between mean and deviation.
     """
-    found = read_layer_weights({"layer_weights": learnt}, "")
+    found = read_layer_weights({"layer_weights": learned}, "")
     if found is None:
         return ""
     names = ["embeddings", *(f"layer {number}" for number in range(1, len(found.weights)))]

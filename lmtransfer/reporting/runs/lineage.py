@@ -88,9 +88,9 @@ def _of_a_seed(run: Run, name: str) -> float | None:
 
 def total(run: Run, name: str) -> float | None:
     """``tokens`` or ``seconds`` of a run: from its result, else from its last logged step."""
-    stated = number(run.result.get(name))
-    if stated is not None:
-        return stated
+    reported = number(run.result.get(name))
+    if reported is not None:
+        return reported
     return next((value for line in reversed(run.metrics) if (value := number(line.get(name))) is not None), None)
 
 

@@ -97,9 +97,7 @@ def references_of(run: Run, part: str) -> list[ReferenceCurve]:
     return [curve for curve in reference_curves() if curve.part == part and dict(curve.settings) == settings]
 
 
-def is_normal(
-    references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None
-) -> str | None:
+def is_normal(references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None) -> str | None:
     """Whether a loss is normal, in words; None if there is nothing to compare it with.
 
     Args:
@@ -113,21 +111,21 @@ def is_normal(
     known = [value for curve in references if (value := curve.below_entropy(tokens)) is not None]
     if not known:
         return None
-    mine, low, high = entropy - loss, min(known), max(known)
-    verdict = "higher than normal" if mine < low * (1 - _TOLERANCE) else "normal"
-    verdict = "lower than normal" if mine > high * (1 + _TOLERANCE) else verdict
+    distance, low, high = entropy - loss, min(known), max(known)
+    verdict = "higher than normal" if distance < low * (1 - _TOLERANCE) else "normal"
+    verdict = "lower than normal" if distance > high * (1 + _TOLERANCE) else verdict
     texts = " and ".join(sorted({curve.corpus for curve in references}))
     many = f"{len(known)} reference runs" if len(known) > 1 else "the reference run"
     reach = f"{low:.2f} to {high:.2f}" if len(known) > 1 else f"{low:.2f}"
     return (
-        f"after {count(tokens)} tokens its loss is {verdict}: it is {mine:.2f} nats below the unigram entropy, and "
+        f"after {count(tokens)} tokens its loss is {verdict}: it is {distance:.2f} nats below the unigram entropy, and "
         f"{many} of this recipe ({texts}) had a distance of {reach} there"
     )
 
 
 def entropy_of(run: Run) -> float | None:
     """The unigram entropy of a run's text, from its result or its metrics."""
-    stated = number(run.result.get("unigram_entropy"))
-    if stated is not None:
-        return stated
+    reported = number(run.result.get("unigram_entropy"))
+    if reported is not None:
+        return reported
     return next((value for line in run.metrics if (value := number(line.get("unigram_entropy"))) is not None), None)

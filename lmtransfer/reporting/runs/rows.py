@@ -98,8 +98,8 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
 def _control_name(entry: Entry, entries: Sequence[Entry]) -> str:
     """``<run> control``; if a probe and a finetuned run have the same name, the probe's is ``<run> frozen control``."""
     name = entry.name
-    namesakes = [other for other in entries if other is not entry and other.name == name]
-    shared = any(other.control is not None for other in namesakes)
+    same_names = [other for other in entries if other is not entry and other.name == name]
+    shared = any(other.control is not None for other in same_names)
     return f"{name} frozen control" if shared and entry.transfer == "frozen" else f"{name} control"
 
 

@@ -31,9 +31,9 @@ def main_metric(result: Mapping[str, Any]) -> str | None:
 
 def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
     """The direction of a metric: from the result, else from its name (losses and perplexities are better if small)."""
-    said = result.get("higher_is_better")
-    if isinstance(said, bool):
-        return said
+    given = result.get("higher_is_better")
+    if isinstance(given, bool):
+        return given
     return _LOWER.fullmatch(metric.lower()) is None
 
 
@@ -79,7 +79,7 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
     return [] if single is None else [single]
 
 
-def stated(node: Any, metric: str) -> Spread | None:
+def reported(node: Any, metric: str) -> Spread | None:
     """The statistics of a metric in a node (see ``seed_values``); None if there are none."""
     mean = _statistic(node, "mean", metric) if isinstance(node, Mapping) else None
     if mean is None:
@@ -98,8 +98,8 @@ def stated(node: Any, metric: str) -> Spread | None:
 
 def num_collapsed(node: Any) -> int:
     """The number of seeds that answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
-    said = node.get("collapsed") if isinstance(node, Mapping) else None
-    return int(said) if isinstance(said, bool | int) else 0
+    given = node.get("collapsed") if isinstance(node, Mapping) else None
+    return int(given) if isinstance(given, bool | int) else 0
 
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
@@ -145,7 +145,7 @@ def scored(
     found = seed_values(node, metric, seeds)
     if found:
         return Scored(spread([one.value for one in found]), _condition(found, pretraining, collapsed, examples))
-    whole = stated(node, metric)
+    whole = reported(node, metric)
     return (
         None
         if whole is None
@@ -209,8 +209,8 @@ def _seed_value(child: Any, metric: str) -> SeedValue | None:
     value = _value(child, metric)
     if value is None:
         return None
-    said = child if isinstance(child, Mapping) else {}
-    return SeedValue(value, _whole(said.get("seed")), _whole(said.get("pretraining_seed")))
+    given = child if isinstance(child, Mapping) else {}
+    return SeedValue(value, _whole(given.get("seed")), _whole(given.get("pretraining_seed")))
 
 
 def _whole(value: Any) -> int | None:

@@ -46,8 +46,8 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
         found[TOKENIZER] = data[TOKENIZER]
     found["command"] = run.command
     if scored is not None:
-        asked = scored.config.get("task")
-        found |= {f"scored.{key}": value for key, value in flatten({"task": asked}).items() if value is not None}
+        node = scored.config.get("task")
+        found |= {f"scored.{key}": value for key, value in flatten({"task": node}).items() if value is not None}
     return found
 
 

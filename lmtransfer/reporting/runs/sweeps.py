@@ -80,10 +80,10 @@ def outside(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Entry]:
 
 def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
     """The sweep with some runs as its points; None if they differ only in their seed."""
-    keys, table = swept_values([entry.run for entry in entries])
+    keys, table = values_of_sweep([entry.run for entry in entries])
     if keys == ("init",) and all(entry.source is not None for entry in entries):
         sources = [entry.source for entry in entries if entry.source is not None]
-        source_keys, source_table = swept_values(sources)
+        source_keys, source_table = values_of_sweep(sources)
         if source_keys:
             keys, table = source_keys, source_table
     if not keys:
@@ -99,7 +99,7 @@ def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
     return Sweep(name=name or "sweep", keys=keys, points=tuple(points), metric=metric)
 
 
-def swept_values(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def values_of_sweep(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """The keys in which some runs differ, and the values of each run.
 
     If the names of the folders contain the swept keys (``optimizer.lr=0.01,model=bert_tiny``), these are used; the

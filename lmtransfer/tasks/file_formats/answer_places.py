@@ -21,7 +21,7 @@ class AnswerPlaces:
 
     Args:
         path: the file, for messages.
-        policy: ``refuse``: ``settle`` raises. ``skip``: nothing is trained on a bad answer, but its text stays a
+        policy: ``refuse``: ``report`` raises. ``skip``: nothing is trained on a bad answer, but its text stays a
             reference (no official metric uses offsets); a question with only bad answers is left out.
 
     Attributes:
@@ -36,7 +36,7 @@ class AnswerPlaces:
         self.num_answers = 0
         self._path = path
         self._policy = policy
-        self._complaints: list[str] = []
+        self._problems: list[str] = []
 
     def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
         """Return an answer with its span; without a span if the text is not at ``start``; None if the text is empty.
@@ -49,41 +49,41 @@ class AnswerPlaces:
         """
         self.num_answers += 1
         if not text.strip():
-            self.complain(question, f"the answer {text!r} is empty")
+            self.add_problem(question, f"the answer {text!r} is empty")
             return None
         end = start + len(text)
         if start < 0 or passage[start:end] != text:
             found = f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
-            self.complain(question, f"answer_start={start} {found}; the answer is {_short(text)}")
+            self.add_problem(question, f"answer_start={start} {found}; the answer is {_short(text)}")
             return GoldSpan(text)
         return GoldSpan(text, start, end)
 
-    def kept(self, question: str, golds: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
+    def kept(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
         """Return the usable answers of a question, those without a span last; empty if the question is left out.
 
         Args:
             question: id of the question.
-            golds: results of ``gold``.
+            gold_answers: results of ``gold``.
         """
-        found = list(golds)
+        found = list(gold_answers)
         kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
         if found and (not kept or kept[0].start is None):
             self.left_out.append(question)
             return ()
         return tuple(kept)
 
-    def complain(self, question: str, complaint: str) -> None:
+    def add_problem(self, question: str, problem: str) -> None:
         """Count a bad answer.
 
         Args:
             question: id of the question.
-            complaint: the problem, for the message.
+            problem: the problem, for the message.
         """
         self.bad.append(question)
-        if len(self._complaints) < _NUM_SHOWN:
-            self._complaints.append(f"  question {question}: {complaint}")
+        if len(self._problems) < _NUM_SHOWN:
+            self._problems.append(f"  question {question}: {problem}")
 
-    def settle(self) -> None:
+    def report(self) -> None:
         """Report the bad answers after the whole file has been read.
 
         Raises:
@@ -91,10 +91,10 @@ class AnswerPlaces:
         """
         if not self.bad or self._policy == "skip":
             return
-        further = len(self.bad) - len(self._complaints)
+        further = len(self.bad) - len(self._problems)
         raise DataError(
             f"{self._path}: {len(self.bad):,} of {self.num_answers:,} gold answers are not at their offsets:\n"
-            + "\n".join(self._complaints)
+            + "\n".join(self._problems)
             + (f"\n  and {further:,} more" if further else "")
             + "\nCorrect the offsets (they count characters from 0), or set task.bad_answers=skip: then these answers "
             "are not used for training, and questions without another answer are left out"
@@ -122,7 +122,7 @@ class QuestionFile:
         Raises:
             DataError: there are bad answers and the policy is ``refuse``.
         """
-        places.settle()
+        places.report()
         left_out = frozenset(places.left_out)
         kept = [example for example in examples if example.id not in left_out]
         return cls(kept, tuple(places.bad), tuple(places.left_out))

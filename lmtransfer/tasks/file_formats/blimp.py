@@ -51,7 +51,7 @@ class MinimalPair:
         return (self.good, self.bad)
 
     @property
-    def stratum(self) -> int:
+    def class_index(self) -> int:
         """0: all pairs are of one class."""
         return 0
 

@@ -62,8 +62,8 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
             words, tags, lines, name = [], [], [], None
             continue
         if line.startswith("#"):
-            said = _SENTENCE_ID.match(line)
-            name = said[1] if said else name
+            match = _SENTENCE_ID.match(line)
+            name = match[1] if match else name
             continue
         fields = line.split("\t")
         if len(fields) != _NUM_COLUMNS:

@@ -69,11 +69,11 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
         turns = [question.field("turn_id").number() for question in questions]
         given = _answers_by_person(conversation, turns)
         history: tuple[Turn, ...] = ()
-        for place, (asked, turn) in enumerate(zip(questions, turns, strict=True)):
+        for place, (question_node, turn) in enumerate(zip(questions, turns, strict=True)):
             question_id = f"{story_id}:{turn}"
-            asked.question = question_id
-            ids.add(question_id, asked)
-            question = asked.field("input_text").filled_text()
+            question_node.question = question_id
+            ids.add(question_id, question_node)
+            question = question_node.field("input_text").filled_text()
             answers = [_answer(person[place], question_id, story, kinds, places) for person in given]
             first = answers[0] if answers else None
             examples.append(
@@ -122,15 +122,15 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
     start, end = node.field("span_start").number(), node.field("span_end").number()
     evidence = node.field("span_text").text()
     if not text.strip():
-        places.complain(question_id, f"the answer {text!r} is empty")
+        places.add_problem(question_id, f"the answer {text!r} is empty")
         return _Answer(None, None, text)
-    said = normalize_answer(text)
-    kind = kinds.index(said) if said in kinds else None
-    if kind is not None and (said == _UNKNOWN or start == -1):
+    normalized = normalize_answer(text)
+    kind = kinds.index(normalized) if normalized in kinds else None
+    if kind is not None and (normalized == _UNKNOWN or start == -1):
         return _Answer(GoldSpan(text), kind, text)
-    complaint = _complaint(story, start, end, evidence)
-    if complaint is not None:
-        places.complain(question_id, complaint)
+    problem = _problem(story, start, end, evidence)
+    if problem is not None:
+        places.add_problem(question_id, problem)
         return _Answer(GoldSpan(text), kind, text)
     quoted = story[start:end]
     start += len(quoted) - len(quoted.lstrip())
@@ -143,7 +143,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
     return _Answer(GoldSpan(text, start + closest[0], start + closest[1]), None, text)
 
 
-def _complaint(story: str, start: int, end: int, evidence: str) -> str | None:
+def _problem(story: str, start: int, end: int, evidence: str) -> str | None:
     """Describe the problem with the evidence of an answer; None if there is none."""
     if not 0 <= start < end <= len(story):
         return f"span_start={start}, span_end={end} do not mark a part of the story ({len(story):,} characters)"
@@ -160,10 +160,10 @@ def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -
         for answer in answers[1:]
         if answer.gold is not None
     ]
-    golds = [gold for gold in (first, *others) if gold is not None]
+    gold_answers = [gold for gold in (first, *others) if gold is not None]
     if kind is None:
-        golds.sort(key=lambda gold: gold.start is None)
-        if not golds or golds[0].start is None:
+        gold_answers.sort(key=lambda gold: gold.start is None)
+        if not gold_answers or gold_answers[0].start is None:
             places.left_out.append(question_id)
             return ()
-    return tuple(golds)
+    return tuple(gold_answers)

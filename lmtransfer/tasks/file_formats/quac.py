@@ -54,17 +54,17 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
             dialogues.add(content)
             passage = _passage(dialogue.field("context"))
             history: tuple[Turn, ...] = ()
-            for asked in dialogue.field("qas").items():
-                question_id = asked.field("id").name()
-                asked.question = question_id
-                ids.add(question_id, asked)
+            for question_node in dialogue.field("qas").items():
+                question_id = question_node.field("id").name()
+                question_node.question = question_id
+                ids.add(question_id, question_node)
                 if _TURN_MARK not in question_id:
                     raise DataError(
-                        f"{asked.where}: the id must be <dialogue>{_TURN_MARK}<turn>, because HEQ-D is computed by "
-                        "dialogue"
+                        f"{question_node.where}: the id must be <dialogue>{_TURN_MARK}<turn>, because HEQ-D is "
+                        "computed by dialogue"
                     )
-                question = asked.field("question").filled_text()
-                texts = _texts(asked)
+                question = question_node.field("question").filled_text()
+                texts = _texts(question_node)
                 examples.append(
                     QuestionExample(
                         question_id,
@@ -73,7 +73,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                         None if texts is None else _answers(texts, passage, question_id, places),
                         history,
                         metadata=tuple(
-                            (mark, node.text()) for mark in MARKS if (node := asked.maybe(mark)) is not None
+                            (mark, node.text()) for mark in MARKS if (node := question_node.maybe(mark)) is not None
                         ),
                     )
                 )
@@ -88,13 +88,13 @@ def _passage(context: JsonNode) -> str:
     return passage
 
 
-def _texts(asked: JsonNode) -> list[tuple[str, int]] | None:
+def _texts(question_node: JsonNode) -> list[tuple[str, int]] | None:
     """Return text and first character of each answer, ``orig_answer`` first; None if answers are hidden."""
-    first, others = asked.maybe("orig_answer"), asked.maybe("answers")
+    first, others = question_node.maybe("orig_answer"), question_node.maybe("answers")
     if first is None and others is None:
         return None
-    original = _answer(asked.field("orig_answer"))
-    texts = [_answer(answer) for answer in asked.field("answers").items()]
+    original = _answer(question_node.field("orig_answer"))
+    texts = [_answer(answer) for answer in question_node.field("answers").items()]
     if original in texts:
         texts.remove(original)
     return [original, *texts]
@@ -108,18 +108,18 @@ def _answers(
     texts: Iterable[tuple[str, int]], passage: str, question_id: str, places: AnswerPlaces
 ) -> tuple[GoldSpan, ...]:
     """Return the gold answers of a question; empty if the question is left out."""
-    golds: list[GoldSpan] = []
+    gold_answers: list[GoldSpan] = []
     bad: list[GoldSpan] = []
     for text, start in texts:
         if text == NO_ANSWER:
             places.num_answers += 1
-            golds.append(GoldSpan(NO_ANSWER))
+            gold_answers.append(GoldSpan(NO_ANSWER))
             continue
         gold = places.gold(question_id, text, start, passage)
         if gold is not None:
-            (bad if gold.start is None else golds).append(gold)
-    if not golds:
+            (bad if gold.start is None else gold_answers).append(gold)
+    if not gold_answers:
         places.left_out.append(question_id)
         return ()
-    kept = (*golds, *bad)
+    kept = (*gold_answers, *bad)
     return () if all(gold.text == NO_ANSWER for gold in kept) else kept

@@ -106,6 +106,6 @@ def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
         return places.gold(question_id, text, start.number(), passage)
     if text.strip() and text not in passage:
         places.num_answers += 1
-        places.complain(question_id, f"the answer {text[:60]!r} is nowhere in the context")
+        places.add_problem(question_id, f"the answer {text[:60]!r} is nowhere in the context")
         return GoldSpan(text)
     return places.gold(question_id, text, passage.find(text), passage)

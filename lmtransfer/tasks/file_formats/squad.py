@@ -35,30 +35,32 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
     for article in load_json(path).field("data").items():
         for paragraph in article.field("paragraphs").items():
             passage = paragraph.field("context").filled_text()
-            for asked in paragraph.field("qas").items():
-                question_id = asked.field("id").name()
-                asked.question = question_id
-                ids.add(question_id, asked)
-                question = asked.field("question").filled_text()
-                answers = _answers(asked, passage, question_id, places)
+            for question_node in paragraph.field("qas").items():
+                question_id = question_node.field("id").name()
+                question_node.question = question_id
+                ids.add(question_id, question_node)
+                question = question_node.field("question").filled_text()
+                answers = _answers(question_node, passage, question_id, places)
                 examples.append(QuestionExample(question_id, question, passage, answers))
     return QuestionFile.of(examples, places)
 
 
-def _answers(asked: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
+def _answers(
+    question_node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
+) -> tuple[GoldSpan, ...] | None:
     """Return the gold answers of a question; empty if the question is left out."""
-    flag, given = asked.maybe("is_impossible"), asked.maybe("answers")
+    flag, given = question_node.maybe("is_impossible"), question_node.maybe("answers")
     impossible = None if flag is None else flag.truth()
     if given is None:
         return () if impossible else None
     items = given.items()
     if impossible is not None and impossible == bool(items):
         raise DataError(
-            f"{asked.where}: is_impossible is {str(impossible).lower()}, but there are {len(items)} answers; correct "
-            "one of them"
+            f"{question_node.where}: is_impossible is {str(impossible).lower()}, but there are {len(items)} answers; "
+            "correct one of them"
         )
-    golds = [
+    gold_answers = [
         places.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
         for answer in items
     ]
-    return places.kept(question_id, golds)
+    return places.kept(question_id, gold_answers)

@@ -61,7 +61,7 @@ class QuestionExample:
         return (self.question, self.passage, *(text for turn in self.history for text in (turn.question, turn.answer)))
 
     @property
-    def stratum(self) -> int:
+    def class_index(self) -> int:
         """0 for a span, 1 for no answer, 2 and up for other kinds of answer."""
         if self.kind is not None:
             return 2 + self.kind

@@ -35,11 +35,13 @@ class GoldTokens(NamedTuple):
             windows: windows of the passage, each from its first token to one past its last.
             longest: maximum tokens of an answer that can be given.
         """
-        golds = example.answers or ()
-        if not golds or golds[0].start is None:
+        gold_answers = example.answers or ()
+        if not gold_answers or gold_answers[0].start is None:
             return cls(*NOWHERE, reachable=True)
         nearest: tuple[int, int] | None = None
-        for gold in golds if example.kind is None else golds[:1]:  # another kind of answer: only the evidence
+        for gold in (
+            gold_answers if example.kind is None else gold_answers[:1]
+        ):  # another kind of answer: only the evidence
             found = _exact(gold, example.passage, spans)
             if found is None:
                 continue

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.tasks.asking import Asked, Given, Reader, json_object, two_texts
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy
+from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object, two_texts
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.sets import SETS
 
@@ -33,19 +33,19 @@ class QuestionReader(Reader):
         """Make a question from a line with the question and then the passage."""
         return QuestionExample(name, *two_texts(line, "a question and a passage"))
 
-    def of_file(self, asked: Asked) -> Iterator[Given]:
+    def of_file(self, source: InputFile) -> Iterator[Given]:
         """Read JSON lines, or a file in a published format; its answers are not used."""
-        if asked.file_format == "jsonl":
-            yield from asked.each_line(_question, pass_blank=True)
+        if source.file_format == "jsonl":
+            yield from source.each_line(_question, pass_blank=True)
             return
-        assert asked.path is not None
-        policy: BadAnswersPolicy = "refuse" if asked.stops else "skip"
-        name = next(name for name in SETS if name == asked.file_format)
-        read = SETS[name]().read(asked.path, bad_answers=policy, kinds=self._labels)
+        assert source.path is not None
+        policy: BadAnswersPolicy = "refuse" if source.stops else "skip"
+        name = next(name for name in SETS if name == source.file_format)
+        read = SETS[name]().read(source.path, bad_answers=policy, kinds=self._labels)
         for example in read.examples:
-            yield f"{asked.name} (question {example.id})", replace(example, answers=None, kind=None)
+            yield f"{source.name} (question {example.id})", replace(example, answers=None, kind=None)
         for question in read.left_out:
-            asked.refuse(f"{asked.name} (question {question}): its gold answer is not at its offset")
+            source.refuse(f"{source.name} (question {question}): its gold answer is not at its offset")
 
 
 def _question(line: str, where: str, name: str) -> QuestionExample:

@@ -39,8 +39,8 @@ def decode_spans(
         no_answer: whether "no answer" is a valid answer.
         threshold: null odds (null score minus span score) above which there is no answer.
     """
-    told = SpanTargets.of(encoded.targets)
-    passages = np.stack([told.first, told.stop], axis=1)
+    targets_of = SpanTargets.of(encoded.targets)
+    passages = np.stack([targets_of.first, targets_of.stop], axis=1)
     edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
     for question, first, last in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
         rows = outputs[first:last]

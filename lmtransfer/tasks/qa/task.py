@@ -227,14 +227,14 @@ class SpanQa(Task):
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
         """Return predicted and gold texts with the scores of each question; see ``Task``."""
         questions = self.questions.questions(Answered.of(examples, answers))
-        strata = np.array([example.stratum for example in examples], dtype=np.int64)
+        class_indices = np.array([example.class_index for example in examples], dtype=np.int64)
         return scored_examples(
             examples,
             kind="span",
             ratios={name: _ratio(scores, examples) for name, scores in questions.items()},
             answers=[answer.text for answer in answers],
             gold_answers=[next((gold.text for gold in example.answers or ()), "") for example in examples],
-            classes=strata,
+            classes=class_indices,
             class_names=("a span", "no answer", *self.labels),
             starts=np.array([-1 if answer.start is None else answer.start for answer in answers], dtype=np.int64),
         )

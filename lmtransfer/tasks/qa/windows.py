@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, room_beside
+from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, text_capacity
 from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
@@ -71,14 +71,14 @@ def encode_questions(
         ConfigError: ``max_length`` leaves no space for text.
         ValueError: another number leaves no space for a passage.
     """
-    most = room_beside(_NUM_SPECIALS, max_length=max_length)
+    most = text_capacity(_NUM_SPECIALS, max_length=max_length)
     if min(stride, max_question_tokens) < 1 or history_turns < 0:
         raise ValueError(
             f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no "
             "space for a passage"
         )
-    room_for_question = min(max_question_tokens, most // 2)
-    pieces = QuestionPieces(examples, tokenizer, max_question_tokens=room_for_question, history_turns=history_turns)
+    question_capacity = min(max_question_tokens, most // 2)
+    pieces = QuestionPieces(examples, tokenizer, max_question_tokens=question_capacity, history_turns=history_turns)
     sequences = _Sequences(cls=pieces.special(tokenizer.cls_id), sep=pieces.special(tokenizer.sep_id))
     kept: list[WindowedQuestion] = []
     unreachable: list[str] = []
@@ -87,10 +87,10 @@ def encode_questions(
         passage, spans = pieces.passage(example.passage)
         question, complete = pieces.question(example)
         num_truncated += not complete
-        room = max_length - sum(len(part.ids) for part in question) - _NUM_SPECIALS
-        starts = window_starts(len(passage.ids), room=room, stride=stride)
-        windows = [(start, min(start + room, len(passage.ids))) for start in starts]
-        answer = GoldTokens.of(example, spans, windows, longest=max_answer_tokens or room)
+        capacity = max_length - sum(len(part.ids) for part in question) - _NUM_SPECIALS
+        starts = window_starts(len(passage.ids), capacity=capacity, stride=stride)
+        windows = [(start, min(start + capacity, len(passage.ids))) for start in starts]
+        answer = GoldTokens.of(example, spans, windows, longest=max_answer_tokens or capacity)
         if not answer.reachable:
             unreachable.append(example.id)
         sequences.add(number, question, passage, windows, answer, example.kind)
@@ -106,7 +106,7 @@ def encode_questions(
         targets=SpanTargets(*np.array(sequences.targets, dtype=np.int64).reshape(-1, 5).T.copy()),
         target_offsets=np.arange(len(sizes) + 1),
         num_truncated=num_truncated,
-        spelling=pieces.spelling(sequences.pieces),
+        character_table=pieces.character_table(sequences.pieces),
         unreachable=tuple(unreachable),
     )
 
@@ -150,27 +150,27 @@ class _Sequences:
             self.pieces += [self.cls, *question, self.sep, passage.cut(start, stop), self.sep]
             self.lengths.append((first, stop - start + 1))
             given = (first + answer.start - start, first + answer.end - start) if here else NOWHERE
-            told = -1
+            answer_kind = -1
             if kind is not None:
-                given, told = NOWHERE, kind if here or not any(shown) else -1
-            self.targets.append((*given, told, first, first + stop - start))
+                given, answer_kind = NOWHERE, kind if here or not any(shown) else -1
+            self.targets.append((*given, answer_kind, first, first + stop - start))
 
 
-def window_starts(num_tokens: int, *, room: int, stride: int) -> range:
+def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
     """Return the first passage token of each window; the last window is the first one that reaches the passage's end.
 
     Windows overlap by at least half, so that an answer of up to half a window is complete in one of them.
 
     Args:
         num_tokens: tokens of the passage.
-        room: tokens of the passage that fit into a window.
+        capacity: tokens of the passage that fit into a window.
         stride: maximum tokens from the start of one window to the start of the next.
     """
-    step = min(stride, max(1, room // 2))
-    num_further = max(0, -(-(num_tokens - room) // step))
+    step = min(stride, max(1, capacity // 2))
+    num_further = max(0, -(-(num_tokens - capacity) // step))
     return range(0, step * num_further + 1, step)
 
 
 def _windowed(example: QuestionExample, spans: np.ndarray, starts: Iterable[int]) -> WindowedQuestion:
-    asked = {part.name: getattr(example, part.name) for part in fields(QuestionExample)}
-    return WindowedQuestion(**asked, spans=spans, window_starts=tuple(starts))
+    values = {part.name: getattr(example, part.name) for part in fields(QuestionExample)}
+    return WindowedQuestion(**values, spans=spans, window_starts=tuple(starts))

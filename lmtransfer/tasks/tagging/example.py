@@ -30,7 +30,7 @@ class TaggedExample:
         return self.words
 
     @property
-    def stratum(self) -> int:
+    def class_index(self) -> int:
         """0: all sentences are of one class."""
         return 0
 

@@ -21,7 +21,7 @@ Scheme = Literal["words", "bio", "iob1"]
 UNMARKED = "spans that begin with I- instead of B-, kept unchanged"
 
 #: File formats by the suffix of a file name; other files have columns.
-_SAID: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_FORMATS: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 _DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
     "conll": (1, 2),
     "conllu": ("form", "upos"),
@@ -97,11 +97,11 @@ class TaggedFiles:
     def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
         path = self.located.find(split)
         if path is not None:
-            said = _SAID.get(Path(plain_name(path)).suffix.lower())
-            if self.file_format == "conll" and said is not None:
+            other_format = _FORMATS.get(Path(plain_name(path)).suffix.lower())
+            if self.file_format == "conll" and other_format is not None:
                 raise DataError(
-                    f"{path}: has the suffix of a {said} file, but task.file_format=conll reads columns: set "
-                    f"task.file_format={said}, or rename the file"
+                    f"{path}: has the suffix of a {other_format} file, but task.file_format=conll reads columns: set "
+                    f"task.file_format={other_format}, or rename the file"
                 )
             return self._sentences_of(path, notes, with_gold=not split.startswith("test"))
         if self.hub is not None and split in self.splits:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.asking import Asked, Given, Reader, json_object
 from lmtransfer.tasks.file_formats.conll import read_conll
 from lmtransfer.tasks.file_formats.conllu import read_conllu
+from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object
 from lmtransfer.tasks.tagging.example import TaggedExample
 
 
@@ -33,19 +33,19 @@ class SentenceReader(Reader):
         """Make a sentence from a line of words separated by white space."""
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
-    def of_file(self, asked: Asked) -> Iterator[Given]:
+    def of_file(self, source: InputFile) -> Iterator[Given]:
         """Read JSON lines, or a file with one word per line; its tags are not used."""
-        same = asked.file_format == self._own_format
-        if asked.file_format == "jsonl":
+        same = source.file_format == self._own_format
+        if source.file_format == "jsonl":
             field = str(self._word_column) if same else "words"
-            yield from asked.each_line(lambda line, where, name: _words(line, where, name, field), pass_blank=True)
+            yield from source.each_line(lambda line, where, name: _words(line, where, name, field), pass_blank=True)
             return
-        assert asked.path is not None
-        if asked.file_format == "conllu":
-            sentences = read_conllu(asked.path, tag_column="upos", with_gold=False, notes=asked.notes)
+        assert source.path is not None
+        if source.file_format == "conllu":
+            sentences = read_conllu(source.path, tag_column="upos", with_gold=False, notes=source.notes)
         else:
             word, tag = (int(self._word_column), int(self._tag_column)) if same else (1, 2)
-            sentences = read_conll(asked.path, word_column=word, tag_column=tag, with_gold=False, notes=asked.notes)
+            sentences = read_conll(source.path, word_column=word, tag_column=tag, with_gold=False, notes=source.notes)
         for number, sentence in enumerate(sentences):
             yield sentence.where(), TaggedExample(sentence.name or str(number), sentence.words)
 

@@ -255,17 +255,17 @@ class Tagging(Task):
         if self.scheme != "words":
             chunks = Chunks(labels=self.labels)
             counts = np.array([chunks.counts(*pair) for pair in pairs], dtype=np.float64).reshape(-1, 3)
-            right, said, gold = counts.T
+            right, predicted, gold = counts.T
             ratios |= {
-                "f1": Ratio(2 * right, said + gold),
-                "precision": Ratio(right, said),
+                "f1": Ratio(2 * right, predicted + gold),
+                "precision": Ratio(right, predicted),
                 "recall": Ratio(right, gold),
             }
         return scored_examples(
             examples,
             kind="tagging",
             labels=self.labels,
-            predicted=np.array([tag for said, _ in pairs for tag in said], dtype=np.int64),
+            predicted=np.array([tag for predicted, _ in pairs for tag in predicted], dtype=np.int64),
             gold=np.array([tag for _, gold in pairs for tag in gold], dtype=np.int64),
             words=words,
             ratios=ratios,

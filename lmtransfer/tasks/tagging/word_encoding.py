@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, room_beside, speller_of
+from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, joined, ragged_offsets, text_capacity
 from lmtransfer.tasks.heads import NO_LABEL, TagTargets
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
@@ -68,11 +68,11 @@ def encode_words(
     Raises:
         ConfigError: ``max_length`` leaves no space for words.
     """
-    room = room_beside(2, max_length=max_length)
-    speller = speller_of(tokenizer)
+    capacity = text_capacity(2, max_length=max_length)
+    character_rows = character_rows_of(tokenizer)
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     tokens: list[np.ndarray] = []
-    spelt: list[np.ndarray] = []
+    table_rows: list[np.ndarray] = []
     rows: list[np.ndarray] = []
     owners: list[int] = []
     num_truncated = 0
@@ -81,21 +81,25 @@ def encode_words(
         if pieces.missing_W.any():
             notes.add(NO_TOKEN, example.id, int(pieces.missing_W.sum()))
         ids_T, counts_W = pieces.ids_T, pieces.counts_W
-        spelt_T = ids_T if speller is None else speller.rows_of(ids_T, _unknown(pieces, example.words, tokenizer))
-        if len(counts_W) and counts_W.max() > room:
-            kept = np.arange(len(ids_T)) - np.repeat(ragged_offsets(counts_W)[:-1], counts_W) < room
-            ids_T, spelt_T, counts_W = ids_T[kept], spelt_T[kept], np.minimum(counts_W, room)
+        rows_T = (
+            ids_T
+            if character_rows is None
+            else character_rows.rows_of(ids_T, _unknown(pieces, example.words, tokenizer))
+        )
+        if len(counts_W) and counts_W.max() > capacity:
+            kept = np.arange(len(ids_T)) - np.repeat(ragged_offsets(counts_W)[:-1], counts_W) < capacity
+            ids_T, rows_T, counts_W = ids_T[kept], rows_T[kept], np.minimum(counts_W, capacity)
             num_truncated += 1
         edges = ragged_offsets(counts_W)
         tags_W = np.full(len(counts_W), NO_LABEL) if example.tags is None else np.array(example.tags, dtype=np.int64)
-        for window in word_windows(counts_W, room):
+        for window in word_windows(counts_W, capacity):
             inside = slice(edges[window.start], edges[window.stop])
             tokens += [cls, ids_T[inside], sep]
-            if speller is not None:
-                spelt += [cls, spelt_T[inside], sep]
-            asked = slice(window.answers, window.answers_stop)
-            first_W = 1 + edges[:-1][asked] - edges[window.start]
-            rows.append(np.stack([first_W, counts_W[asked], tags_W[asked]], axis=1))
+            if character_rows is not None:
+                table_rows += [cls, rows_T[inside], sep]
+            predicted = slice(window.answers, window.answers_stop)
+            first_W = 1 + edges[:-1][predicted] - edges[window.start]
+            rows.append(np.stack([first_W, counts_W[predicted], tags_W[predicted]], axis=1))
             owners.append(number)
     tokens_T = joined(tokens)
     return EncodedExamples(
@@ -107,7 +111,7 @@ def encode_words(
         targets=TagTargets(*np.concatenate([np.zeros((0, 3), np.int64), *rows]).T.copy()),
         target_offsets=ragged_offsets([len(part) for part in rows]),
         num_truncated=num_truncated,
-        spelling=None if speller is None else speller.spelling(spelt),
+        character_table=None if character_rows is None else character_rows.character_table(table_rows),
     )
 
 
@@ -131,35 +135,35 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
     return WordPieces(ids_T, counts_W, missing_W)
 
 
-def word_windows(counts_W: np.ndarray, room: int) -> list[WordWindow]:
+def word_windows(counts_W: np.ndarray, capacity: int) -> list[WordWindow]:
     """Return windows of whole words that overlap by about half, and which words each window answers.
 
     A word is answered in the window where the smaller of its left and right context is largest; on a tie, where their
     sum is largest; then in the first: the rule of "maximum context" in BERT's ``run_squad.py`` (google-research/bert).
 
     Args:
-        counts_W: tokens of each word, 1 to ``room``.
-        room: maximum tokens of a window.
+        counts_W: tokens of each word, 1 to ``capacity``.
+        capacity: maximum tokens of a window.
     """
     edges = ragged_offsets(counts_W)
     num_words, total = len(counts_W), int(edges[-1])
-    if total <= room:
+    if total <= capacity:
         return [WordWindow(0, num_words, 0, num_words)]
     spans: list[tuple[int, int]] = []
     start = 0
-    while (stop := _fitting(edges, start, room)) < num_words:
+    while (stop := _fitting(edges, start, capacity)) < num_words:
         spans.append((start, stop))
-        following = int(np.searchsorted(edges, edges[start] + room // 2, side="left"))
+        following = int(np.searchsorted(edges, edges[start] + capacity // 2, side="left"))
         start = min(max(following, start + 1), stop)
-        while _fitting(edges, start, room) == stop:  # a long word follows: this window would add no word
+        while _fitting(edges, start, capacity) == stop:  # a long word follows: this window would add no word
             start += 1
-    spans.append((int(np.searchsorted(edges, total - room, side="left")), num_words))
+    spans.append((int(np.searchsorted(edges, total - capacity, side="left")), num_words))
     best_W = np.full(num_words, -1, dtype=np.int64)
     chosen_W = np.zeros(num_words, dtype=np.int64)
     for number, (start, stop) in enumerate(spans):
         left_W = edges[start:stop] - edges[start]
         right_W = edges[stop] - edges[start + 1 : stop + 1]
-        context_W = np.minimum(left_W, right_W) * (2 * room + 1) + left_W + right_W
+        context_W = np.minimum(left_W, right_W) * (2 * capacity + 1) + left_W + right_W
         better_W = context_W > best_W[start:stop]
         best_W[start:stop][better_W] = context_W[better_W]
         chosen_W[start:stop][better_W] = number
@@ -171,9 +175,9 @@ def word_windows(counts_W: np.ndarray, room: int) -> list[WordWindow]:
     ]
 
 
-def _fitting(edges: np.ndarray, start: int, room: int) -> int:
+def _fitting(edges: np.ndarray, start: int, capacity: int) -> int:
     """Return one past the last word of the window that begins at ``start``."""
-    return int(np.searchsorted(edges, edges[start] + room, side="right")) - 1
+    return int(np.searchsorted(edges, edges[start] + capacity, side="right")) - 1
 
 
 def _read_together(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray] | None:

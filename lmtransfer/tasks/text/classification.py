@@ -120,15 +120,15 @@ class Classification(TextTask):
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
         """Return predicted and gold labels; see ``Task``."""
-        said = np.array([answer.label for answer in answers], dtype=np.int64)
+        predicted = np.array([answer.label for answer in answers], dtype=np.int64)
         gold = self.gold(examples).labels
         return scored_examples(
             examples,
             kind="classification",
             labels=self.labels,
-            predicted=said,
+            predicted=predicted,
             gold=gold,
-            ratios={"accuracy": Ratio.mean(said == gold)},
+            ratios={"accuracy": Ratio.mean(predicted == gold)},
             classes=gold,
             class_names=self.labels,
             positive=self.positive,

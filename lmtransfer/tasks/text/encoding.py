@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, room_beside, speller_of
+from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, joined, ragged_offsets, text_capacity
 from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
@@ -38,29 +38,29 @@ def encode_texts(
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples if example.text_pair is not None]
     num_specials = 3 if pairs else 2
-    room = room_beside(num_specials, max_length=max_length)
+    capacity = text_capacity(num_specials, max_length=max_length)
     firsts = tokenizer.encode_ids(texts)
     seconds = tokenizer.encode_ids(pairs) if pairs else [None] * len(firsts)
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
-    speller = speller_of(tokenizer)
+    character_rows = character_rows_of(tokenizer)
     pieces: list[np.ndarray] = []
-    spelt: list[np.ndarray] = []
+    table_rows: list[np.ndarray] = []
     segments: list[np.ndarray] = []
     lengths = np.zeros(len(firsts), dtype=np.int64)
     first_lengths = np.zeros(len(firsts), dtype=np.int64)
     num_truncated = 0
     for i, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
-        keep_first, keep_second = longest_first(len(first), 0 if second is None else len(second), room)
+        keep_first, keep_second = longest_first(len(first), 0 if second is None else len(second), capacity)
         num_truncated += keep_first < len(first) or (second is not None and keep_second < len(second))
         pieces += [cls, first[:keep_first], sep]
-        if speller is not None:
-            spelt += [cls, speller.rows(first[:keep_first], texts[i]), sep]
+        if character_rows is not None:
+            table_rows += [cls, character_rows.rows(first[:keep_first], texts[i]), sep]
         lengths[i] = first_lengths[i] = keep_first + 2
         segments.append(np.zeros(keep_first + 2, dtype=np.int8))
         if second is not None:
             pieces += [second[:keep_second], sep]
-            if speller is not None:
-                spelt += [speller.rows(second[:keep_second], pairs[i]), sep]
+            if character_rows is not None:
+                table_rows += [character_rows.rows(second[:keep_second], pairs[i]), sep]
             lengths[i] += keep_second + 1
             segments.append(np.full(keep_second + 1, min(1, num_segments - 1), dtype=np.int8))
     return EncodedExamples(
@@ -73,23 +73,23 @@ def encode_texts(
         target_offsets=np.arange(len(examples) + 1),
         num_truncated=num_truncated,
         first_lengths=first_lengths if pairs else None,
-        spelling=None if speller is None else speller.spelling(spelt),
+        character_table=None if character_rows is None else character_rows.character_table(table_rows),
     )
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+def longest_first(first: int, second: int, capacity: int) -> tuple[int, int]:
     """Return how many tokens two texts keep if one token at a time is cut from the longer (on a tie, the second).
 
     Args:
         first: tokens of the first text.
         second: tokens of the second text.
-        room: tokens that fit in total.
+        capacity: tokens that fit in total.
     """
-    if first + second <= room:
+    if first + second <= capacity:
         return first, second
-    half = (room + 1) // 2
-    if second <= room - half:
-        return room - second, second
+    half = (capacity + 1) // 2
+    if second <= capacity - half:
+        return capacity - second, second
     if first <= half:
-        return first, room - first
-    return half, room - half
+        return first, capacity - first
+    return half, capacity - half

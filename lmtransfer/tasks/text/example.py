@@ -40,7 +40,7 @@ class TextExample:
         return (self.text,) if self.text_pair is None else (self.text, self.text_pair)
 
     @property
-    def stratum(self) -> int:
+    def class_index(self) -> int:
         """The label."""
         return -1 if self.label is None else self.label
 

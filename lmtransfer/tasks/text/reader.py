@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.asking import SEPARATOR, Asked, Given, Reader, two_texts
+from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, two_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns
 from lmtransfer.tasks.text.tables import BadRows, Column, TableFormat, TableLayout, rows_of_lines
@@ -54,22 +54,22 @@ class TextReader(Reader):
         self.check(text)
         return TextExample(name, text)
 
-    def of_file(self, asked: Asked) -> Iterator[Given]:
+    def of_file(self, source: InputFile) -> Iterator[Given]:
         """Read one text or pair per row; further columns, such as labels, are not used."""
-        columns = self._asked_columns(asked.columns)
+        columns = self._asked_columns(source.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
-        layout = replace(self._layout, file_format=next(name for name in _TABLES if name == asked.file_format))
-        bad_rows = _RefusedRows("refuse", asked.notes, asked.refuse)
+        layout = replace(self._layout, file_format=next(name for name in _TABLES if name == source.file_format))
+        bad_rows = _RefusedRows("refuse", source.notes, source.refuse)
         is_pair = columns.text_pair is not None
-        for row in rows_of_lines(asked.numbered, asked.name, wanted, layout=layout, bad_rows=bad_rows):
-            texts = [clean(text or "", row.where, asked.notes) for text in row.values[: 1 + is_pair]]
+        for row in rows_of_lines(source.lines, source.name, wanted, layout=layout, bad_rows=bad_rows):
+            texts = [clean(text or "", row.where, source.notes) for text in row.values[: 1 + is_pair]]
             try:
                 if not all(text.strip() for text in texts):
                     raise ValueError("the text is empty")
                 if not is_pair:
                     self.check(texts[0])
             except ValueError as problem:
-                asked.refuse(f"{row.where}: {problem}")
+                source.refuse(f"{row.where}: {problem}")
                 continue
             yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
 

@@ -139,10 +139,10 @@ class TextRegression(TextFileTask):
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
         """Return predicted and gold scores, and the squared error of each; see ``Task``."""
-        said = np.array([answer.score for answer in answers], dtype=np.float64)
+        predicted = np.array([answer.score for answer in answers], dtype=np.float64)
         gold = np.array([math.nan if example.score is None else example.score for example in examples])
-        ratios = {"squared_error": Ratio.mean((said - gold) ** 2)}
-        return scored_examples(examples, kind="regression", predicted=said, gold=gold, ratios=ratios)
+        ratios = {"squared_error": Ratio.mean((predicted - gold) ** 2)}
+        return scored_examples(examples, kind="regression", predicted=predicted, gold=gold, ratios=ratios)
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
         """Answer every example with the mean training score; its correlation is undefined and is reported as 0."""

@@ -89,9 +89,9 @@ class SentimentTrees(Classification):
         deduplicate = self.phrases and self.deduplicate and split == "train"
         for number, tree in enumerate(read_trees(path, num_labels=len(FIVE_LABELS))):
             for example in self._of_tree(tree, f"{split}:{number}", with_phrases=self.phrases and split == "train"):
-                known = (example.text, example.stratum) in seen
+                known = (example.text, example.class_index) in seen
                 if deduplicate and not known:
-                    seen.add((example.text, example.stratum))
+                    seen.add((example.text, example.class_index))
                 if not known:
                     found.append(example)
         if not found:

@@ -95,9 +95,9 @@ class TextTask(Task):
         metrics = self.metrics()
         pairs = zip(map(self.number_of, answers), map(_gold, examples), strict=True)
         while chunk := list(islice(pairs, CHUNK)):
-            said, gold = np.array(chunk, dtype=np.float64).T
+            predicted, gold = np.array(chunk, dtype=np.float64).T
             for metric in metrics:
-                metric.update(said, gold)
+                metric.update(predicted, gold)
         return {metric.name: metric.compute() for metric in metrics}
 
     def reader(self) -> TextReader:

@@ -121,10 +121,10 @@ class Optimizer:
                     f"{source}: the optimiser's {key} has shape {list(value.shape)}, but its parameter "
                     f"has shape {list(parameter.shape)}: restore the folder from a copy"
                 )
-        begun = {key.rpartition("/")[0] for key in state}
+        started = {key.rpartition("/")[0] for key in state}
         lost = [
             f"{name}/{entry}"
-            for name in begun
+            for name in started
             for entry in entries[id(holders[name][0])]
             if f"{name}/{entry}" not in state
         ]

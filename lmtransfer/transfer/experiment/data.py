@@ -75,14 +75,16 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     elif task.dev_from_train is None:
         choosing = encode_split(task, task.examples("dev"), tokenizer, encoder, split="dev")
     examples = task.examples("train")
-    _refuse_hidden(examples, "train")
-    strata = np.array([example.stratum for example in examples])
+    _check_hidden(examples, "train")
+    class_indices = np.array([example.class_index for example in examples])
     groups = [example.group for example in examples]
     parts: dict[int, Parts] = {}
     whole: dict[int, Parts] = {}
     for seed in seeds:
         for target, fraction in ((parts, task.dev_from_train), (whole, None)):
-            chosen = training_parts(strata, num_train=task.num_train, dev_from_train=fraction, seed=seed, groups=groups)
+            chosen = training_parts(
+                class_indices, num_train=task.num_train, dev_from_train=fraction, seed=seed, groups=groups
+            )
             target[seed] = Parts(*chosen)
     used = np.unique(np.concatenate([part.train for part in whole.values()]))
     train = encode_split(task, [examples[row] for row in used], tokenizer, encoder, split="train")
@@ -109,7 +111,7 @@ def encode_split(
         DataError: an example has no gold label.
         ConfigError: ``task.max_length`` is more than the encoder can read.
     """
-    _refuse_hidden(examples, split)
+    _check_hidden(examples, split)
     return encode_examples(task, examples, tokenizer, encoder)
 
 
@@ -132,7 +134,7 @@ def _longest(task: Task, encoder: Encoder) -> int:
     return task.max_length or encoder.max_length
 
 
-def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
+def _check_hidden(examples: Sequence[Example], split: str) -> None:
     hidden = sum(not example.has_gold for example in examples)
     if hidden:
         raise DataError(
@@ -141,7 +143,7 @@ def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
         )
 
 
-def noted(task: Task) -> list[str]:
+def task_notes(task: Task) -> list[str]:
     """The irregularities that a task found while reading its splits, one line for each kind and split."""
     return [
         f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"

@@ -15,21 +15,21 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
-from lmtransfer.runs.resume import as_it_began, check_resumable
+from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import training_hardware
-from lmtransfer.runs.trust import seal
+from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
+from lmtransfer.transfer.experiment.choose_settings import check_transfer, choose_settings, open_start
 from lmtransfer.transfer.experiment.learning_rates import LearningRates
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.results import joint_result, majority_of, run_result
 from lmtransfer.transfer.experiment.setting import Condition, Member, Setting
-from lmtransfer.transfer.experiment.settling import check_transfer, open_start, settle
 from lmtransfer.transfer.experiment.training_run import Outcome, train_once
 from lmtransfer.verdicts.conditions import Examples
 
@@ -48,11 +48,11 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
     source = open_start(cfg)
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
-    as_it_began(cfg, RunDirectory(run))
+    use_saved_config(cfg, RunDirectory(run))
     hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # compiling takes longer than the training
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
-        settings = settle(cfg, source, command=command, hardware=hardware, console=console)
+        settings = choose_settings(cfg, source, command=command, hardware=hardware, console=console)
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
@@ -76,7 +76,7 @@ def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Settin
             setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
     directory.write_config(plain)  # last: a folder with a config is a run
-    seal(directory)
+    mark_as_own(directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Experiment:
         )
         rate = f"learning rate {member.learning_rate:g}"
         steps, passes = result.more["steps"], result.more["epochs"]
-        longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.stretched else ""
+        longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.was_lengthened else ""
         self._say(f"{which}, seed {member.seed}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
         return result
 

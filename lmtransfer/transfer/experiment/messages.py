@@ -13,7 +13,7 @@ from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
 from lmtransfer.reporting.runs.scores import difference_in
 from lmtransfer.reporting.units import count, duration, in_percent, shown
-from lmtransfer.reporting.verdict_text import brief, told
+from lmtransfer.reporting.verdict_text import short, verdict_lines
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
@@ -86,8 +86,8 @@ def print_sweep(run_dirs: Sequence[Path], failed: Sequence[str] = ()) -> None:
     one_task = len({result["task"] for _, result in results}) == 1
     if one_task:
         results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
-    said = metrics.pop() if one_task else "mean"
-    head = ["run", *([] if one_task else ["metric"]), said, "deviation", "seeds", "control", "difference"]
+    metric_column = metrics.pop() if one_task else "mean"
+    head = ["run", *([] if one_task else ["metric"]), metric_column, "deviation", "seeds", "control", "difference"]
     table = Table(*head, box=box.SIMPLE_HEAD)
     found = [difference_in(result) for _, result in results]
     together = iter(corrected([difference for difference in found if difference is not None]))
@@ -96,7 +96,7 @@ def print_sweep(run_dirs: Sequence[Path], failed: Sequence[str] = ()) -> None:
         deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
         cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
         if difference is not None:
-            cells[3:] = [shown(result["control"]["mean"], metric), brief(next(together), metric)]
+            cells[3:] = [shown(result["control"]["mean"], metric), short(next(together), metric)]
         table.add_row(label, *([] if one_task else [metric]), *cells)
     for name in failed:
         table.add_row(name, *([] if one_task else [""]), "failed")
@@ -108,7 +108,7 @@ def remarks(result: Result) -> list[str]:
     lines = []
     found = difference_in(result)
     if found is not None:
-        lines += told(found, str(result["main_metric"]))
+        lines += verdict_lines(found, str(result["main_metric"]))
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(

@@ -67,8 +67,8 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
     """The entry ``layer_weights`` of a learner with a scalar mix (Peters et al. 2018); empty for other learners."""
-    learnt = learner.reading.learnt()
-    return {} if learnt is None else {"layer_weights": learnt}
+    learned = learner.reading.learned()
+    return {} if learned is None else {"layer_weights": learned}
 
 
 def joint_result(

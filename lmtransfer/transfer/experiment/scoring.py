@@ -33,7 +33,7 @@ from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
-from lmtransfer.transfer.experiment.trained import asked_task, open_trained
+from lmtransfer.transfer.experiment.trained import chosen_task, open_trained
 
 #: Settings that apply to pretraining runs only.
 _OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")
@@ -76,7 +76,7 @@ def evaluate_trained(cfg: DictConfig) -> Path:
     own_task = cfg.get("task") is None
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task = asked_task(members[0], node=cfg.get("task"), data_root=cfg.data_root)
+    task = chosen_task(members[0], node=cfg.get("task"), data_root=cfg.data_root)
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
@@ -119,22 +119,22 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
     learner = open_trained(saved, task, hardware)
     encoder = learner.encoder
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
-    began = time.monotonic()
+    start_time = time.monotonic()
     evaluation = evaluate(
         learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
     )
-    seed, behind = saved.config.get("seed"), pretraining_seed(saved)
+    seed, pretraining = saved.config.get("seed"), pretraining_seed(saved)
     result = SeedResult(
         command="evaluate",
         task=task.name,
         split=scoring.split,
         metrics=evaluation.metrics,
         main_metric=task.main_metric,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - start_time,
         tokens=int(encoded.lengths.sum()),
         num_parameters=num_parameters(learner),
         seed=seed,
-        pretraining_seed=behind,
+        pretraining_seed=pretraining,
         collapsed=evaluation.collapsed,
         more={"num_truncated": encoded.num_truncated, **layer_weights(learner)},
     )
@@ -145,7 +145,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         split=scoring.split,
         main_metric=task.main_metric,
         seed=seed,
-        pretraining_seed=behind,
+        pretraining_seed=pretraining,
         is_control=False,
         examples=evaluation.answers,
     )
@@ -182,10 +182,10 @@ def _joint(
 def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
     """Metrics of the most frequent label in training, if the run's result has it; else None."""
     task = scoring.task
-    said = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
-    if said not in task.labels:
+    majority_label = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
+    if majority_label not in task.labels:
         return None
-    answer = LabelAnswer(label=task.labels.index(said), name=said)
+    answer = LabelAnswer(label=task.labels.index(majority_label), name=majority_label)
     return task.score(scoring.examples, [answer] * len(scoring.examples))
 
 

@@ -16,9 +16,9 @@ def with_trained_start(
 ) -> dict[str, Tensor]:
     """The weights of a pretrained encoder, in which an untrained [CLS] is a copy of [SEP].
 
-    Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_lanes``, ``skipgram``, ``cbow``, ELMo's and
-    XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP] of the
-    previous document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
+    Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_contiguous``, ``skipgram``, ``cbow``, ELMo's
+    and XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP]
+    of the previous document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
 
     Args:
         weights: weights of the encoder, by name.
@@ -31,14 +31,14 @@ def with_trained_start(
     rows = (config.get("objective") or {}).get("rows") or {}
     if rows.get("frame") != "none" or config.get("init") or not config.get("corpus") or "task" in config:
         return weights
-    spelt = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
-    begun, ended = (
-        encoder.input_rows(token, None if spelt is None else spelt[token])
+    character_table = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+    has_started, ended = (
+        encoder.input_rows(token, None if character_table is None else character_table[token])
         for token in (tokenizer.cls_id, tokenizer.sep_id)
     )
-    if begun is None or ended is None:
+    if has_started is None or ended is None:
         return weights
-    (table, starts), (_, ends) = begun, ended
+    (table, starts), (_, ends) = has_started, ended
     differ = [(start, end) for start, end in zip(starts, ends, strict=True) if start != end]
     key = next(f"{name}.weight" for name, module in encoder.named_modules() if module is table)
     table_VD = weights[key].clone()

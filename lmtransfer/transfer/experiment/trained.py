@@ -36,7 +36,7 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
     return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.config.get("cache_dir")))
 
 
-def asked_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
+def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
     """The task to answer: the task that the user gives, or the run's own task.
 
     Args:

@@ -47,7 +47,7 @@ class Outcome:
             none.
         num_held_out: number of examples that choose the checkpoint.
         num_train: number of training examples.
-        stretched: whether ``train.min_steps`` made training longer than its epochs.
+        was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
     """
 
@@ -57,7 +57,7 @@ class Outcome:
     choosing_score: float | None
     num_held_out: int
     num_train: int
-    stretched: bool
+    was_lengthened: bool
     losses: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -99,7 +99,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     plan = setup.plan(stream, seed=seed)
     validation = Validation(
         measure=lambda: _score(setting, learner, choosing).metrics,
-        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.stretch),
+        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.lengthening),
         selection=ties if setting.checkpoint == "best" else None,
     )
     trained, steps = with_text(member, learner, stream)
@@ -114,8 +114,8 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(trained)
-    begun = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
-    if distributed.from_main(begun):
+    has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
+    if distributed.from_main(has_started):
         trainer.resume()
     state = trainer.train()
     merge(learner.encoder)  # joint training may have trained tables as sums
@@ -130,7 +130,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
-        stretched=plan.budget.stretch > 1 and state.finished == "budget",
+        was_lengthened=plan.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
     )
 

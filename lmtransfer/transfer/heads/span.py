@@ -111,8 +111,8 @@ class SpanHead(Head):
             batch: the batch with targets.
         """
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
-        told = SpanTargets.of(batch.targets)
-        gold_S2, kind_S = torch.stack([told.start, told.end], dim=1), told.kind
+        targets_of = SpanTargets.of(batch.targets)
+        gold_S2, kind_S = torch.stack([targets_of.start, targets_of.end], dim=1), targets_of.kind
         gold_S2 = torch.where(gold_S2 < 0, windows.null_S[:, None], windows.begin_S[:, None] + gold_S2)
         losses_S = windows.cross_entropy(logits_TK[:, :2], gold_S2).mean(1)
         total = losses_S.masked_fill(kind_S >= 0, 0.0).sum()
@@ -153,8 +153,8 @@ class _Windows:
 
     @classmethod
     def of(cls, batch: TaskBatch, *, null: Literal["first", "last"]) -> _Windows:
-        packed, told = batch.packed, SpanTargets.of(batch.targets)
-        assert len(told) == packed.num_real, "one row of targets per sequence"
+        packed, targets_of = batch.packed, SpanTargets.of(batch.targets)
+        assert len(targets_of) == packed.num_real, "one row of targets per sequence"
         offsets = packed.cu_seqlens[: packed.num_real + 1].long()
         lengths_S, begin_S = offsets.diff(), offsets[:-1]
         return cls(
@@ -162,8 +162,8 @@ class _Windows:
             owner_T=owners(lengths_S, num_tokens=packed.num_tokens),
             begin_S=begin_S,
             null_S=begin_S if null == "first" else offsets[1:] - 1,
-            first_S=begin_S + told.first,
-            stop_S=begin_S + told.stop,
+            first_S=begin_S + targets_of.first,
+            stop_S=begin_S + targets_of.stop,
         )
 
     def cross_entropy(self, logits_TK: Tensor, gold_SK: Tensor) -> Tensor:
@@ -196,9 +196,9 @@ class _Windows:
             is no valid span. (S,) each.
         """
         place_T = self._places()
-        room_T = self.stop_S[self.owner_T] - place_T
+        tokens_left_T = self.stop_S[self.owner_T] - place_T
         ends_TL = functional.pad(end_T, (0, longest - 1)).unfold(0, longest, 1)
-        too_far_TL = torch.arange(longest, device=end_T.device) >= room_T[:, None]
+        too_far_TL = torch.arange(longest, device=end_T.device) >= tokens_left_T[:, None]
         best_end_T, further_T = ends_TL.masked_fill(too_far_TL, _LOWEST).max(1)
         before_T = place_T < self.first_S[self.owner_T]
         best_T = (start_T + best_end_T).masked_fill(before_T, _LOWEST)

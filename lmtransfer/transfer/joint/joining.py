@@ -27,5 +27,5 @@ def with_text(
     for objective in objectives.listed():
         objective.observe(text.text.prepared.train)
     joint = JointLearner(learner, objectives, text.share)
-    beside = text.stream(parts, member.setting.training, seed=member.seed)
-    return joint, JointStream(stream, beside, reads_text=lambda: joint.reads_text)
+    text_stream = text.stream(parts, member.setting.training, seed=member.seed)
+    return joint, JointStream(stream, text_stream, reads_text=lambda: joint.reads_text)

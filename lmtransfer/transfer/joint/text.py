@@ -114,13 +114,13 @@ class JointText:
             seed: seed of order, rows and masks.
         """
         train, hardware = setup.train, setup.hardware
-        store, drawn = self.text.prepared.train, derived_seed(seed, "text")
+        store, sampled = self.text.prepared.train, derived_seed(seed, "text")
         parts.corruption.observe(store)
         source = PretrainingSource(
             store=store,
             rows=parts.rows,
             corruption=parts.corruption,
-            seed=drawn,
+            seed=sampled,
             output_positions=needed_output_positions(parts.objectives),
             capacity=(train.micro_batch_tokens or self.share.tokens) if hardware.compile else None,
             few_shapes=hardware.device.type == "cpu",
@@ -128,7 +128,7 @@ class JointText:
         )
         return PlannedStream(
             source,
-            seed=drawn,
+            seed=sampled,
             batch_tokens=self.share.tokens,
             micro_batch_tokens=train.micro_batch_tokens,
             num_workers=train.num_workers,

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import settle_parts
+from lmtransfer.config.in_short import expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved
@@ -22,7 +22,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.base import Task
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.transfer.experiment.data import noted, read_task_data
+from lmtransfer.transfer.experiment.data import read_task_data, task_notes
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.start_token import with_trained_start
 from lmtransfer.transfer.joint.text import given_nodes, read_joint_text
@@ -35,7 +35,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     Raises:
         ConfigError: all problems together.
     """
-    settle_parts(cfg)
+    expand_parts(cfg)
     nodes = {
         "task": {"data_root", "cache_dir"},
         "transfer": set[str](),
@@ -106,7 +106,9 @@ def open_start(cfg: DictConfig) -> SavedRun:
     return source
 
 
-def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console) -> list[Setting]:
+def choose_settings(
+    cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console
+) -> list[Setting]:
     """Read everything that the runs share; wrong settings of the method or the task raise here, before any training.
 
     Args:
@@ -135,10 +137,10 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
             cfg.transfer.attention = ended  # the attention of this run, also when it is loaded later
     method: TransferMethod = build(cfg.transfer)
     method.attend(encoder)
-    begun = []
+    has_started = []
     for one, weights in held:
         console.print(f"encoder: {short_path(one.checkpoint())}, on {hardware}", soft_wrap=True)
-        begun.append((one, with_trained_start(weights, encoder, one.tokenizer, one.config)))
+        has_started.append((one, with_trained_start(weights, encoder, one.tokenizer, one.config)))
     text = None
     if method.text is not None:
         with console.status("reading the text"):
@@ -148,7 +150,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
-    for line in noted(task):
+    for line in task_notes(task):
         console.print(f"note: {line}", markup=False, soft_wrap=True)
     setting = Setting(
         task=task,
@@ -171,7 +173,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
             features={},
             text=None if text is None else text.with_heads_of(one),
         )
-        for one, weights in begun
+        for one, weights in has_started
     ] or [setting]
     for started_from in settings:
         first = Member(started_from, "pretrained", cfg.seed, 0.0)

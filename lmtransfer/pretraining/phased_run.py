@@ -51,7 +51,7 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import weights
 
 
-class Course:
+class PhasedRun:
     """The phases of a run, one after the other.
 
     Args:
@@ -108,10 +108,10 @@ class Course:
             CheckpointError: see ``Trainer.resume``; or the checkpoint has other phases than the run.
         """
         if len(self.phases) > 1:
-            begun = self._begun_phases()
-            if len(begun) > 1:
-                self.state.phases = begun
-                self.place = len(begun) - 1
+            started = self._started_phases()
+            if len(started) > 1:
+                self.state.phases = started
+                self.place = len(started) - 1
                 self.learner, _ = self._new_learner()
                 self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
                 self.average = self._new_average()
@@ -146,16 +146,19 @@ class Course:
     def _node(self, key: str) -> Any:
         return OmegaConf.select(self.cfg, key)
 
-    def _begun_phases(self) -> list[dict[str, Any]]:
+    def _started_phases(self) -> list[dict[str, Any]]:
         """The phases that had begun when the newest checkpoint was saved."""
-        newest, _ = self.directory.checkpoints.settled()
-        begun = [] if newest is None else list(newest.state.get("phases", []))
-        if newest is not None and [one["name"] for one in begun] != [phase.name for phase in self.phases][: len(begun)]:
+        newest, _ = self.directory.checkpoints.newest_complete()
+        started = [] if newest is None else list(newest.state.get("phases", []))
+        if (
+            newest is not None
+            and [one["name"] for one in started] != [phase.name for phase in self.phases][: len(started)]
+        ):
             raise CheckpointError(
-                f"{newest.folder} has the phases {', '.join(one['name'] for one in begun)}, but the run has "
+                f"{newest.folder} has the phases {', '.join(one['name'] for one in started)}, but the run has "
                 f"{', '.join(phase.name for phase in self.phases)}: restore the folder from a copy"
             )
-        return begun
+        return started
 
     def _new_learner(self) -> tuple[PretrainingLearner, TakenHeads]:
         """The learner of the phase, with the heads of ``init`` that fit."""
@@ -246,8 +249,8 @@ class Course:
                 every=train.eval_every,
                 selection=selection if is_last else None,
             )
-        begun = self.state.phases[self.place] if phase.name else {"step": 0, "stream_step": 0}
-        stream = RenumberedStream(data.stream, begins=begun["stream_step"], number=begun["step"])
+        started = self.state.phases[self.place] if phase.name else {"step": 0, "stream_step": 0}
+        stream = RenumberedStream(data.stream, begins=started["stream_step"], number=started["step"])
         plan = self.setup.plan(data.stream, seed=self.cfg.seed)
         return Trainer(
             learner=learner,
@@ -266,7 +269,7 @@ class Course:
 
     def _schedule(self) -> PartOfBudget:
         """The learning-rate schedule: it runs from a phase that restarts it to the next phase that restarts it."""
-        beginnings = [place for place in range(len(self.phases)) if self._begins_anew(place)]
+        beginnings = [place for place in range(len(self.phases)) if self._restarts(place)]
         first = max(place for place in beginnings if place <= self.place)
         later = [place for place in beginnings if place > self.place]
         return PartOfBudget(
@@ -276,7 +279,7 @@ class Course:
             first_update=self.state.phases[first]["updates"] if self.state.phases else 0,
         )
 
-    def _begins_anew(self, place: int) -> bool:
+    def _restarts(self, place: int) -> bool:
         """Whether the schedule restarts at the beginning of phase ``place``."""
         if place == 0:
             return True

@@ -21,12 +21,12 @@ SEPARATOR = "[SEP]"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InputFile:
     """A file with the input of a user, or input from a pipe.
 
     Attributes:
         name: name of the input in messages.
-        numbered: its lines with their numbers, from 1, without line ends; one is in memory at a time.
+        lines: its lines with their numbers, from 1, without line ends; one is in memory at a time.
         path: the file; None if the input can be read only once, as from a pipe.
         file_format: format of the input, one of the ``Reader.formats``.
         columns: names given by the user: ``text_column``, ``text_pair_column``, ``id_column``.
@@ -36,7 +36,7 @@ class Asked:
     """
 
     name: str
-    numbered: Iterator[tuple[int, str]]
+    lines: Iterator[tuple[int, str]]
     path: Path | None
     file_format: str
     columns: Mapping[str, str]
@@ -53,7 +53,7 @@ class Asked:
             pass_blank: skip blank lines and count them.
         """
         number = -1
-        for line_number, line in self.numbered:
+        for line_number, line in self.lines:
             where = f"{self.name}:{line_number}"
             if pass_blank and not line.strip():
                 self.notes.add("blank lines, skipped", where)
@@ -90,18 +90,18 @@ class Reader(ABC):
         self.kind = kind
         self.json_format: str | None = None
 
-    def read(self, asked: Asked) -> Iterator[Given]:
+    def read(self, source: InputFile) -> Iterator[Given]:
         """Yield the examples of an input, each as soon as it is read.
 
         Raises:
             DataError: an example is invalid and errors stop the command, or a table lacks the columns.
             ConfigError: the user names columns, but the input has no columns.
         """
-        if asked.columns and not (self.has_columns and asked.file_format != "lines"):
-            raise ConfigError(f"{next(iter(asked.columns))}: format={asked.file_format} has no columns")
-        if asked.file_format == "lines":
-            return asked.each_line(lambda line, where, name: self.of_line(line, where, name, asked.notes))
-        return self.of_file(asked)
+        if source.columns and not (self.has_columns and source.file_format != "lines"):
+            raise ConfigError(f"{next(iter(source.columns))}: format={source.file_format} has no columns")
+        if source.file_format == "lines":
+            return source.each_line(lambda line, where, name: self.of_line(line, where, name, source.notes))
+        return self.of_file(source)
 
     def of_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
         """Make the example of one line.
@@ -124,7 +124,7 @@ class Reader(ABC):
         """See ``of_line``; here the line is not blank."""
 
     @abstractmethod
-    def of_file(self, asked: Asked) -> Iterator[Given]:
+    def of_file(self, source: InputFile) -> Iterator[Given]:
         """Yield the examples of a file in another format than ``lines``; see ``read``."""
 
 

@@ -1,4 +1,4 @@
-"""Windows that go on from one another in parallel lanes, and a model with a memory that reads them."""
+"""Windows that go on from one another in parallel streams, and a model with a memory that reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.step_plan import lanes
+from lmtransfer.data.stream.step_plan import contiguous_streams
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
@@ -74,25 +74,25 @@ def _trainer(tmp_path: Path, learner: PretrainingLearner, *, steps: int = 9, **c
 class TestPlan:
     """Which row is where."""
 
-    @pytest.mark.parametrize(("num_rows", "num_lanes"), [(12, 3), (14, 3), (5, 5), (7, 1)])
-    def test_each_lane_is_a_stretch_of_the_text(self, num_rows: int, num_lanes: int) -> None:
+    @pytest.mark.parametrize(("num_rows", "num_streams"), [(12, 3), (14, 3), (5, 5), (7, 1)])
+    def test_each_lane_is_a_stretch_of_the_text(self, num_rows: int, num_streams: int) -> None:
         lengths = np.array([LENGTH] * num_rows + [3])
-        order, edges = lanes(lengths, batch_examples=num_lanes)
+        order, edges = contiguous_streams(lengths, batch_examples=num_streams)
         steps = [order[first:last].tolist() for first, last in zip(edges, edges[1:], strict=False)]
-        num_steps = num_rows // num_lanes
-        assert steps == [[lane * num_steps + step for lane in range(num_lanes)] for step in range(num_steps)]
-        by_tokens, _ = lanes(lengths, batch_tokens=num_lanes * LENGTH + LENGTH - 1)
+        num_steps = num_rows // num_streams
+        assert steps == [[stream * num_steps + step for stream in range(num_streams)] for step in range(num_steps)]
+        by_tokens, _ = contiguous_streams(lengths, batch_tokens=num_streams * LENGTH + LENGTH - 1)
         assert np.array_equal(order, by_tokens)
 
     def test_too_few_rows_or_tokens_are_refused(self) -> None:
         with refuses(ConfigError, "4 rows", "8 tokens", "5", "train.batch_tokens", "objective.max_length"):
-            lanes(np.array([8, 8, 8, 8, 2]), batch_examples=5)
+            contiguous_streams(np.array([8, 8, 8, 8, 2]), batch_examples=5)
         with refuses(ConfigError, "train.batch_tokens=7", "8 tokens"):
-            lanes(np.array([8, 8]), batch_tokens=7)
+            contiguous_streams(np.array([8, 8]), batch_tokens=7)
 
 
 class TestStream:
-    """Steps of lanes."""
+    """Steps of streams."""
 
     def test_each_row_goes_on_where_the_same_row_of_the_step_before_ended(self, tmp_path: Path) -> None:
         stream = _stream(tmp_path)
@@ -145,7 +145,7 @@ def _taken(stream: PlannedStream, count: int, start: int = 0) -> list[Any]:
 
 
 class TestMemory:
-    """A model that reads lanes with its memory."""
+    """A model that reads streams with its memory."""
 
     def test_lanes_of_one_text_have_the_loss_of_one_long_row(self, tmp_path: Path) -> None:
         source = _source(tmp_path)
@@ -162,11 +162,11 @@ class TestMemory:
             following = torch.from_numpy(tokens[first + 1 : last + 1])
             return torch.nn.functional.cross_entropy(logits, following, reduction="sum").item()
 
-        # One lane of all full rows, and one of what is left over: the short row at the end.
+        # One stream of all full rows, and one of what is left over: the short row at the end.
         full = int((plan.lengths == LENGTH).sum()) * LENGTH
         assert 0 < size - full < LENGTH
         expected = (loss_of(0, full) + loss_of(full, size)) / size
-        measured = evaluate_losses(learner, evaluation_batches(source, micro_batch_tokens=LENGTH, num_lanes=1))
+        measured = evaluate_losses(learner, evaluation_batches(source, micro_batch_tokens=LENGTH, num_streams=1))
         assert measured["lm"] == pytest.approx(expected, rel=1e-9)
 
     @pytest.mark.parametrize("max_tokens", [None, 100])
@@ -175,7 +175,7 @@ class TestMemory:
         seen, measured = [], []
         for micro_batch_tokens in (1, LENGTH, 3 * LENGTH, 10_000):
             batches = list(
-                evaluation_batches(source, micro_batch_tokens=micro_batch_tokens, num_lanes=5, max_tokens=max_tokens)
+                evaluation_batches(source, micro_batch_tokens=micro_batch_tokens, num_streams=5, max_tokens=max_tokens)
             )
             assert all(batch.num_tokens <= max(micro_batch_tokens, LENGTH) for batch in batches)
             seen.append(sorted(key for batch in batches for key in batch.keys))
@@ -184,8 +184,8 @@ class TestMemory:
         for other in measured[1:]:
             assert other == pytest.approx(measured[0], rel=1e-9)
 
-    @pytest.mark.parametrize("num_lanes", [1, 3, 7, 10_000])
-    def test_evaluation_of_lanes_counts_each_token_once(self, tmp_path: Path, num_lanes: int) -> None:
+    @pytest.mark.parametrize("num_streams", [1, 3, 7, 10_000])
+    def test_evaluation_of_lanes_counts_each_token_once(self, tmp_path: Path, num_streams: int) -> None:
         source = _source(tmp_path)
         every = sorted(source.plan(0).row(i).key for i in range(len(source.plan(0).lengths)))
         for world_size in (1, 2, 5):
@@ -193,7 +193,7 @@ class TestMemory:
                 batch
                 for rank in range(world_size)
                 for batch in evaluation_batches(
-                    source, micro_batch_tokens=24, num_lanes=num_lanes, rank=rank, world_size=world_size
+                    source, micro_batch_tokens=24, num_streams=num_streams, rank=rank, world_size=world_size
                 )
             ]
             assert sorted(key for batch in batches for key in batch.keys) == every
@@ -201,7 +201,7 @@ class TestMemory:
                 if after.follows:
                     firsts = after.inputs.tokens_T[after.inputs.cu_seqlens[:-1].long()]
                     assert torch.equal(before.labels["next_token"], firsts)
-        some = list(evaluation_batches(source, micro_batch_tokens=24, max_tokens=100, num_lanes=3))
+        some = list(evaluation_batches(source, micro_batch_tokens=24, max_tokens=100, num_streams=3))
         assert [batch.num_tokens for batch in some] == [24] * 4
 
     @pytest.mark.parametrize("few_shapes", [False, True])
@@ -277,7 +277,7 @@ class TestMemory:
         )
         learner = PretrainingLearner(encoder, [LanguageModel()])
         plan = source.plan(0)
-        # Four windows of each of eight lanes, read one after the other.
+        # Four windows of each of eight streams, read one after the other.
         batches = [source.build(0, plan, np.arange(8) * 4 + k, follows=k > 0) for k in range(4)]
         optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-2, weight_decay=0.0)
         mean, first = 9.9, None
@@ -309,7 +309,7 @@ class TestRecut:
         assert [[len(tensor) for tensor in parts[place]] for place in (0, 1)] == [[2, 2], [4, 4]]
         again = redistribute(redistribute(parts, [1, 2, 3]), [6])
         assert list(again) == [0]
-        assert all(torch.equal(mine, tensor) for mine, tensor in zip(again[0], memory, strict=True))
+        assert all(torch.equal(local, tensor) for local, tensor in zip(again[0], memory, strict=True))
         assert redistribute({0: None, 1: None}, [3]) == {0: None, 1: None}
         assert redistribute({}, [3]) == {}
 
