@@ -64,9 +64,7 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
         console.print(f"{report}, {time.monotonic() - start_time:.1f} s", soft_wrap=True, markup=False)
 
 
-def _answer(
-    cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None
-) -> str:
+def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
     """Write answers as JSON lines; return a summary."""
     reader = MaskedTexts() if task is None else task.reader()
     source = None if cfg.input is None else find_input(str(cfg.input))

@@ -27,7 +27,7 @@ from lmtransfer.system.optional import optional
 #: The share of the time that the evidence of words may use, so that the answer itself arrives without it.
 _FOR_EVIDENCE = 0.5
 #: Refusals that do not tell what is served.
-_TO_STRANGERS = (403, 421)
+_WITHOUT_DETAILS = (403, 421)
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
 
@@ -114,7 +114,7 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
         app.add_exception_handler(status, unknown)
 
     def refusal(path: str, status: int, message: str) -> tuple[bytes, str]:
-        if status in _TO_STRANGERS:
+        if status in _WITHOUT_DETAILS:
             return f"{message}\n".encode(), _TEXT
         if path.startswith("/api"):
             return json_line({"error": message}).encode(), _JSON
@@ -148,8 +148,8 @@ class Answers:
         Raises:
             Refused: the input cannot be answered (422), or not in time (503).
         """
-        began = time.monotonic()
-        deadline = began + _FOR_EVIDENCE * self._seconds
+        start_time = time.monotonic()
+        deadline = start_time + _FOR_EVIDENCE * self._seconds
         working = asyncio.get_running_loop().run_in_executor(self._worker, self._answer, given, deadline)
         try:
             answer = await asyncio.wait_for(working, self._seconds)
@@ -157,7 +157,7 @@ class Answers:
             raise Refused(
                 503, f"there is no answer after {self._seconds:g} seconds (max_seconds): try a shorter text"
             ) from None
-        return {**answer, "seconds": round(time.monotonic() - began, 3)}
+        return {**answer, "seconds": round(time.monotonic() - start_time, 3)}
 
     def _answer(self, given: Mapping[str, Any], deadline: float) -> dict[str, Any]:
         try:

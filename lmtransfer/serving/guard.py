@@ -20,7 +20,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 Refusal = Callable[[str, int, str], tuple[bytes, str]]
 
 #: A body that is too large is read to its end up to this size: a browser shows no answer before it has sent all.
-_MOST_DISCARDED = 64 << 20
+_LARGEST_READ = 64 << 20
 
 
 class Guard:
@@ -79,7 +79,7 @@ class Guard:
         """The whole body; None if it is too large."""
         parts: list[bytes] = []
         size = 0
-        while size <= _MOST_DISCARDED:
+        while size <= _LARGEST_READ:
             message = await receive()
             if message["type"] != "http.request":  # the client has gone
                 break
@@ -99,19 +99,19 @@ class Guard:
         await send({"type": "http.response.body", "body": body})
 
     def _with_headers(self, send: Send) -> Send:
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", []), *self._headers]}
             await send(message)
 
-        return sending
+        return send_with_headers
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
     """A ``receive`` that gives the body, and then what the client does."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receiving() -> Message:
+    async def receive_body() -> Message:
         return messages.pop() if messages else await receive()
 
-    return receiving
+    return receive_body

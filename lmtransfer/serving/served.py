@@ -90,7 +90,7 @@ class Served(ABC):
         example = self._example(given, notes)
         line = self._answered(example, notes, deadline)
         remarks = [*line.pop("remarks", []), *(f"{count:,} {kind}" for kind, count in notes.counts.items())]
-        return {"kind": self.kind} | {key: value for key, value in line.items() if key != "id"} | {"remarks": remarks}
+        return {key: value for key, value in line.items() if key != "id"} | {"remarks": remarks}
 
     @abstractmethod
     def _answered(self, example: Any, notes: Notes, deadline: float) -> dict[str, Any]:

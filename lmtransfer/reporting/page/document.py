@@ -13,9 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 _FOLDER = Path(__file__).parent / "templates"
 
 
-def document(
-    template: str, *, title: str, with_script: bool = False, folder: Path | None = None, **values: Any
-) -> str:
+def document(template: str, *, title: str, with_script: bool = False, folder: Path | None = None, **values: Any) -> str:
     """A complete page.
 
     Args:
