@@ -5,9 +5,10 @@ The commands are functions: ``from lmtransfer import pretrain, probe, finetune, 
 """
 
 import os
-from typing import TYPE_CHECKING
 
 from lmtransfer.system.waiting import set_waiting
+
+TYPE_CHECKING = False  # as in typing, which the current folder could replace as long as __main__ has not run
 
 if TYPE_CHECKING:
     from lmtransfer.api.commands import evaluate, export, finetune, predict, pretrain, probe, report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
@@ -46,6 +47,7 @@ class Console(RichConsole):
             markup=False,
             emoji=False,
             force_jupyter=False,  # there, each line would be an output of its own, and a spinner needs ipywidgets
+            force_terminal=False if _in_notebook() else None,
         )
 
     def status(self, status: RenderableType, **settings: Any) -> Status:
@@ -59,3 +61,8 @@ class Console(RichConsole):
                 yield Segment(printable(segment.text), segment.style)
             else:
                 yield segment
+
+
+def _in_notebook() -> bool:
+    """Whether output goes to a notebook; its environment asks for the colours and spinners of a terminal."""
+    return type(sys.stdout).__module__.startswith("ipykernel")

@@ -47,3 +47,4 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(printed("encoder =").splitlines()) == 8
     assert "array" in data("vectors =", "text/plain")[0]
     assert "ipywidgets" not in json.dumps(notebook)
+    assert "\\u001b" not in json.dumps(notebook)  # neither colours nor a spinner
