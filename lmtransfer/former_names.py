@@ -43,16 +43,21 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.training.schedules.InverseSqrt": "lmtransfer.training.optim.schedules.InverseSqrt",
     "lmtransfer.training.schedules.Linear": "lmtransfer.training.optim.schedules.Linear",
     "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
+    "lmtransfer.training.trackers.Jsonl": "lmtransfer.training.trackers.jsonl.Jsonl",
+    "lmtransfer.training.trackers.TensorBoard": "lmtransfer.training.trackers.tensorboard.TensorBoard",
     "torch.optim.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
     "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }
 
 #: Keys that runs of older versions do not have, with the value that these runs used; also for the keys of the same
-#: name in a phase.
+#: name in a phase or in a part of a mixture.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
     "embeddings": None,
+    "screening": None,
+    **dict.fromkeys(("corpus.weights", "corpus.max_tokens", "corpus.max_epochs")),
+    "corpus.shuffle_buffer": 0,
     "transfer.standardise": False,
     "transfer.attention": "auto",
     "transfer.embedding_rate": 1.0,

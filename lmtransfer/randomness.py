@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+#: Words of 32 bits.
+Words = npt.NDArray[np.uint32]
 
 #: Constants of numpy's ``SeedSequence``, and the multiplier of PCG64 (O'Neill 2014).
 _HASH_START, _HASH_MULTIPLIER = 0x43B0D7E5, 0x931E8875
@@ -51,7 +56,7 @@ def generators(seed: int, *counters: int | str, indices: np.ndarray) -> Iterator
     """
     if len(indices) == 0:
         return
-    bits = np.random.PCG64(0)
+    bits: Any = np.random.PCG64(0)
     made = np.random.Generator(bits)
     for high, low, sequence_high, sequence_low in _seeds(_words(seed, counters), indices).tolist():
         increment = ((sequence_high << 64 | sequence_low) << 1 | 1) & _MASK128
@@ -65,22 +70,23 @@ def _seeds(words: list[int], indices: np.ndarray) -> np.ndarray:
     """``SeedSequence([*words, index]).generate_state(4, np.uint64)`` for each index, uint64, shape (n, 4)."""
     assert 0 <= indices.min() <= indices.max() <= _MASK32
     halves = [half for word in words for half in ((word & _MASK32, word >> 32) if word > _MASK32 else (word,))]
-    entropy = [*(np.uint32(half) for half in halves), indices.astype(np.uint32)]
+    entropy = [np.full(len(indices), half, np.uint32) for half in halves] + [indices.astype(np.uint32)]
+    entropy += [np.zeros(len(indices), np.uint32)] * (_POOL - len(entropy))
     constant = _HASH_START
 
-    def hashed(value: np.ndarray) -> np.ndarray:
+    def hashed(value: Words) -> Words:
         nonlocal constant
         value = value ^ np.uint32(constant)
         constant = constant * _HASH_MULTIPLIER & _MASK32
         value = value * np.uint32(constant)
-        return value ^ value >> np.uint32(16)
+        return value ^ (value >> np.uint32(16))
 
-    def mixed(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def mixed(one: Words, other: Words) -> Words:
         value = _MIX_LEFT * one - _MIX_RIGHT * other
-        return value ^ value >> np.uint32(16)
+        return value ^ (value >> np.uint32(16))
 
     with np.errstate(over="ignore"):  # arithmetic modulo 2^32
-        pool = [hashed(entropy[place] if place < len(entropy) else np.uint32(0)) for place in range(_POOL)]
+        pool = [hashed(value) for value in entropy[:_POOL]]
         for source in range(_POOL):
             for target in range(_POOL):
                 if source != target:
@@ -93,9 +99,9 @@ def _seeds(words: list[int], indices: np.ndarray) -> np.ndarray:
             value = pool[place % _POOL] ^ np.uint32(constant)
             constant = constant * _STATE_MULTIPLIER & _MASK32
             value = value * np.uint32(constant)
-            state[:, place] = value ^ value >> np.uint32(16)
+            state[:, place] = value ^ (value >> np.uint32(16))
     pairs = state.astype(np.uint64)
-    return pairs[:, 0::2] | pairs[:, 1::2] << np.uint64(32)
+    return pairs[:, 0::2] | (pairs[:, 1::2] << np.uint64(32))
 
 
 def derived_seed(seed: int, *counters: int | str) -> int:

@@ -1,4 +1,4 @@
-"""Write a run as a folder that transformers loads, or as ONNX, and check it against the run."""
+"""Write a run as a folder that transformers or sentence-transformers loads, or as ONNX, and check it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
 from lmtransfer.exporting.card import card_of
-from lmtransfer.exporting.forms import FORMS, fitting_texts
+from lmtransfer.exporting.forms import ADAPTER, FORMS, adapter_form, fitting_texts
 from lmtransfer.exporting.model_card import write_card
 from lmtransfer.exporting.place import export_folder
 from lmtransfer.exporting.run import OpenRun, open_run
@@ -18,6 +18,11 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
+
+#: The format that holds how texts become vectors.
+_OF_VECTORS = "sentence_transformers"
+#: The library that loads a format, for formats of one library.
+_LIBRARIES = {"onnx": "onnx", ADAPTER: "peft", _OF_VECTORS: "sentence-transformers"}
 
 
 def run(cfg: DictConfig) -> Path:
@@ -40,11 +45,15 @@ def run(cfg: DictConfig) -> Path:
     texts = fitting_texts(opened, texts_of(opened, data_root=cfg.data_root))
     source = opened.saved.config.get("source")
     with export_folder(folder, overwrite=cfg.overwrite, source=Path(str(source)) if source else None) as staged:
-        exported = FORMS[form](opened, staged, texts)
+        if form == ADAPTER:
+            exported = adapter_form(opened, staged, texts, base=cfg.base, named=str(cfg.to))
+        else:
+            vectors = {"pooling": cfg.pooling, "normalise": cfg.normalise} if form == _OF_VECTORS else {}
+            exported = FORMS[form](opened, staged, texts, **vectors)
         card = card_of(
             opened,
             folder=folder,
-            library="onnx" if form == "onnx" else "transformers" if exported.architecture else "lmtransfer",
+            library=_LIBRARIES.get(form) or ("transformers" if exported.architecture else "lmtransfer"),
             architecture=exported.architecture,
             notes=exported.notes,
             name=cfg.name,
@@ -52,6 +61,7 @@ def run(cfg: DictConfig) -> Path:
             languages=_languages(cfg),
             others=others,
             checked_with=exported.checked_with,
+            base=cfg.base,
         )
         (staged / "README.md").write_text(write_card(card), encoding="utf-8")
         written = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
@@ -60,6 +70,7 @@ def run(cfg: DictConfig) -> Path:
     for line in exported.checked:
         console.print(line, markup=False, soft_wrap=True)
     what = exported.architecture or ("ONNX" if form == "onnx" else "tensors, described in layout.json")
+    what = f"an adapter for {what}" if form == ADAPTER else what
     console.print(f"exported {short_path(opened.checkpoint)} as {what}", markup=False, soft_wrap=True)
     console.print(f"written to {short_path(folder)}: {', '.join(written)}", markup=False, soft_wrap=True)
     return folder
@@ -84,14 +95,24 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = []
-    if cfg.format not in FORMS:
-        problems.append(f"format={cfg.format}: must be one of {', '.join(FORMS)}")
+    if cfg.format not in (*FORMS, ADAPTER):
+        problems.append(f"format={cfg.format}: must be one of {', '.join((*FORMS, ADAPTER))}")
+    if cfg.base is not None and cfg.format != ADAPTER:
+        problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
+    if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
+        problems.append(f"base={cfg.base}: no such folder; give the folder of the exported base, or leave it out")
     if cfg.checkpoint not in (None, "best", "last"):
         problems.append(f"checkpoint={cfg.checkpoint}: must be best, last or null")
     if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):
         problems.append(
             f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
         )
+    if cfg.format != _OF_VECTORS:
+        problems += [
+            f"{given}: only format={_OF_VECTORS} holds how texts become vectors; set that format, or leave it out"
+            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
+            if cfg[key]
+        ]
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
     if not all(isinstance(language, str) for language in _languages(cfg)):

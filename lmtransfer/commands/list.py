@@ -24,11 +24,13 @@ KINDS = {
     "phases": "phases",
     "embeddings": "embeddings",
     "corpora": "corpus",
+    "screenings": "screening",
     "tokenizers": "tokenizer",
     "tasks": "task",
     "transfers": "transfer",
     "optimizers": "optimizer",
     "schedules": "schedule",
+    "trackers": "tracker",
     "recipes": "experiment",
     "studies": "study",
 }

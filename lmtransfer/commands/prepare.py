@@ -8,11 +8,12 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.tables import parts_table
 from lmtransfer.pretraining.preparing import preparing_line, remarks_on, statistics_table
+from lmtransfer.pretraining.screening import examples_of, findings_table, screened_parts
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
@@ -26,13 +27,23 @@ def run(cfg: DictConfig) -> None:
         DataError: a corpus is missing, empty, or cannot be read.
     """
     expand_parts(cfg)
-    check(cfg, primary="prepare", nodes={"corpus": {"data_root", "cache_dir"}, "tokenizer": set()})
+    expand_overlap(cfg)
+    nodes: dict[str, set[str]] = {"corpus": {"data_root", "cache_dir"}, "tokenizer": set()}
+    if cfg.screening is not None:
+        nodes["screening"] = {"overlap_with", "cache_dir"}
+    check(cfg, primary="prepare", nodes=nodes)
     if cfg.num_workers is not None and (not isinstance(cfg.num_workers, int) or cfg.num_workers < 0):
         raise ConfigError(f"num_workers={cfg.num_workers}: must be a whole number from 0, or null (one for each core)")
     console = Console(highlight=False)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     corpus = build_corpus(cfg, cache_dir=cache_dir)
     trainer = build(cfg.tokenizer)
+    for name, part in screened_parts(corpus).items():
+        with console.status(f"screening {name}"):
+            table = findings_table(name, part)
+        console.print(table)
+        for line in examples_of(part):
+            console.print(line, soft_wrap=True)
     with console.status(f"tokenizer for {corpus.name}"):
         tokenizer = tokenizer_for(corpus, trainer, cache_dir=cache_dir)
     with preparing_line(console, corpus.name) as on_progress:

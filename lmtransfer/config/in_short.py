@@ -1,4 +1,4 @@
-"""Short forms on the command line: the parts of a mixture of corpora, and a name for several tasks."""
+"""Short forms on the command line: parts of a mixture of corpora, evaluation texts, and a name for several tasks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from lmtransfer.config import paths, yaml_files
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.primary import folders_in_force
+from lmtransfer.config.primary import folders_in_force, group_config
 from lmtransfer.errors import ConfigError
 
 _GROUP_OF_TASKS = "lmtransfer.tasks.group.TaskGroup"
+_CORPUS_OF_FILES = "lmtransfer.data.corpora.corpus.FileCorpus"
 
 
 def expand_parts(cfg: DictConfig) -> None:
@@ -64,6 +65,59 @@ def _resolved(name: str, part: Any, folders: list[Path], problems: list[str]) ->
         return OmegaConf.merge(yaml_files.load(text), {"name": name, "path": str(part)})
     known = hint(str(part), paths.group_options("corpus", folders), what="corpora")
     problems.append(f"corpus.parts.{name}={part}: this is not a corpus, a file or a folder; {known}")
+    return None
+
+
+def expand_overlap(cfg: DictConfig) -> None:
+    """Replace the names in ``screening.overlap_with`` by complete tasks, and files by corpora with a text on each line.
+
+    Args:
+        cfg: the composed configuration; changed in place. Without ``screening.overlap_with`` nothing happens.
+
+    Raises:
+        ConfigError: names are neither a task nor a path; lists all of them.
+    """
+    screening = cfg.get("screening")
+    if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
+        return
+    given = screening.overlap_with
+    folders = folders_in_force()
+    named = {str(name): given[name] for name in given} if isinstance(given, DictConfig) else _by_name(given, folders)
+    problems: list[str] = []
+    resolved = {name: _evaluation_texts(name, one, folders, problems) for name, one in named.items()}
+    if problems:
+        raise ConfigError(problems)
+    with open_dict(cfg):
+        screening.overlap_with = resolved or None
+
+
+def _by_name(given: Any, folders: list[Path]) -> dict[str, Any]:
+    """Tasks and files by name; a group of tasks is replaced by its tasks."""
+    found: dict[str, Any] = {}
+    for one in given if isinstance(given, ListConfig) else [] if given is None else [given]:
+        node = group_config("task", str(one), folders) or {}
+        name = str(one) if node else Path(str(one)).name
+        if name in found:
+            raise ConfigError(
+                f"screening.overlap_with: two entries have the name {name}; give each its own name: "
+                "screening.overlap_with={one: ..., two: ...}"
+            )
+        is_group = node.get("_target_") == _GROUP_OF_TASKS
+        found |= {member: member for member in node["tasks"]} if is_group else {name: one}
+    return found
+
+
+def _evaluation_texts(name: str, one: Any, folders: list[Path], problems: list[str]) -> Any:
+    if isinstance(one, DictConfig):
+        return one
+    task = group_config("task", str(one), folders)
+    if task is not None:
+        return task
+    path = Path(str(one)).expanduser().absolute()
+    if path.exists():
+        return {"_target_": _CORPUS_OF_FILES, "name": name, "path": str(path), "boundary": "line"}
+    known = hint(str(one), paths.group_options("task", folders), what="tasks")
+    problems.append(f"screening.overlap_with: {one} is not a task, a file or a folder; {known}")
     return None
 
 

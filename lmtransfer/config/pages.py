@@ -21,6 +21,7 @@ _ORDER = (
     "evaluate",
     "predict",
     "serve",
+    "embed",
     "export",
     "study",
     "report",

@@ -51,6 +51,7 @@ class Range:
 _COUNT = Range(1, _MOST)
 _SHARE = Range(0, 1)
 _POSITIVE = Range(0, open_below=True)
+_PART = Range(0, 1, open_below=True)
 _KEPT = Range(0, 1, open_above=True)
 
 #: Ranges by name pattern; the first match counts.
@@ -67,15 +68,19 @@ RANGES: Mapping[str, Range] = {
     "max_length": _COUNT,
     "dropout": _KEPT,
     "*_dropout": _KEPT,
-    "mask_prob": Range(0, 1, open_below=True),
+    "mask_prob": _PART,
     "*_prob": _SHARE,
     "ema_decay": Range(0, 1, open_below=True, open_above=True),
-    "average_last": Range(0, 1, open_below=True),
+    "average_last": _PART,
     "*_fraction": _SHARE,
     "learning_rate": _POSITIVE,
     "*_learning_rate": _POSITIVE,
     "weight_decay": Range(0),
     "*_weight_decay": Range(0),
+    "min_jaccard": _PART,
+    "min_overlap": _PART,
+    "shingle_words": Range(1, 1000),
+    "ngram_words": Range(1, 1000),
     "betas": _KEPT,
     "*_betas": _KEPT,
     "momentum": _KEPT,
@@ -95,6 +100,8 @@ RANGES: Mapping[str, Range] = {
     "threads": Range(1, 4096),
     "num_segments": Range(1, 4096),
     "memory_length": Range(0, _MOST),
+    "lora_rank": _COUNT,
+    "lora_alpha": _POSITIVE,
 }
 
 

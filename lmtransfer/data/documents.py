@@ -77,6 +77,11 @@ class Corpus(ABC):
     def is_validation(self, document: Document) -> bool:
         """Whether ``document`` belongs to the validation part; equal texts are always in the same part."""
 
+    @property
+    def commit(self) -> str | None:
+        """Commit of the data set that it streams from the hub; None for all other sources."""
+        return None
+
     def training_lines(self) -> Iterator[str]:
         """The lines of the training documents; a tokenizer is trained on them."""
         for document in self.documents():

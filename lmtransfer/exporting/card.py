@@ -30,6 +30,8 @@ _METHODS = {
     "full": "finetuned",
     "gradual": "finetuned layer by layer",
     "joint": "finetuned on labels and on text together",
+    "lora": "fixed encoder with trained low-rank updates (LoRA) and a trained head",
+    "bitfit": "fixed encoder with trained biases (BitFit) and a trained head",
 }
 
 
@@ -45,13 +47,14 @@ def card_of(
     languages: Sequence[str],
     others: Sequence[Run],
     checked_with: str | None,
+    base: str | None = None,
 ) -> Card:
     """Collect the content of the model card.
 
     Args:
         run: the exported run.
         folder: folder of the export; its name appears in the loading example.
-        library: library that loads the export: "transformers", "onnx" or "lmtransfer".
+        library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
         notes: notes of the export.
         name: name of the model; None: the name of the run.
@@ -59,6 +62,7 @@ def card_of(
         languages: the languages as the user gives them.
         others: further runs; those that started from this run are listed with their scores.
         checked_with: version of transformers that the export was compared with; None: it was not compared.
+        base: folder of an adapter's base, if the user gave one.
     """
     stages = lineage(read_run(run.named), others)
     source = _imported(stages)
@@ -76,7 +80,7 @@ def card_of(
         ),
         about=_about(run, stages, architecture, source),
         facts=_facts(run, stages, architecture, source),
-        loading=_loading(run, folder.name, library, architecture),
+        loading=_loading(run, folder.name, library, architecture, base=base or f"{folder.name}/base"),
         limits=_limits(run, stages),
         scores=_scores(run, others),
         notes=notes,
@@ -286,18 +290,30 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
     ]
 
 
-def _loading(run: OpenRun, folder: str, library: str, architecture: str) -> str:
+def _loading(run: OpenRun, folder: str, library: str, architecture: str, *, base: str) -> str:
+    if library == "sentence-transformers":
+        return (
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer("{folder}")\n'
+            'vectors = model.encode(["One text.", "Another, longer text."])'
+        )
     if architecture:
         auto = auto_class(architecture)
+        model = f'{auto}.from_pretrained("{folder}").eval()'
+        peft = ""
+        if library == "peft":
+            on_base = f'{auto}.from_pretrained("{base}", num_labels={len(run.head["output.bias"])})'
+            model = f'{on_base}\nmodel = PeftModel.from_pretrained(model, "{folder}").eval()'
+            peft = "from peft import PeftModel\n"
         two = (
             '["Who wrote it?"], ["A poet wrote it."]'
             if run.kind == "span"
             else '["One text.", "Another, longer text."]'
         )
         return (
-            f"from transformers import {auto}, AutoTokenizer\n\n"
+            f"{peft}from transformers import {auto}, AutoTokenizer\n\n"
             f'tokenizer = AutoTokenizer.from_pretrained("{folder}")\n'
-            f'model = {auto}.from_pretrained("{folder}").eval()\n'
+            f"model = {model}\n"
             f'output = model(**tokenizer({two}, padding=True, return_tensors="pt"))'
         )
     if library == "onnx":

@@ -186,7 +186,7 @@ def _fold(learner: Learner) -> None:
         for objective in learner.listed():
             objective.fold_weights()
     if isinstance(learner, TaskLearner):
-        learner.fold_standardising()
+        learner.fold()
 
 
 @dataclass(frozen=True, slots=True)

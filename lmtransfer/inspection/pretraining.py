@@ -30,6 +30,7 @@ from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
 from lmtransfer.pretraining.parts import Parts, build_parts
+from lmtransfer.pretraining.screening import findings_table, screened_parts
 from lmtransfer.pretraining.text import read_text
 from lmtransfer.randomness import derived_seed, permutation
 from lmtransfer.runs.training import build_optimizer
@@ -80,6 +81,8 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
     batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
 
+    for name, part in screened_parts(text.corpus).items():
+        console.print(findings_table(name, part))
     for name, prepared in (text.prepared.parts or {text.corpus.name: text.prepared}).items():
         console.print(corpus_table(name, prepared, text.tokenizer))
     parts_of_mixture = parts_table(text.prepared, text.tokenizer)

@@ -74,17 +74,18 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
         return None
     shares = part_shares(prepared.train, tokenizer)
     table = Table(
-        title=f"parts, sampled with alpha {prepared.train.alpha:g}",
+        title=f"parts, sampled {prepared.train.sampling}",
         title_justify="left",
         title_style="bold",
-        caption="pieces: share of the vocabulary that makes up 99.9 % of a part's tokens; own: share of the "
-        "vocabulary that is more frequent in this part than in any other",
+        caption="sampled: share of the tokens of an epoch; passes: how often an epoch passes over a part; pieces: "
+        "share of the vocabulary that makes up 99.9 % of a part's tokens; own: share of the vocabulary that is more "
+        "frequent in this part than in any other",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     table.add_column("part", no_wrap=True)
-    for heading in ("tokens", "of all", "sampled", "per word", "unknown", "pieces", "own"):
+    for heading in ("tokens", "of all", "sampled", "passes", "per word", "unknown", "pieces", "own"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, part in prepared.parts.items():
         found, counted = shares[name], part.statistics
@@ -93,6 +94,7 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
             f"{counted.tokens:,}",
             f"{found.share:.1%}",
             f"{found.sampled:.1%}",
+            f"{found.passes:.2f}",
             f"{counted.tokens / max(1, counted.words):.2f}",
             f"{counted.unknown_rate:.3%}",
             f"{found.vocabulary:.1%}",

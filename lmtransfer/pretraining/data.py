@@ -73,7 +73,7 @@ class PretrainingData:
             for name, store in self.held_out.parts.items()
             if self._has_rows(store, partial(_note_of_part, note, name))
         }
-        self.held_out = MixedStore(kept, self.held_out.alpha)
+        self.held_out = MixedStore(kept, self.held_out.sampling)
         return bool(kept)
 
     def _has_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:

@@ -112,7 +112,7 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
     config.cache_dir = config.get("cache_dir") if saved.trusted else None
     config.tokenizer = None  # use the run's saved tokenizer
     if cfg.get("corpus") is not None:
-        config.corpus = cfg.corpus
+        config.corpus, config.screening = cfg.corpus, None
     elif config.get("corpus") is None:
         raise ConfigError(
             f"run={cfg.run}: was imported, so its training text is unknown: set a text to measure it on, such as "
@@ -120,7 +120,8 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
         )
     elif not saved.trusted:
         versions_then = saved.directory.read_versions()
-        same_text(saved.config["corpus"], versions_then, saved.directory.config_path, data_root=config.data_root)
+        same_text(saved.config, versions_then, saved.directory.config_path, data_root=config.data_root)
+        config.screening = None  # it reports only, and the files that it names are not read
     text = read_text(config)
     config.init = None
     parts, learner = learned(saved, config)

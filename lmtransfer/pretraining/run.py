@@ -11,6 +11,7 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import masked_loss
+from lmtransfer.pretraining.commits import keep_commits, with_commits
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
 from lmtransfer.pretraining.messages import closing, counting, opening
@@ -20,6 +21,7 @@ from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
@@ -45,7 +47,10 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         ConfigError: a setting or a text changed that may not change on resume.
         Interrupted: SIGTERM or Ctrl-C; the checkpoint is saved.
     """
-    use_saved_config(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
+    directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
+    use_saved_config(cfg, directory)
+    if directory.config_path.is_file():
+        keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
     plain = with_absolute_paths(resolved(cfg))
     found = _found(cfg, name, plain, resume=resume)
     if found is not None and found.is_finished:
@@ -65,6 +70,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
             store, fresh = text.prepared.train, found is None or found.checkpoints.newest_complete()[0] is None
             start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
     phased_run = PhasedRun(cfg, setup, each, start)
+    plain["corpus"] = with_commits(plain["corpus"], text.corpus)
     directory = found or _new_directory(cfg, name, plain, text)
     console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
@@ -77,12 +83,14 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
-    phased_run.begin(directory, text, entropy=entropy)
-    if found is not None:
-        phased_run.resume()
-    state = phased_run.train()
-    result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=phased_run.flops)
-    directory.write_result(result)
+    with tracked(setup.trackers, directory) as trackers:
+        phased_run.begin(directory, text, entropy=entropy, trackers=trackers.all)
+        if found is not None:
+            phased_run.resume()
+        state = phased_run.train()
+        result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=phased_run.flops)
+        directory.write_result(result)
+        trackers.finish(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory

@@ -11,10 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.data.documents import Corpus
+from lmtransfer.data.screening.screening import ScreenedCorpus
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import DataError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.added_tokens import with_words
+from lmtransfer.pretraining.screening import build_screening, notes_on
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -27,7 +29,7 @@ class Text:
         corpus: the documents.
         tokenizer: trained on the corpus, or taken from the continued run.
         prepared: the tokens.
-        notes: messages on words that were added to the tokenizer.
+        notes: messages on words that were added to the tokenizer, and on the screening.
     """
 
     corpus: Corpus
@@ -52,30 +54,37 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
     prepared = prepare(
         corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
     )
-    return Text(corpus, tokenizer, prepared, notes)
+    return Text(corpus, tokenizer, prepared, (*notes, *notes_on(corpus)))
 
 
 def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
     """Build ``cfg.corpus``; a single corpus or each part of a mixture gets ``data_root`` and ``cache_dir``.
+
+    With ``cfg.screening``, the corpus or each part of a mixture is screened on its own.
 
     Raises:
         ConfigError: a setting that does not fit.
         DataError: a source is missing; the message says how to get it.
     """
     known: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
+    screening = build_screening(cfg, cache_dir=cache_dir)
+
+    def screened(corpus: Corpus) -> Corpus:
+        return corpus if screening is None else ScreenedCorpus(corpus, screening)
+
     parts: Any = cfg.corpus.get("parts")
-    if parts:
-        built, missing = {}, []
-        for name, node in parts.items():
-            try:
-                built[str(name)] = build(node, **known)
-            except DataError as error:
-                missing.append(f"corpus.parts.{name}: {error}")
-        if missing:
-            raise DataError("\n".join(missing))
-        known = {"parts": built}
-    corpus: Corpus = build(cfg.corpus, **known)
-    return corpus
+    if not parts:
+        return screened(build(cfg.corpus, **known))
+    built, missing = {}, []
+    for name, node in parts.items():
+        try:
+            built[str(name)] = screened(build(node, **known))
+        except DataError as error:
+            missing.append(f"corpus.parts.{name}: {error}")
+    if missing:
+        raise DataError("\n".join(missing))
+    mixture: Corpus = build(cfg.corpus, parts=built)
+    return mixture
 
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:

@@ -67,8 +67,11 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
 
 
 def _of_run(key: str) -> str:
-    """The key of the run that corresponds to a key of a phase: ``phases.<name>.train.lr`` becomes ``train.lr``."""
-    return re.sub(r"^phases\.[^.]+\.", "", key)
+    """The key of the run that corresponds to a key of a phase or of a part of a mixture.
+
+    ``phases.<name>.train.lr`` becomes ``train.lr``, and ``corpus.parts.<name>.streaming`` becomes ``corpus.streaming``.
+    """
+    return re.sub(r"^corpus\.parts\.[^.]+\.", "corpus.", re.sub(r"^phases\.[^.]+\.", "", key))
 
 
 class _Absent:

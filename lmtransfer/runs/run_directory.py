@@ -8,6 +8,7 @@
         tokenizer/         the tokenizer, which turns text into ids
         checkpoints/       last and best (see ``training.checkpoint``)
         metrics.jsonl      one object for each logged step
+        trackers/          for each other tracker the id of its record, and what it keeps in the run
         predictions/       the answer to each example (see ``kept_predictions.file``), for a run of a task
         result.json        the result, once the run is finished
 """

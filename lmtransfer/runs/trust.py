@@ -109,18 +109,25 @@ def local_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, 
     raise _refused("task", named or {"hub": node.get("hub")}, config, key)
 
 
-def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path, *, data_root: str | None) -> None:
+def same_text(config: Mapping[str, Any], versions: Mapping[str, Any], path: Path, *, data_root: str | None) -> None:
     """Check that the text of another person's run is exactly the text that the run was trained on.
 
     Args:
-        node: component node of the corpus.
+        config: configuration of the run.
         versions: content of ``versions.json``.
-        config: path of the configuration.
+        path: path of the configuration.
         data_root: the data folder that the user set.
 
     Raises:
-        RunDirectoryError: the text differs, is missing, or is on the hub.
+        RunDirectoryError: the text differs, is missing, is on the hub, or is what a screening left.
     """
+    if (config.get("screening") or {}).get("action") == "drop":
+        raise RunDirectoryError(
+            f"{path}: screening.action=drop: the run was not made here, or was changed since, and its text can only be "
+            "compared by a screening with what the run names. Give a text of your own (corpus=<name>). If you trust "
+            "the run and everything that its configuration names, set trust=true"
+        )
+    node = config["corpus"]
     parts = node.get("parts")
     single = list(parts.values()) if isinstance(parts, Mapping) else [node]
     named = {
@@ -138,7 +145,7 @@ def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path
     except (LmtransferError, OSError, TypeError, ValueError):
         found = None
     if found is None or found != (versions.get("data") or {}).get("corpus"):
-        raise _refused("corpus", named, config, "run")
+        raise _refused("corpus", named, path, "run")
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:

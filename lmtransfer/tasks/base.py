@@ -146,6 +146,10 @@ class Task(ABC):
         """
         raise ConfigError(f"task {self.name} is scored on its own data only, and cannot answer other input")
 
+    def texts(self, example: Any) -> tuple[str, ...]:
+        """Return the running texts of an example, for a search in other text."""
+        return tuple(example.content)
+
     def echo(self, example: Any) -> dict[str, Any]:
         """Return, as JSON, the text to show with the answer to an example, so that people can read it."""
         return {}

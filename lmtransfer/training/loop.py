@@ -23,7 +23,7 @@ from lmtransfer.training.progress import Progress
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
-from lmtransfer.training.trackers import Tracker
+from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.update import Updater
 
 
@@ -33,7 +33,7 @@ class Output:
 
     Attributes:
         checkpoints: where to save checkpoints; None saves nothing.
-        trackers: receive the records, such as ``Jsonl``.
+        trackers: receive the records, such as ``Jsonl``; they are opened and closed by the caller.
         progress: the line on the screen.
         callbacks: called after every step; they can add to its record and return messages for the user.
     """
@@ -136,8 +136,6 @@ class Trainer:
         distributed.share_weights(self.learner)
         self._started_at = self.clock() - state.seconds
         with ExitStack() as stack:
-            for tracker in self.trackers:
-                stack.callback(tracker.close)
             stack.enter_context(stop_on_signals())
             stack.enter_context(self.progress)
             steps = stack.enter_context(StepSource(self.stream, start=state.step))

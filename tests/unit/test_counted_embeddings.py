@@ -11,6 +11,7 @@ from fakes.objectives import bert, store_of
 from refusals import refuses
 from torch import nn
 
+from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.data.store.store import MixedStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -174,7 +175,7 @@ def test_a_tiny_text_all_of_whose_tokens_are_frequent_is_counted_all_the_same(tm
 
 def test_a_mixture_is_counted_as_far_as_it_is_sampled(tmp_path: Path) -> None:
     parts = {name: store_of(tmp_path / name, [[[token] * 10] for _ in range(num)]) for name, token, num in PARTS}
-    mixed = MixedStore(parts, alpha=0.5)
+    mixed = MixedStore(parts, Sampling(alpha=0.5))
     taken = np.bincount(token_ids(mixed, most_tokens=200))
     sampled = mixed.proportions()
     assert taken[5] == int(200 * sampled["large"])

@@ -21,7 +21,8 @@ from refusals import refuses
 from lmtransfer.cli import main
 from lmtransfer.config.in_short import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
-from lmtransfer.data.corpora.mixture import MixtureCorpus, smoothed
+from lmtransfer.data.corpora.mixture import MixtureCorpus
+from lmtransfer.data.corpora.sampling import Sampling, smoothed
 from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import part_shares, token_shares
@@ -41,7 +42,7 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.data import validate
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.trackers import Jsonl
+from lmtransfer.training.trackers.jsonl import Jsonl
 
 TOKENIZER = NumberTokenizer()
 #: Each part's tokens, so that a token says which part it is from.
@@ -57,7 +58,7 @@ def documents(part: str, count: int) -> list[list[list[int]]]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> MixedStore:
     folder, counts = tmp_path_factory.mktemp("mixture"), {"large": 120, "middle": 30, "small": 4}
-    return MixedStore({name: store_of(folder / name, documents(name, n)) for name, n in counts.items()}, alpha=0.5)
+    return MixedStore({name: store_of(folder / name, documents(name, n)) for name, n in counts.items()}, Sampling(0.5))
 
 
 def source(store: MixedStore | TokenStore, rows: Rows | None = None) -> PretrainingSource:
@@ -76,7 +77,8 @@ def test_proportions_are_the_closed_form(alpha: float) -> None:
     weights = [(size / 10000) ** alpha for size in sizes]
     expected = [weight / sum(weights) for weight in weights]
     assert smoothed(np.array(sizes), alpha) == pytest.approx(expected)
-    counts = quotas(np.array(sizes), alpha)
+    rows = {name: np.full(size, 32) for name, size in zip("abc", sizes, strict=True)}
+    counts = np.array(list(quotas(rows, Sampling(alpha)).values()))
     assert counts.sum() == 10000
     assert np.abs(counts - 10000 * np.array(expected)).max() < 1
     assert smoothed(np.array([5, 0, 5]), alpha).tolist() == [0.5, 0.0, 0.5]
@@ -185,7 +187,7 @@ def test_rows_that_go_on_from_one_another_are_refused(store: MixedStore) -> None
 
 def test_a_part_that_has_too_little_for_its_rows_is_named(store: MixedStore, tmp_path: Path) -> None:
     single = store_of(tmp_path / "single", documents("small", 1))
-    mixed = MixedStore({**store.parts, "single": single}, alpha=1.0)
+    mixed = MixedStore({**store.parts, "single": single}, Sampling(1.0))
     with refuses(DataError, "corpus.parts.single", "2 documents", "objective=mlm"):
         MixedPlan(SentencePairs(max_length=40, tokenizer=TOKENIZER), mixed, seed=0, epoch=0)
 
@@ -291,7 +293,7 @@ def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.M
     named = config({"french": "fra", "mine": "own.txt", "given": {"_target_": "x.Y"}})
     expand_parts(named)
     assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
-    assert named.corpus.parts.local.path == "own.txt"
+    assert named.corpus.parts.mine.path == "own.txt"
     assert named.corpus.parts.given == {"_target_": "x.Y"}
     with refuses(ConfigError, "corpus.parts.fraa=fraa", "'fra'", "corpus.parts.nothing=nothing.txt") as caught:
         expand_parts(config(["fraa", "own.txt", "nothing.txt"]))

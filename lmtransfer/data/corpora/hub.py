@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
 from lmtransfer.data.corpora.readers import as_document, join_lines
+from lmtransfer.data.corpora.shuffling import shuffled
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
-from lmtransfer.errors import DataError
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.randomness import permutation
+from lmtransfer.untrusted.documents import first_line
 
 if TYPE_CHECKING:
     import datasets
 
 _SAVED_MARKS = ("state.json", "dataset_dict.json")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubCorpus(BaseCorpus):
@@ -28,6 +34,10 @@ class HubCorpus(BaseCorpus):
 
     Offline, a data set that was loaded before is read from the cache of `datasets` (not with ``streaming``). A local
     folder can be used in place of a name: one written by ``save_to_disk``, or a copy of the hub repository.
+
+    With ``streaming``, only the text that is used is read: with ``max_words`` or ``max_documents``, the first part of a
+    large data set. It is tokenised once into the cache, from which training reads, so a resumed run needs no network
+    if ``revision`` is a commit.
 
     Args:
         dataset: name on the hub (``Salesforce/wikitext``) or a local folder.
@@ -37,6 +47,9 @@ class HubCorpus(BaseCorpus):
         validation_split: a split that is held out completely; None holds out ``validation_fraction`` of ``split``.
         revision: commit, tag or branch on the hub; None is the newest.
         streaming: read from the hub without a copy on disk.
+        shuffle_buffer: number of documents in a shuffle buffer (see ``shuffled``), which are in memory. The caps then
+            take a mixed sample, not the first documents. With ``streaming``, the files of the data set are also read in
+            random order, if a record is a document. 0: the order of the source.
         text_field: the column with the text.
         boundary: ``record``: a record is a document; ``heading``: a record is a line, and a document begins at a line
             ``= Title =``, as in WikiText.
@@ -62,6 +75,7 @@ class HubCorpus(BaseCorpus):
         validation_split: str | None = None,
         revision: str | None = None,
         streaming: bool = False,
+        shuffle_buffer: int = 0,
         text_field: str = "text",
         boundary: Literal["record", "heading"] = "record",
         line_break: str | None = None,
@@ -78,6 +92,10 @@ class HubCorpus(BaseCorpus):
             validation_fraction=validation_fraction,
             split_unit=split_unit,
         )
+        if shuffle_buffer < 0:
+            raise ConfigError(
+                f"corpus.shuffle_buffer={shuffle_buffer}: must be a number of documents, or 0 for the source's order"
+            )
         folder = Path(dataset).expanduser()
         self.folder = folder.resolve() if folder.is_dir() else None
         self.dataset = dataset
@@ -86,6 +104,7 @@ class HubCorpus(BaseCorpus):
         self.validation_split = validation_split
         self.revision = revision
         self.streaming = streaming
+        self.shuffle_buffer = shuffle_buffer
         self.text_field = text_field
         self.boundary = boundary
         self.line_break = line_break
@@ -112,16 +131,17 @@ class HubCorpus(BaseCorpus):
                     str(self.folder or self.dataset),
                     self.subset,
                     split=split,
-                    revision=self.revision,
+                    revision=self.commit or self.revision,
                     streaming=self.streaming,
                 )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
             raise DataError(self._missing(f"{type(error).__name__}: {error}", split)) from None
-        columns = loaded.column_names
-        if columns is not None and self.text_field not in columns:
+        # A stream of JSON lines has no column names before its first record.
+        columns = loaded.column_names or list(next(self._records(loaded, f"{self.dataset}[{split}]"), {}))
+        if columns and self.text_field not in columns:
             names = ", ".join(columns)
             raise DataError(f"{self.dataset}: no column `{self.text_field}` (found: {names}); set corpus.text_field")
-        return loaded
+        return loaded.select_columns([self.text_field])
 
     def open(self) -> None:
         """Load the data set, so that a missing data set raises before any work.
@@ -156,21 +176,24 @@ class HubCorpus(BaseCorpus):
 
     def _read_held_out(self, notes: Notes) -> Iterator[Document]:
         assert self._held_out is not None
-        return self._read_records(self._held_out, f"{self.dataset}[{self.validation_split}]", notes, Meter())
+        return self._documents_of(self._held_out, f"{self.dataset}[{self.validation_split}]", notes, Meter())
 
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        return self._read_records(self._loaded, f"{self.dataset}[{self.split}]", notes, meter)
+        meter.total = 0 if self.streaming else len(self._loaded)  # counted in records here
+        label = f"{self.dataset}[{self.split}]"
+        if not self.shuffle_buffer:
+            return self._documents_of(self._loaded, label, notes, meter)
+        records: Iterable[Any] = self._loaded
+        if self.streaming and self.boundary == "record":
+            order = permutation(self._loaded.num_shards, 0, "files of a stream").tolist()
+            records = chain.from_iterable(self._loaded.shard(len(order), index) for index in order)
+        return shuffled(self._documents_of(records, label, notes, meter), buffer=self.shuffle_buffer)
 
-    def _read_records(
-        self, loaded: datasets.Dataset | datasets.IterableDataset, label: str, notes: Notes, meter: Meter
-    ) -> Iterator[Document]:
-        records = loaded.select_columns([self.text_field])
-        meter.total = 0 if self.streaming else len(loaded)  # counted in records here
-
+    def _documents_of(self, records: Iterable[Any], label: str, notes: Notes, meter: Meter) -> Iterator[Document]:
         def rows() -> Iterator[tuple[str, Any]]:
-            for number, record in enumerate(records, start=1):
+            for number, record in enumerate(self._records(records, label), start=1):
                 meter.done = number
-                yield f"{label}:row {number}", record[self.text_field]
+                yield f"{label}:row {number}", record.get(self.text_field)
 
         if self.boundary == "heading":
             yield from join_lines(((where, text or "") for where, text in rows()), "heading", notes)
@@ -179,6 +202,27 @@ class HubCorpus(BaseCorpus):
             document = as_document(text, where, notes, self.line_break)
             if document is not None:
                 yield document
+
+    def _records(self, records: Iterable[Any], label: str) -> Iterator[Mapping[str, Any]]:
+        """The records, with one error for all that can go wrong on the way to them.
+
+        Raises:
+            DataError: the service does not answer any more, or a file of the data set is damaged.
+        """
+        source, number = iter(records), 0
+        while True:
+            try:
+                record = next(source, None)
+            except Exception as error:  # its class depends on the HTTP library and on the file format
+                raise DataError(
+                    f"corpus={self.name}: {label} cannot be read after row {number} ({type(error).__name__}: "
+                    f"{first_line(error)}); check the network and the data set. The same command continues: completed "
+                    "work is kept"
+                ) from error
+            if record is None:
+                return
+            number += 1
+            yield record
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -189,6 +233,7 @@ class HubCorpus(BaseCorpus):
             "boundary": self.boundary,
             "line_break": self.line_break,
             **({} if self.validation_split is None else {"validation_split": self.validation_split}),
+            **({"shuffle_buffer": self.shuffle_buffer} if self.shuffle_buffer else {}),
         }
 
     def _source_digest(self) -> str:
@@ -196,7 +241,7 @@ class HubCorpus(BaseCorpus):
         if self.folder:
             files = sorted(path for path in self.folder.rglob("*") if path.is_file() and not path.name.startswith("."))
         elif self.streaming:
-            return self._hub_commit()
+            return f"{self.dataset}@{self.commit}"
         else:
             loaded = [self._loaded, *([] if self._held_out is None else [self._held_out])]
             files = [Path(file["filename"]) for part in loaded for file in part.cache_files]
@@ -205,12 +250,24 @@ class HubCorpus(BaseCorpus):
             digest.update(f"{source_digest(path, self._memo_folder)}\n".encode())
         return digest.hexdigest()
 
-    def _hub_commit(self) -> str:
+    @property
+    def commit(self) -> str | None:
+        """The commit of a stream from the hub, 40 hex digits; None for a local folder or a loaded data set.
+
+        Raises:
+            DataError: there is no such data set, or the hub does not answer.
+        """
+        return self._commit
+
+    @cached_property
+    def _commit(self) -> str | None:
+        if self.folder or not self.streaming:
+            return None
+        if self.revision is not None and _COMMIT.fullmatch(self.revision):
+            return self.revision
         from huggingface_hub import HfApi
 
-        self.open()  # raises a better message if the data set does not exist
         try:
-            commit = HfApi().dataset_info(self.dataset, revision=self.revision).sha
+            return str(HfApi().dataset_info(self.dataset, revision=self.revision).sha)
         except Exception as error:  # the exceptions of a network failure depend on the HTTP library
-            raise DataError(self._missing(f"{type(error).__name__}: {error}", self.split)) from error
-        return f"{self.dataset}@{commit}"
+            raise DataError(self._missing(f"{type(error).__name__}: {first_line(error)}", self.split)) from error

@@ -136,8 +136,8 @@ def _mixed(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: P
         notes = part.statistics.notes.items()
         statistics.notes |= {f"{name}: {kind}": note for kind, note in notes}
     return PreparedCorpus(
-        train=MixedStore(train, corpus.alpha),
-        validation=MixedStore(held_out, corpus.alpha),
+        train=MixedStore(train, corpus.sampling),
+        validation=MixedStore(held_out, corpus.sampling),
         statistics=statistics,
         folder=folder,
         from_cache=all(part.from_cache for part in parts.values()),

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmtransfer.data.corpora.mixture import smoothed
+from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.errors import DataError
 from lmtransfer.system.durable import file_hash, reserve, staged_folder, write_json
 
@@ -216,11 +216,11 @@ class MixedStore:
 
     Attributes:
         parts: the stores by name, in the mixture's order.
-        alpha: exponent of the smoothed sampling; see ``smoothed``.
+        sampling: how much each part gives to an epoch.
     """
 
     parts: Mapping[str, TokenStore]
-    alpha: float
+    sampling: Sampling
 
     @property
     def num_tokens(self) -> int:
@@ -232,7 +232,18 @@ class MixedStore:
         """Documents of all parts together."""
         return sum(store.num_documents for store in self.parts.values())
 
+    def amounts(self) -> dict[str, float]:
+        """The number of tokens that each part gives to an epoch; rows round it."""
+        return self.sampling.amounts(self._sizes)
+
     def proportions(self) -> dict[str, float]:
-        """The sampling proportion of each part, smoothed from its number of tokens."""
-        shares = smoothed(np.array([store.num_tokens for store in self.parts.values()]), self.alpha)
-        return dict(zip(self.parts, shares.tolist(), strict=True))
+        """The sampling proportion of each part: its share of the tokens of an epoch."""
+        if not self.sampling.has_caps:
+            return self.sampling.shares(self._sizes)
+        amounts = self.amounts()
+        total = sum(amounts.values())
+        return {name: amount / total for name, amount in amounts.items()}
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {name: store.num_tokens for name, store in self.parts.items()}

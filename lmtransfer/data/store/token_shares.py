@@ -18,7 +18,7 @@ def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_00
     """The share of each token among the tokens that training samples, float64, shape (vocabulary,).
 
     Args:
-        store: one corpus, or a mixture, whose parts are weighted by their smoothed proportions.
+        store: one corpus, or a mixture, whose parts are weighted by their sampling proportions.
         most_tokens: only the first ``most_tokens`` tokens of a large corpus are counted.
     """
     if isinstance(store, TokenStore):
@@ -66,7 +66,8 @@ class PartShares:
     Attributes:
         tokens: number of its training tokens.
         share: its share of the mixture's training tokens, 0 to 1.
-        sampled: its share of the tokens that training samples, by the smoothed proportions.
+        sampled: its share of the tokens that training samples.
+        passes: how often an epoch of the mixture passes over it: 0.5 is half of it, 3 is three times.
         unknown_rate: share of its tokens that are the unknown token.
         vocabulary: share of the vocabulary's pieces that are needed to cover 99.9 % of its tokens, 0 to 1.
         own: share of the vocabulary's pieces that are more frequent in it than in any other part, 0 to 1.
@@ -75,6 +76,7 @@ class PartShares:
     tokens: int
     share: float
     sampled: float
+    passes: float
     unknown_rate: float
     vocabulary: float
     own: float
@@ -97,7 +99,7 @@ def part_shares(
     if isinstance(store, TokenStore):
         return {}
     is_special, unknown_id = tokenizer.is_special, tokenizer.unk_id
-    sampled, size = store.proportions(), len(is_special)
+    sampled, amounts, size = store.proportions(), store.amounts(), len(is_special)
     frequencies = np.stack(
         [_padded(token_shares(part, most_tokens=most_tokens), size) for part in store.parts.values()]
     )
@@ -109,6 +111,7 @@ def part_shares(
             tokens=part.num_tokens,
             share=part.num_tokens / store.num_tokens,
             sampled=sampled[name],
+            passes=amounts[name] / part.num_tokens if part.num_tokens else 0.0,
             unknown_rate=float(frequencies[place, unknown_id]),
             vocabulary=_catching_up(ordinary[place], 0.999) / pieces,
             own=float((owner == place).sum()) / pieces,

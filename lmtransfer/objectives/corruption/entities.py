@@ -25,13 +25,13 @@ class WordForm(NamedTuple):
     Attributes:
         is_capitalised: its first letter, after quotes and brackets, is a capital; the pronoun I does not count.
         is_name: the same, and nothing stands before the capital letter.
-        ends_plainly: no punctuation follows it.
+        ends_in_letter: no punctuation follows it.
         ends_sentence: a sentence ends with it.
     """
 
     is_capitalised: bool
     is_name: bool
-    ends_plainly: bool
+    ends_in_letter: bool
     ends_sentence: bool
 
     @classmethod
@@ -42,7 +42,7 @@ class WordForm(NamedTuple):
         return cls(
             is_capitalised=capitalised,
             is_name=capitalised and text[0].isupper(),
-            ends_plainly=text[-1:].isalnum(),
+            ends_in_letter=text[-1:].isalnum(),
             ends_sentence=_SENTENCE_END.search(text) is not None,
         )
 
@@ -128,7 +128,7 @@ class Entities(Selection):
         while start < len(forms):
             end = start + 1
             if forms[start].is_capitalised:
-                while end < len(forms) and follows[end] and forms[end - 1].ends_plainly and forms[end].is_name:
+                while end < len(forms) and follows[end] and forms[end - 1].ends_in_letter and forms[end].is_name:
                     end += 1
                 begins_sentence = start == 0 or not follows[start] or forms[start - 1].ends_sentence
                 if end - start <= self.max_words and not (begins_sentence and end - start == 1):

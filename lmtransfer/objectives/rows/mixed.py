@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from lmtransfer.data.corpora.mixture import smoothed
+from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.data.store.store import MixedStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
@@ -20,12 +21,12 @@ CONTIGUOUS_MIXTURE = (
 
 
 class MixedPlan:
-    """One epoch over a mixture: the total number of rows of all parts, in smoothed proportions.
+    """One epoch over a mixture: as many rows as all parts have together, in the mixture's proportions.
 
-    Part i has n_i rows in its first pass, and gives a share q_i of the rows of an epoch, with q_i ~ n_i^alpha (see
-    ``data.corpora.mixture.smoothed``). The rows of a part come pass after pass, each pass in its own random order. An
-    epoch continues where the previous epoch ended: no row of a part is repeated before all other rows of the part were
-    used. A row belongs to one part, and so do both texts of a pair.
+    Part i has n_i rows in its first pass, and gives a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by weights
+    of tokens, with or without caps (see ``data.corpora.sampling.Sampling``). The rows of a part come pass after pass,
+    each pass in its own random order. An epoch continues where the previous epoch ended: no row of a part is repeated
+    before all other rows of the part were used. A row belongs to one part, and so do both texts of a pair.
 
     Args:
         rows: how rows are cut from each part.
@@ -38,7 +39,8 @@ class MixedPlan:
         parts: number of the part of each row, int64, shape (N,).
 
     Raises:
-        ConfigError: ``rows`` is contiguous; rows of several texts cannot continue each other.
+        ConfigError: ``rows`` is contiguous (rows of several texts cannot continue each other), or a cap is less than a
+            row.
         DataError: a part has no rows; the message names the part.
     """
 
@@ -55,10 +57,11 @@ class MixedPlan:
                 raise DataError(f"corpus.parts.{self._names[part]}: {error}") from error
 
         first = [planned(part, 0) for part in range(len(self._names))]
-        sizes = np.array([len(plan.lengths) for plan in first])
+        counts = quotas({name: plan.lengths for name, plan in zip(self._names, first, strict=True)}, store.sampling)
         self._plans: list[RowPlan] = []
         lengths, parts, plans, numbers = [], [], [], []
-        for part, (size, count) in enumerate(zip(sizes.tolist(), quotas(sizes, store.alpha).tolist(), strict=True)):
+        for part, count in enumerate(counts.values()):
+            size = len(first[part].lengths)
             start, stop = epoch * count, (epoch + 1) * count
             for number in range(start // size, -(-stop // size)):
                 plan = first[part] if number == 0 else planned(part, number)
@@ -80,18 +83,32 @@ class MixedPlan:
         return replace(row, key=f"{self._names[int(self.parts[index])]}: {row.key}")
 
 
-def quotas(sizes: np.ndarray, alpha: float) -> np.ndarray:
-    """Number of rows of each part in an epoch: smoothed proportions of all rows, rounded by the largest remainders.
+def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, int]:
+    """Number of rows of each part in an epoch: its amount of rows, rounded by the largest remainders.
 
     Args:
-        sizes: number of rows of each part, all above 0.
-        alpha: see ``data.corpora.mixture.smoothed``.
+        lengths: number of tokens of each row of a part's first pass, by part.
+        sampling: how much each part gives.
 
     Returns:
-        int64, with the same sum as ``sizes``, but at least one row per part.
+        The numbers by part, at least one row for each part. Without caps their sum is the number of all rows.
+
+    Raises:
+        ConfigError: the cap of a part is less than one of its rows.
     """
-    exact = smoothed(sizes, alpha) * sizes.sum()
+    sizes = {name: len(rows) for name, rows in lengths.items()}
+    means = {name: float(np.mean(rows)) for name, rows in lengths.items()}
+    for name, mean in means.items():
+        _check_cap(sampling.max_tokens.get(name), f"corpus.max_tokens.{name}", mean, f"a row has {mean:.0f} tokens")
+        least = f"this part has {sizes[name]} rows, so one row is {1 / sizes[name]:.2g} of it"
+        _check_cap(sampling.max_epochs.get(name), f"corpus.max_epochs.{name}", 1 / sizes[name], least)
+    exact = np.array(list(sampling.amounts(sizes, tokens_per_unit=means).values()))
     counts = np.floor(exact).astype(np.int64)
-    missing = int(sizes.sum() - counts.sum())
+    missing = round(exact.sum()) - int(counts.sum())
     counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1
-    return np.maximum(counts, 1)
+    return dict(zip(lengths, np.maximum(counts, 1).tolist(), strict=True))
+
+
+def _check_cap(cap: float | None, key: str, least: float, why: str) -> None:
+    if cap is not None and cap < least:
+        raise ConfigError(f"{key}={cap:g} is less than one row ({why}): use a larger cap, or leave the part out")

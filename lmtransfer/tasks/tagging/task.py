@@ -159,6 +159,10 @@ class Tagging(Task):
             tag_column=self.files.tag_column,
         )
 
+    def texts(self, example: TaggedExample) -> tuple[str, ...]:
+        """Return the sentence; see ``Task``."""
+        return (" ".join(example.words),)
+
     def echo(self, example: TaggedExample) -> dict[str, Any]:
         """Return the words."""
         return {"words": list(example.words)}

@@ -16,6 +16,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
@@ -41,7 +42,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         "transfer": set[str](),
         "optimizer": {"learner", "lr_scales"},
         "schedule": set[str](),
-        "tracker": {"folder"},
+        **tracker_nodes(cfg),
         **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),
         **given_nodes(cfg),
     }

@@ -17,6 +17,7 @@ from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
@@ -62,8 +63,12 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
             result = directory.read_result(JointResult)
         else:
-            result = Experiment(command, plain, settings, directory, console).result()
+            experiment = Experiment(command, plain, settings, directory, console)
+            result = experiment.result()
             directory.write_result(result)
+            if not experiment.has_one_run:
+                with tracked(settings[0].training.trackers, directory, quiet=True) as trackers:
+                    trackers.finish(result)
         others = [split for split in settings[0].task.splits if split not in ("train", result.split)]
         commands = next_commands(directory.path, result, others, root=Path(cfg.output_root), init=bool(cfg.get("init")))
         print_result(console, result.values(), name=name, next_commands=commands)
@@ -111,6 +116,11 @@ class Experiment:
     def conditions(self) -> Sequence[Condition]:
         """The pretrained condition, and the control if ``control=true``."""
         return ("pretrained", "control") if self.config["control"] else ("pretrained",)
+
+    @property
+    def has_one_run(self) -> bool:
+        """Whether a single training run makes the result."""
+        return len(self.seeds) * len(self.settings) * len(self.conditions) == 1
 
     @property
     def learning_rates(self) -> LearningRates:
@@ -163,12 +173,14 @@ class Experiment:
                 directory.path.mkdir(parents=True, exist_ok=True)
             distributed.barrier()
             _write_files(directory, self._own_config(member), member.setting)
-        alone = len(self.seeds) * len(self.settings) * len(self.conditions) == 1
-        outcome = train_once(member, run=directory, progress=Progress(quiet=not alone))
-        self._keep(directory, member, outcome)
-        result = run_result(member, outcome, command=self.command, rule=self._rule)
-        if parts:
-            directory.write_result(result)
+        quiet = not self.has_one_run
+        with tracked(member.setting.training.trackers, directory, quiet=quiet) as trackers:
+            outcome = train_once(member, run=directory, trackers=trackers.all, progress=Progress(quiet=quiet))
+            self._keep(directory, member, outcome)
+            result = run_result(member, outcome, command=self.command, rule=self._rule)
+            if parts:
+                directory.write_result(result)
+            trackers.finish(result)
         scored = f"{self._shown(result.score)} on {self.setting.data.split}"
         which = (
             f"{_WHO[member.condition]}, pretraining seed {member.pretraining_seed}"

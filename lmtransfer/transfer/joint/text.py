@@ -192,11 +192,19 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
             source.component(f"objective.{part}", "tokenizer")  # raises if the component is invalid
     if "corpus" not in given and not source.trusted:
-        same_text(own["corpus"], source.directory.read_versions(), source.directory.config_path, data_root=data_root)
+        same_text(source.config, source.directory.read_versions(), source.directory.config_path, data_root=data_root)
+    screening = source.config.get("screening") if "corpus" not in given and source.trusted else None
     given = own | given
     given["corpus"] = absolute_corpus(given["corpus"])
     config = OmegaConf.create(
-        {**given, "init": str(source.path), "tokenizer": None, "data_root": data_root, "cache_dir": str(cache_dir)}
+        {
+            **given,
+            "screening": screening,
+            "init": str(source.path),
+            "tokenizer": None,
+            "data_root": data_root,
+            "cache_dir": str(cache_dir),
+        }
     )
     with open_dict(cfg):
         cfg.corpus, cfg.objective = config.corpus, config.objective

@@ -1,0 +1,125 @@
+"""How much each part of a mixture gives to an epoch: smoothed proportions or weights, and caps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
+    """The smoothed proportions q_i = p_i^alpha / sum_j p_j^alpha of parts, where p_i is the share of part i.
+
+    Conneau and Lample, "Cross-lingual Language Model Pretraining" (NeurIPS 2019), section 3.1.
+
+    Args:
+        sizes: size of each part, at least one above 0, shape (parts,).
+        alpha: 1 keeps the shares by size, 0 gives all parts the same proportion.
+
+    Returns:
+        float64, shape (parts,), with the sum 1; a part of size 0 has the proportion 0.
+    """
+    sizes = np.asarray(sizes, dtype=np.float64)
+    weights = np.where(sizes > 0, (sizes / sizes.sum()) ** alpha, 0.0)
+    return weights / weights.sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the parts of a mixture are sampled.
+
+    An epoch of a mixture has as much text as all parts together. Each part gives its share of it. A part whose share is
+    larger than the part is repeated. A cap limits what a part gives to an epoch, and the other parts fill up what is
+    left, in proportion to their shares. If all parts are capped, the epoch is shorter. (Chung et al. 2023, "UniMax",
+    arXiv:2304.09151, cap the number of passes over a language in the same way, over the whole run.)
+
+    Attributes:
+        alpha: exponent of the smoothed proportions (see ``smoothed``); not used if there are weights.
+        weights: weight of each part, above 0: its share of the tokens is its weight divided by the sum. None: alpha.
+        max_tokens: the most tokens that a part gives to an epoch, by name; parts that are not named have no limit.
+        max_epochs: the most passes over a part in an epoch, by name; parts that are not named have no limit.
+    """
+
+    alpha: float = 0.7
+    weights: Mapping[str, float] | None = None
+    max_tokens: Mapping[str, float] = field(default_factory=dict)
+    max_epochs: Mapping[str, float] = field(default_factory=dict)
+
+    def problems(self, parts: Iterable[str]) -> Iterator[str]:
+        """What is wrong with the settings for a mixture of these parts: one message for each problem."""
+        names = list(parts)
+        there = f"the parts are {', '.join(names)}"
+        if not 0 <= self.alpha <= 1:
+            yield f"corpus.alpha={self.alpha}: must be from 0 (all parts equally) to 1 (by their size)"
+        settings = {"weights": self.weights or {}, "max_tokens": self.max_tokens, "max_epochs": self.max_epochs}
+        for key, values in settings.items():
+            for name, value in values.items():
+                if name not in names:
+                    yield f"corpus.{key}.{name}: there is no such part; {there}"
+                if not (math.isfinite(value) and value > 0):
+                    yield f"corpus.{key}.{name}={value:g}: must be greater than 0"
+        without = [name for name in names if self.weights is not None and name not in self.weights]
+        if without:
+            yield f"corpus.weights: has no weight of {', '.join(without)}; give every part a weight ({there})"
+
+    @property
+    def has_caps(self) -> bool:
+        """Whether any part has a cap."""
+        return bool(self.max_tokens or self.max_epochs)
+
+    def shares(self, sizes: Mapping[str, float]) -> dict[str, float]:
+        """The share of each part of the given sizes, with the sum 1; a part of size 0 has the share 0.
+
+        Args:
+            sizes: size of each part in tokens or characters.
+        """
+        return dict(zip(sizes, self._shares(sizes, np.ones(len(sizes))).tolist(), strict=True))
+
+    def amounts(
+        self, sizes: Mapping[str, float], *, tokens_per_unit: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """How much each part gives to an epoch, in the unit of ``sizes``, with fractions; capped amounts are whole.
+
+        Args:
+            sizes: size of each part, in tokens or in rows.
+            tokens_per_unit: mean number of tokens in a unit of each part (the length of a row); None: 1.
+        """
+        names = list(sizes)
+        size = np.array([sizes[name] for name in names], dtype=np.float64)
+        length = np.array([1.0 if tokens_per_unit is None else tokens_per_unit[name] for name in names])
+        most_tokens = np.array([self.max_tokens.get(name, np.inf) for name in names])
+        most_epochs = np.array([self.max_epochs.get(name, np.inf) for name in names])
+        most = np.floor(np.minimum(most_tokens / length, np.where(size > 0, most_epochs, 0.0) * size) + 1e-9)
+        given = _filled(self._shares(sizes, length), size.sum(), most)
+        return dict(zip(names, given.tolist(), strict=True))
+
+    def _shares(self, sizes: Mapping[str, float], tokens_per_unit: np.ndarray) -> np.ndarray:
+        size = np.array(list(sizes.values()), dtype=np.float64)
+        if self.weights is None:
+            return smoothed(size, self.alpha)
+        weights = np.where(size > 0, [self.weights[name] for name in sizes], 0.0) / tokens_per_unit
+        return weights / weights.sum()
+
+    def __str__(self) -> str:
+        caps = ", with caps" if self.has_caps else ""
+        return ("by weights" if self.weights is not None else f"with alpha {self.alpha:g}") + caps
+
+
+def _filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
+    """``total`` divided by ``shares``, but at most ``most``: what a part may not take goes to the others.
+
+    Args:
+        shares: float64, shape (parts,), with the sum 1.
+        total: the amount to divide.
+        most: the most that each part takes, may be infinite, shape (parts,).
+    """
+    given = shares * total
+    full = np.zeros(len(shares), dtype=bool)
+    while (given[~full] > most[~full]).any():
+        full |= given > most
+        free = np.where(full, 0.0, shares)
+        left = max(total - most[full].sum(), 0.0)
+        given = np.where(full, most, free * (left / free.sum() if free.any() else 0.0))
+    return given

@@ -1,0 +1,143 @@
+"""Screening of a corpus: what is searched for, and the corpus without the documents that are found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+from lmtransfer.data.documents import Corpus, Document
+from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
+from lmtransfer.data.screening.findings import Findings, found_documents
+from lmtransfer.data.screening.scan import scan
+from lmtransfer.data.store.cache import writing
+from lmtransfer.errors import ConfigError
+from lmtransfer.system.cache_dir import default_cache_dir
+from lmtransfer.system.durable import staged_folder
+
+#: Increase it when the same text and settings would give other findings.
+_VERSION = 1
+
+
+class Screening:
+    """Settings of a screening: near-duplicates and evaluation texts, reported or dropped.
+
+    Args:
+        action: ``report``: the corpus stays as it is; ``drop``: the documents that are found are left out.
+        min_jaccard: two documents are near-duplicates if the Jaccard similarity of their shingles is at least this,
+            above 0 to 1; the later one is found. None: near-duplicates are not searched for.
+        shingle_words: words of a shingle.
+        overlap_with: evaluation texts by the name of their set; a document that holds one of them is found.
+        ngram_words: words of the n-grams by which evaluation texts are found; shorter texts are not searched for.
+        min_overlap: share of a text's n-grams that the document must have, above 0 to 1.
+        cache_dir: folder of the cache for the findings; None: see ``default_cache_dir``.
+
+    Raises:
+        ConfigError: there is nothing to search for.
+    """
+
+    def __init__(
+        self,
+        *,
+        action: Literal["report", "drop"],
+        min_jaccard: float | None = 0.8,
+        shingle_words: int = 5,
+        overlap_with: Mapping[str, Sequence[str]] | None = None,
+        ngram_words: int = 8,
+        min_overlap: float = 0.7,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        if min_jaccard is None and not overlap_with:
+            raise ConfigError(
+                "screening.min_jaccard=null: without near-duplicates, give the evaluation texts to search for, such as "
+                "screening.overlap_with=[sst2]"
+            )
+        self.action = action
+        self.min_jaccard, self.shingle_words = min_jaccard, shingle_words
+        self.texts = dict(overlap_with or {})
+        self.ngram_words, self.min_overlap = ngram_words, min_overlap
+        self.folder = (default_cache_dir() if cache_dir is None else Path(cache_dir)) / "screening"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest of everything that determines which documents of a corpus are found."""
+        settings = {
+            "version": _VERSION,
+            "min_jaccard": self.min_jaccard,
+            "shingle_words": self.shingle_words,
+            "texts": {name: list(texts) for name, texts in self.texts.items()},
+            "ngram_words": self.ngram_words,
+            "min_overlap": self.min_overlap,
+        }
+        return blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def scan(self, corpus: Corpus, folder: Path) -> None:
+        """Write the findings in a corpus to ``folder``."""
+        evaluation = EvaluationTexts(self.texts, ngram_words=self.ngram_words, min_overlap=self.min_overlap)
+        scan(corpus, folder, min_jaccard=self.min_jaccard, shingle_words=self.shingle_words, evaluation=evaluation)
+
+
+class ScreenedCorpus(Corpus):
+    """A corpus with a screening; with ``drop``, without the documents that are found.
+
+    The split stays: a document that remains is in the same part as without the screening.
+
+    Args:
+        source: the corpus.
+        screening: what is searched for.
+    """
+
+    def __init__(self, source: Corpus, screening: Screening) -> None:
+        self.source, self.screening = source, screening
+        self.name, self.files, self.notes = source.name, source.files, source.notes
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What is found, now or from the cache."""
+        return Findings.read(self.found_in)
+
+    @cached_property
+    def found_in(self) -> Path:
+        """The folder with the findings; the corpus is screened if there is none yet."""
+        key = blake2b(f"{self.source.fingerprint()} {self.screening.fingerprint}".encode(), digest_size=10).hexdigest()
+        folder = self.screening.folder / key
+        with writing(folder):
+            if not folder.is_dir():
+                with staged_folder(folder) as staged:
+                    self.screening.scan(self.source, staged)
+        return folder
+
+    def documents(self) -> Iterator[Document]:
+        """The documents, in the source's order."""
+        if self.screening.action == "report":
+            yield from self.source.documents()
+            return
+        dropped = set(found_documents(self.found_in).tolist())
+        for number, document in enumerate(self.source.documents()):
+            if number in dropped:
+                self.notes.add("documents left out by screening", document.key)
+            else:
+                yield document
+
+    def is_validation(self, document: Document) -> bool:
+        """Whether ``document`` is held out, as in the source."""
+        return self.source.is_validation(document)
+
+    def fingerprint(self) -> str:
+        """Hex digest of the documents' content; with ``report`` that of the source, with which it shares the cache."""
+        if self.screening.action == "report":
+            return self.source.fingerprint()
+        settings = json.dumps(["screened", self.source.fingerprint(), self.screening.fingerprint])
+        return blake2b(settings.encode(), digest_size=16).hexdigest()
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of the source."""
+        return self.source.commit
+
+    def fraction_read(self) -> float | None:
+        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
+        return self.source.fraction_read()

@@ -1,0 +1,125 @@
+"""The screening of a run's corpus, with the texts of the tasks that it names, and what it found in words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich import box
+from rich.table import Table
+
+from lmtransfer.config.build import build
+from lmtransfer.data.corpora.mixture import MixtureCorpus
+from lmtransfer.data.documents import Corpus
+from lmtransfer.data.screening.findings import list_path
+from lmtransfer.data.screening.screening import ScreenedCorpus, Screening
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.system.optional import optional
+from lmtransfer.tasks.base import Task
+
+#: Characters of a text in a line of the terminal.
+_SHOWN = 60
+
+
+def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
+    """Build ``cfg.screening`` with the evaluation texts that it names; None without a screening.
+
+    Raises:
+        ConfigError: a setting that does not fit, or a package that is not installed.
+        DataError: a task has no split that can be read, or a file cannot be read.
+    """
+    node = cfg.get("screening")
+    if node is None:
+        return None
+    if node.get("min_jaccard") is not None:  # said before all the texts are read
+        optional("datasketch", work="screening.min_jaccard", error=ConfigError)
+    texts: dict[str, list[str]] = {}
+    for name, named in (node.get("overlap_with") or {}).items():
+        source = build(named, data_root=cfg.data_root, cache_dir=str(cache_dir))
+        texts |= _held_out_texts(str(name), source) if isinstance(source, Task) else {str(name): _lines(source)}
+    screening: Screening = build(node, overlap_with=texts, cache_dir=str(cache_dir))
+    return screening
+
+
+def _lines(corpus: Corpus) -> list[str]:
+    return [document.text for document in corpus.documents()]
+
+
+def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
+    """The texts of every split but the training split; a split that is not at hand is skipped with a message."""
+    found: dict[str, list[str]] = {}
+    missing: dict[str, DataError] = {}
+    for split in task.splits:
+        if split == "train":
+            continue
+        try:
+            examples = task.examples(split)
+        except DataError as error:
+            missing[split] = error
+        else:
+            found[f"{name} {split}"] = [text for example in examples for text in task.texts(example)]
+    if not found:
+        why = next(iter(missing.values()), f"it has only the splits {', '.join(task.splits)}")
+        raise DataError(f"screening.overlap_with: task {name} has no dev or test texts here: {why}")
+    for split, reason in missing.items():
+        print(f"screening: {name} {split} is not searched for: {reason}", file=sys.stderr)
+    return found
+
+
+def screened_parts(corpus: Corpus) -> Mapping[str, ScreenedCorpus]:
+    """The screened corpora by name: the corpus itself, or the parts of a mixture."""
+    parts = corpus.parts if isinstance(corpus, MixtureCorpus) else {corpus.name: corpus}
+    return {name: part for name, part in parts.items() if isinstance(part, ScreenedCorpus)}
+
+
+def notes_on(corpus: Corpus) -> Iterator[str]:
+    """One line on each screened corpus."""
+    for name, part in screened_parts(corpus).items():
+        found = part.findings
+        what = "left out" if part.screening.action == "drop" else "found (and kept)"
+        yield (
+            f"screening of {name}: {what} {found.near_duplicates:,} near-duplicates and {found.overlapping:,} "
+            f"documents with evaluation texts, of {found.documents:,} documents"
+        )
+
+
+def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
+    """What the screening of a corpus found, with the first documents."""
+    screening, found = corpus.screening, corpus.findings
+    action = "left out" if screening.action == "drop" else "kept (screening=report)"
+    table = Table(
+        title=f"screening of {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False
+    )
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    table.add_row("documents", f"{found.documents:,}", f"{found.words:,} words")
+    if screening.min_jaccard is not None:
+        limit = f"Jaccard similarity of {screening.shingle_words}-word shingles from {screening.min_jaccard:g}"
+        table.add_row("near-duplicates", f"{found.near_duplicates:,}", f"of earlier documents: {limit}")
+        table.add_row("", f"{found.same_shingles:,}", "with the same shingles")
+        table.add_row("", f"{found.across_split:,}", "with one of the two held out for validation")
+    for set_name, overlap in found.overlaps.items():
+        short = f"; {overlap.texts - overlap.searched:,} of {overlap.texts:,} texts are too short to search for"
+        table.add_row(set_name, f"{overlap.found:,}", f"texts in {overlap.documents:,} documents{short}")
+    share = found.found_words / max(1, found.words)
+    table.add_row("together", f"{found.found:,}", f"documents, {share:.2%} of the words: {action}")
+    return table
+
+
+def examples_of(corpus: ScreenedCorpus) -> Iterator[str]:
+    """Lines with the first documents that were found, and the place of the whole list."""
+    for line in corpus.findings.examples:
+        yield f"  {line['key']}: {_reason(line)}: {line['text'][:_SHOWN]!r}"
+    if corpus.findings.found:
+        yield f"all of them: {list_path(corpus.found_in)}"
+
+
+def _reason(line: Mapping[str, Any]) -> str:
+    if "near_duplicate_of" in line:
+        return f"Jaccard {line['jaccard']:.2f} with {line['near_duplicate_of']}"
+    more = f" and {len(line['holds']) - 1} more" if len(line["holds"]) > 1 else ""
+    return f"holds {line['holds'][0]['text'][:_SHOWN]!r} of {line['holds'][0]['set']}{more}"
