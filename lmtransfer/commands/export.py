@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import ConfigError, HubError
-from lmtransfer.export.card import CardSettings
-from lmtransfer.export.forms import ADAPTER, FORMS, OF_VECTORS
-from lmtransfer.export.model_folder import write_model
-from lmtransfer.export.parts import Part, parts_of
-from lmtransfer.export.place import check_place, export_folder
-from lmtransfer.export.run_folder import write_run
+from lmtransfer.exporting.card import CardSettings
+from lmtransfer.exporting.forms import ADAPTER, FORMS, OF_VECTORS
+from lmtransfer.exporting.model_folder import write_model
+from lmtransfer.exporting.parts import Part, parts_of
+from lmtransfer.exporting.place import check_place, export_folder
+from lmtransfer.exporting.run_folder import write_run
 from lmtransfer.hub.target import MAIN, Target, branch_problem, files_in, name_problem
 from lmtransfer.importing.opening import run_folder
 from lmtransfer.reporting.runs.collect import collect

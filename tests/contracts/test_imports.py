@@ -23,7 +23,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 BATCH, LEARNER = "data.batch", "training.learner"
 PLAIN = {"errors", "randomness", "system", "untrusted"}
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"system.waiting"},
+    "__init__": {"system.waiting", "api"},
     "errors": set(),
     "randomness": set(),
     "former_names": set(),
@@ -54,9 +54,12 @@ ALLOWED: dict[str, set[str]] = {
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"kept_predictions", "reporting", "importing", "transfer"},
-    "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
+    "prediction": PLAIN | {"models", "data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
     "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
-    "export": PLAIN
+    "serving": PLAIN
+    | {"", "data", "tokenizers", "tasks", "training", "runs", "importing", "transfer", "zero_shot", "prediction"}
+    | {"reporting"},
+    "exporting": PLAIN
     | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
     | {"transfer", "reporting", "importing"},
     "inspection": PLAIN
@@ -65,6 +68,9 @@ ALLOWED: dict[str, set[str]] = {
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "sweeps": {"errors", "config", "system", "reporting"},
     "commands": {"*"},
+    "api": PLAIN
+    | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "importing", "transfer", "prediction"}
+    | {"reporting", "launch"},
     "launch": {"errors", "config", "runs.lock", "sweeps", "system"},
     "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},

@@ -7,15 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.export.adapter_folder import write_adapter
-from lmtransfer.export.folder import heads_of_other_epsilon, read_as_published, read_equally, read_folder, write_folder
-from lmtransfer.export.logits import OurModel, Speaker, Text, compare
-from lmtransfer.export.onnx_folder import write_onnx
-from lmtransfer.export.place import empty
-from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import Adapter, TransformersHead, TransformersModel, installed_version
-from lmtransfer.export.sentence_folder import compared_vectors, embedder_to_export, encoder_alone, write_modules
-from lmtransfer.export.tensors import read_tensors, write_tensors
+from lmtransfer.exporting.adapter_folder import write_adapter
+from lmtransfer.exporting.folder import (
+    heads_of_other_epsilon,
+    read_as_published,
+    read_equally,
+    read_folder,
+    write_folder,
+)
+from lmtransfer.exporting.logits import OurModel, Speaker, Text, compare
+from lmtransfer.exporting.onnx_folder import write_onnx
+from lmtransfer.exporting.place import empty
+from lmtransfer.exporting.run import OpenRun
+from lmtransfer.exporting.seen_by_transformers import Adapter, TransformersHead, TransformersModel, installed_version
+from lmtransfer.exporting.sentence_folder import compared_vectors, embedder_to_export, encoder_alone, write_modules
+from lmtransfer.exporting.tensors import read_tensors, write_tensors
 from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lmtransfer.export.card import CardSettings, card_of
-from lmtransfer.export.forms import ADAPTER, FORMS, OF_VECTORS, adapter_form, fitting_texts
-from lmtransfer.export.model_card import write_card
-from lmtransfer.export.place import export_folder
-from lmtransfer.export.run import open_run
-from lmtransfer.export.texts import texts_of
+from lmtransfer.exporting.card import CardSettings, card_of
+from lmtransfer.exporting.forms import ADAPTER, FORMS, OF_VECTORS, adapter_form, fitting_texts
+from lmtransfer.exporting.model_card import write_card
+from lmtransfer.exporting.place import export_folder
+from lmtransfer.exporting.run import open_run
+from lmtransfer.exporting.texts import texts_of
 from lmtransfer.runs.saved import CheckpointName
 from lmtransfer.system.printable import short_path
 

@@ -14,9 +14,9 @@ from lmtransfer import __version__
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.export.model_card import Card, metadata
-from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import auto_class
+from lmtransfer.exporting.model_card import Card, metadata
+from lmtransfer.exporting.run import OpenRun
+from lmtransfer.exporting.seen_by_transformers import auto_class
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import make_entries
