@@ -21,6 +21,11 @@ from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing
 
+#: The format with settings of its own; see ``adapter_form``.
+ADAPTER = "adapter"
+#: The format that holds how texts become vectors.
+OF_VECTORS = "sentence_transformers"
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -128,9 +133,9 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
     texts = read_equally(opened, folder, texts)
     checked = [written.checked]
     version = installed_version()
-    lacks = [message for package in ("transformers", "peft") if (message := missing(package))]
-    if lacks:
-        checked.append(f"not compared with peft: {lacks[0]}, then export again")
+    absent = [message for package in ("transformers", "peft") if (message := missing(package))]
+    if absent:
+        checked.append(f"not compared with peft: {absent[0]}, then export again")
     else:
         theirs = TransformersModel(
             written.base,
@@ -148,12 +153,10 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
 FORMS: dict[str, Callable[..., Exported]] = {
     "auto": _transformers_or_tensors,
     "transformers": _transformers,
-    "sentence_transformers": _sentence_transformers,
+    OF_VECTORS: _sentence_transformers,
     "tensors": _tensors,
     "onnx": _onnx,
 }
-#: The format with settings of its own; see ``adapter_form``.
-ADAPTER = "adapter"
 
 
 def _ours(opened: OpenRun) -> OurModel:
