@@ -1,4 +1,4 @@
-"""Write a run as a folder that transformers loads, as ONNX or as it is, check it, and upload it to the hub."""
+"""Write a run in a format of other libraries or as it is, check it, and upload it to the hub."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmtransfer.config.check import check
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import ConfigError, HubError
 from lmtransfer.export.card import CardSettings
-from lmtransfer.export.forms import FORMS
-from lmtransfer.export.model_folder import write_model
+from lmtransfer.export.forms import ADAPTER, FORMS
+from lmtransfer.export.model_folder import VECTORS, FormSettings, write_model
 from lmtransfer.export.parts import Part, parts_of
 from lmtransfer.export.place import check_place, export_folder
 from lmtransfer.export.run_folder import write_run
@@ -100,7 +100,13 @@ def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
     return write_model(
         part.run,
         folder,
-        form="onnx" if cfg.to == "onnx" else cfg.format,
+        form=FormSettings(
+            name="onnx" if cfg.to == "onnx" else cfg.format,
+            base=cfg.base,
+            pooling=cfg.pooling,
+            normalise=cfg.normalise,
+            named=str(cfg.to if cfg.push is None else cfg.push),
+        ),
         checkpoint=cfg.checkpoint,
         overwrite=cfg.overwrite,
         data_root=cfg.data_root,
@@ -111,6 +117,7 @@ def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
             others=[] if cfg.results is None else collect(Path(str(cfg.results)).expanduser()),
             loaded_from=loaded_from,
             on_hub=cfg.push is not None,
+            base=cfg.base,
         ),
     )
 
@@ -173,9 +180,13 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = []
-    formats = (*FORMS, _RUN)
+    formats = (*FORMS, ADAPTER, _RUN)
     if cfg.format not in formats:
         problems.append(f"format={cfg.format}: must be one of {', '.join(formats)}")
+    if cfg.base is not None and cfg.format != ADAPTER:
+        problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
+    if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
+        problems.append(f"base={cfg.base}: no such folder; give the folder of the exported base, or leave it out")
     if cfg.checkpoint not in (None, "best", "last"):
         problems.append(f"checkpoint={cfg.checkpoint}: must be best, last or null")
     if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):
@@ -184,6 +195,12 @@ def _check_choices(cfg: DictConfig) -> None:
         )
     if cfg.format == _RUN and (cfg.checkpoint is not None or cfg.revisions):
         problems.append("format=run: writes all checkpoints and revisions; leave checkpoint= and revisions= out")
+    if cfg.format != VECTORS:
+        problems += [
+            f"{given}: only format={VECTORS} holds how texts become vectors; set that format, or leave it out"
+            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
+            if cfg[key]
+        ]
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
     if not all(isinstance(language, str) for language in _languages(cfg)):

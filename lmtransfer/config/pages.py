@@ -20,6 +20,7 @@ _ORDER = (
     "finetune",
     "evaluate",
     "predict",
+    "embed",
     "export",
     "study",
     "report",

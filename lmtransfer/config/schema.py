@@ -120,7 +120,7 @@ class HardwareSettings(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _setting("auto", "auto, fp32, bf16, fp16")
     threads: int | None = _setting(None, "CPU threads; null: the usable physical cores", above=0)
     compile: bool | Literal["auto"] = _setting(
-        "auto", "torch.compile each block: auto (on CUDA, in pretraining), true, false"
+        "auto", "torch.compile each block: auto (on CUDA, in pretraining, if possible), true, false"
     )
 
 

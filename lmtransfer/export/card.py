@@ -14,6 +14,7 @@ from lmtransfer import __version__
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
+from lmtransfer.export.adapter_folder import BASE
 from lmtransfer.export.model_card import Card, metadata
 from lmtransfer.export.run import OpenRun
 from lmtransfer.export.seen_by_transformers import auto_class
@@ -32,6 +33,8 @@ _METHODS = {
     "full": "finetuned",
     "gradual": "finetuned layer by layer",
     "joint": "finetuned on labels and on text together",
+    "lora": "fixed encoder with trained low-rank updates (LoRA) and a trained head",
+    "bitfit": "fixed encoder with trained biases (BitFit) and a trained head",
 }
 
 
@@ -46,6 +49,7 @@ class CardSettings:
         others: further runs; those that started from this run are listed with their scores.
         loaded_from: where the loading example finds the export, as Python arguments: ``"owner/name", revision="v1"``.
         on_hub: whether that is a repository of the hub, else a folder.
+        base: folder of an adapter's base; None: it is in the export.
     """
 
     name: str | None
@@ -54,6 +58,7 @@ class CardSettings:
     others: Sequence[Run]
     loaded_from: str
     on_hub: bool = False
+    base: str | None = None
 
 
 def card_of(
@@ -69,7 +74,7 @@ def card_of(
 
     Args:
         run: the exported run.
-        library: library that loads the export: "transformers", "onnx" or "lmtransfer".
+        library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
         notes: notes of the export.
         checked_with: version of transformers that the export was compared with; None: it was not compared.
@@ -308,17 +313,28 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
 
 def _loading(run: OpenRun, settings: CardSettings, library: str, architecture: str) -> str:
     place = settings.loaded_from
+    if library == "sentence-transformers":
+        return (
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f"model = SentenceTransformer({place})\n"
+            'vectors = model.encode(["One text.", "Another, longer text."])'
+        )
     if architecture:
         auto = auto_class(architecture)
+        model, peft = f"{auto}.from_pretrained({place}).eval()", ""
+        if library == "peft":
+            on_base = f"{auto}.from_pretrained({_base(settings)}, num_labels={len(run.head['output.bias'])})"
+            model = f"{on_base}\nmodel = PeftModel.from_pretrained(model, {place}).eval()"
+            peft = "from peft import PeftModel\n"
         two = (
             '["Who wrote it?"], ["A poet wrote it."]'
             if run.kind == "span"
             else '["One text.", "Another, longer text."]'
         )
         return (
-            f"from transformers import {auto}, AutoTokenizer\n\n"
+            f"{peft}from transformers import {auto}, AutoTokenizer\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({place})\n"
-            f"model = {auto}.from_pretrained({place}).eval()\n"
+            f"model = {model}\n"
             f'output = model(**tokenizer({two}, padding=True, return_tensors="pt"))'
         )
     imports, folder = "", place
@@ -348,3 +364,12 @@ def _loading(run: OpenRun, settings: CardSettings, library: str, architecture: s
         "own = {name.removeprefix('encoder.'): t for name, t in tensors.items() if name.startswith('encoder.')}\n"
         "load_weights(encoder, own)"
     )
+
+
+def _base(settings: CardSettings) -> str:
+    """Where the loading example finds the base of an adapter, as Python arguments."""
+    if settings.base is not None:
+        return f'"{settings.base}"'
+    if settings.on_hub:
+        return f'{settings.loaded_from}, subfolder="{BASE}"'
+    return f'{settings.loaded_from[:-1]}/{BASE}"'

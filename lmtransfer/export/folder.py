@@ -58,6 +58,28 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
         NotInTransformers: transformers has no such model.
         CheckpointError: transformers has the model, but not this head or tokenizer.
     """
+    check_head(run)
+    try:
+        words = run.write_tokenizer(folder)
+        files = to_published(as_published(run, words, without))
+    except CheckpointError as error:
+        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
+    write_published(files, folder, run.published_config)
+    for name, more in files.more.items():
+        inner = folder / name
+        inner.mkdir()
+        run.write_tokenizer(inner)
+        write_published(more, inner, {})
+    return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
+
+
+def check_head(run: OpenRun) -> None:
+    """Check that transformers has the model and its head.
+
+    Raises:
+        NotInTransformers: transformers has no such model.
+        CheckpointError: no class of transformers has this head.
+    """
     _ = run.family  # fails first if transformers has no such model
     problem = _head_problem(run)
     if problem:
@@ -65,18 +87,6 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
             f"run={run.named}: transformers has no class for this head: {problem}. Train it with "
             "transfer.pooling=family transfer.layers=last, or write its tensors with format=tensors"
         )
-    try:
-        words = run.write_tokenizer(folder)
-        files = to_published(_as_published(run, words, without))
-    except CheckpointError as error:
-        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
-    _write(files, folder, run.published_config)
-    for name, more in files.more.items():
-        inner = folder / name
-        inner.mkdir()
-        run.write_tokenizer(inner)
-        _write(more, inner, {})
-    return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
 
 
 def _head_problem(run: OpenRun) -> str | None:
@@ -212,7 +222,16 @@ def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path)
     return learner_of_task
 
 
-def _as_published(run: OpenRun, words: WrittenTokenizer, without: Mapping[str, str]) -> RunToPublish:
+def as_published(
+    run: OpenRun, words: WrittenTokenizer, without: Mapping[str, str] = MappingProxyType({})
+) -> RunToPublish:
+    """The parts of a run that are published.
+
+    Args:
+        run: the run.
+        words: its written tokenizer.
+        without: see ``write_folder``.
+    """
     return RunToPublish(
         model=run.saved.config["model"],
         vocab_size=run.encoder.vocab_size,
@@ -227,7 +246,14 @@ def _as_published(run: OpenRun, words: WrittenTokenizer, without: Mapping[str, s
     )
 
 
-def _write(files: PublishedFiles, folder: Path, published: Mapping[str, Any]) -> None:
+def write_published(files: PublishedFiles, folder: Path, published: Mapping[str, Any]) -> None:
+    """Write config.json and model.safetensors.
+
+    Args:
+        files: their content.
+        folder: where to; exists.
+        published: the config.json that the run was imported with; empty if the run was not imported.
+    """
     config = with_published_keys(files.config, published)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tensors = {name: tensor.detach().contiguous() for name, tensor in files.tensors.items()}

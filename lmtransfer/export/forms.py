@@ -1,18 +1,20 @@
-"""The formats of an export (transformers, plain tensors, ONNX), each compared with the run."""
+"""The formats of an export (transformers, sentence-transformers, tensors, ONNX), each compared with the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.export.adapter_folder import write_adapter
 from lmtransfer.export.folder import heads_of_other_epsilon, read_as_published, read_equally, read_folder, write_folder
 from lmtransfer.export.logits import OurModel, Speaker, Text, compare
 from lmtransfer.export.onnx_folder import write_onnx
 from lmtransfer.export.place import empty
 from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import TransformersHead, TransformersModel, installed_version
+from lmtransfer.export.seen_by_transformers import Adapter, TransformersHead, TransformersModel, installed_version
+from lmtransfer.export.sentence_folder import compared_vectors, embedder_to_export, encoder_alone, write_modules
 from lmtransfer.export.tensors import read_tensors, write_tensors
 from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.writing import PublishedFiles
@@ -100,19 +102,58 @@ def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[Text
         return Exported("", (note, *exported.notes), exported.checked)
 
 
+def _sentence_transformers(
+    opened: OpenRun, folder: Path, texts: Sequence[Text], *, pooling: str | None = None, normalise: bool = False
+) -> Exported:
+    """Write the format of sentence-transformers: the encoder for transformers, and how its tokens are pooled."""
+    embedder = embedder_to_export(opened, pooling=pooling)
+    alone = encoder_alone(opened, embedder)
+    exported = _transformers(alone, folder, texts)
+    write_modules(folder, embedder, normalise=normalise)
+    texts = read_equally(alone, folder, texts)
+    line = compared_vectors(folder, embedder, texts, normalise=normalise)
+    return replace(exported, checked=(*exported.checked, line))
+
+
 def _onnx(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
     """Write the format of onnxruntime."""
     notes, checked = write_onnx(opened, folder)
     return Exported("", notes, checked)
 
 
-#: The function that writes each format, by the name of the format.
-FORMS: dict[str, Callable[[OpenRun, Path, Sequence[Text]], Exported]] = {
+def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: str | None, named: str) -> Exported:
+    """Write the format of peft; see ``write_adapter``."""
+    notes = read_as_published(opened)
+    written = write_adapter(opened, folder, base=base, named=named)
+    texts = read_equally(opened, folder, texts)
+    checked = [written.checked]
+    version = installed_version()
+    lacks = [message for package in ("transformers", "peft") if (message := missing(package))]
+    if lacks:
+        checked.append(f"not compared with peft: {lacks[0]}, then export again")
+    else:
+        theirs = TransformersModel(
+            written.base,
+            architecture=written.architecture,
+            max_length=opened.encoder.max_length,
+            adapter=Adapter(folder, written.num_labels),
+        )
+        what = f"verified with peft {installed_version('peft')} on {written.architecture}"
+        checked.append(_compared(what, _ours(opened), theirs, texts))
+    return Exported(written.architecture, (*notes, *written.notes), tuple(checked), version)
+
+
+#: The function that writes each format, by the name of the format: the run, the folder, texts to compare; and for
+#: sentence_transformers the keywords ``pooling`` and ``normalise``.
+FORMS: dict[str, Callable[..., Exported]] = {
     "auto": _transformers_or_tensors,
     "transformers": _transformers,
+    "sentence_transformers": _sentence_transformers,
     "tensors": _tensors,
     "onnx": _onnx,
 }
+#: The format with settings of its own; see ``adapter_form``.
+ADAPTER = "adapter"
 
 
 def _ours(opened: OpenRun) -> OurModel:

@@ -55,18 +55,19 @@ def metadata(
     """Make the front matter for the hub.
 
     Args:
-        library: library that loads the model: "transformers", "onnx" or "lmtransfer".
+        library: library that loads the model: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: its class in Hugging Face transformers; empty if there is none.
         license: an identifier such as ``apache-2.0``; None: not stated.
         languages: codes such as ``en``; empty: not stated.
         base_model: hub name of the model that this one started from; None: none, or none on the hub.
         tags: tags for the hub.
     """
+    task = pipeline_of(architecture) if architecture else None
     return ModelCardData(
         license=license,
         language=list(languages) or None,
         library_name=library,
-        pipeline_tag=pipeline_of(architecture) if architecture else None,
+        pipeline_tag="sentence-similarity" if library == "sentence-transformers" else task,
         base_model=base_model,
         tags=list(tags) or None,
     )

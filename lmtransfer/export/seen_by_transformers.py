@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ _CLASSES = {
 }
 
 
-def installed_version() -> str | None:
-    """The version of transformers, or None if it is not installed."""
-    if missing("transformers") is not None:
+def installed_version(package: str = "transformers") -> str | None:
+    """The version of transformers or peft, or None if it is not installed."""
+    if missing(package) is not None:
         return None
-    return str(importlib.import_module("transformers").__version__)
+    return str(importlib.import_module(package).__version__)
 
 
 def auto_class(architecture: str) -> str:
@@ -64,6 +65,19 @@ class TransformersHead:
     of_texts: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter that peft loads onto the exported folder.
+
+    Attributes:
+        folder: its folder, with the tokenizer.
+        num_labels: number of outputs of the head; the base has a new head of this size, which the adapter replaces.
+    """
+
+    folder: Path
+    num_labels: int
+
+
 class TransformersModel:
     """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
 
@@ -73,6 +87,7 @@ class TransformersModel:
         max_length: texts are cut to this many tokens.
         has_pooler: whether the encoder has a pooler; without one, transformers creates a random pooler.
         heads: the pretraining heads, by our names.
+        adapter: an adapter to load onto the folder; None: the folder holds the whole model.
 
     Raises:
         CheckpointError: transformers cannot load the folder, loads another class, or misses tensors.
@@ -86,15 +101,19 @@ class TransformersModel:
         max_length: int,
         has_pooler: bool = True,
         heads: Mapping[str, TransformersHead] = MappingProxyType({}),
+        adapter: Adapter | None = None,
     ) -> None:
         self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")
         known = {"local_files_only": True, "trust_remote_code": False}
-        with _quiet(transformers):
+        sizes = {} if adapter is None else {"num_labels": adapter.num_labels}
+        with quiet():
             try:
-                self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **known)
+                self._tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    str(folder if adapter is None else adapter.folder), **known
+                )
                 made = getattr(transformers, auto_class(architecture)).from_pretrained(
-                    str(folder), output_loading_info=True, **known
+                    str(folder), output_loading_info=True, **known, **sizes
                 )
             except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
                 raise CheckpointError(f"transformers {transformers.__version__} cannot load it: {error}") from error
@@ -103,8 +122,10 @@ class TransformersModel:
             raise CheckpointError(f"transformers loads {type(model).__name__}, but {architecture} was written")
         wrong = [str(name) for key in ("missing_keys", "mismatched_keys") for name in loading[key]]
         wrong = [name for name in wrong if has_pooler or not re.fullmatch(r"(\w+\.)?pooler\..*", name)]
-        if wrong:
+        if wrong and adapter is None:
             raise CheckpointError(f"transformers does not find these tensors of {architecture}: {', '.join(wrong)}")
+        if adapter is not None:
+            model = _adapted(model, adapter.folder)
         self._model = model.float().eval()
 
     @torch.no_grad()
@@ -143,9 +164,25 @@ class TransformersModel:
         return {"hidden": output.last_hidden_state, **({} if pooled is None else {"pooled": pooled})}
 
 
+def _adapted(model: Any, folder: Path) -> Any:
+    """A model with an adapter on it.
+
+    Raises:
+        CheckpointError: peft cannot load the adapter.
+    """
+    peft: Any = importlib.import_module("peft")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers, about names that peft uses
+            return peft.PeftModel.from_pretrained(model, str(folder))
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
+        raise CheckpointError(f"peft {peft.__version__} cannot load it: {error}") from error
+
+
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence the progress bars and messages of transformers."""
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and messages of transformers, which must be installed."""
+    transformers: Any = importlib.import_module("transformers")
     logging = transformers.utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity_error()

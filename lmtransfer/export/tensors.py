@@ -60,10 +60,16 @@ def write_tensors(run: OpenRun, folder: Path) -> None:
     config = run.saved.config
     parts = {key: config[key] for key in ("model", "objective", "transfer") if config.get(key)}
     if run.kind not in ("encoder", "pretraining"):
-        parts["transfer"] = {key: value for key, value in config["transfer"].items() if key != "standardise"}  # folded
+        parts["transfer"] = _folded(config["transfer"])
         parts |= {"kind": run.kind, "labels": list(run.labels)}
     (folder / MODEL_FILE).write_text(yaml.safe_dump(parts, sort_keys=False, allow_unicode=True), encoding="utf-8")
     run.saved.tokenizer.save(folder / "tokenizer")
+
+
+def _folded(transfer: Mapping[str, Any]) -> dict[str, Any]:
+    """A method of transfer without what is folded into the weights: standardisation and low-rank updates."""
+    own = {key: value for key, value in transfer.items() if key != "standardise" and not key.startswith("lora_")}
+    return own | ({"freeze": "full"} if own.get("freeze") == "lora" else {})
 
 
 def read_tensors(run: OpenRun, folder: Path) -> OurModel:

@@ -10,7 +10,7 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.hub.copies import repository_of
 from lmtransfer.importing.published_folder import COMMIT, PREFIX, find_published
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved
+from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved, seed_folders
 from lmtransfer.training import distributed
 
 
@@ -99,5 +99,6 @@ def trained_folders(path: str | Path) -> list[Path]:
         )
     folders = folders_with_checkpoints(directory.path)
     if not folders:
+        RunDirectory((seed_folders(directory.path) or [directory.path])[0]).check_not_divided()
         raise RunDirectoryError(f"run={path}: has no checkpoint yet; let it finish, or continue it with resume=true")
     return folders

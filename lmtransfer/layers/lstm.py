@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from lmtransfer.data.batch import upload
 from lmtransfer.layers.recurrence import recurrence
 
 #: State of all sequences in one direction: projections (B, P) and cells (B, H).
@@ -52,8 +53,7 @@ class TimeMajor:
             time_T = lengths_B[owner_T] - 1 - time_T
         order_T = np.lexsort((rank_B[owner_T], time_T))
         order, restore, ranked, rank = (
-            torch.from_numpy(array).to(device, non_blocking=True)
-            for array in (order_T, np.argsort(order_T), sorted_B, rank_B)
+            upload(array, device) for array in (order_T, np.argsort(order_T), sorted_B, rank_B)
         )
         return cls(order, restore, ranked, rank, tuple(np.bincount(time_T).tolist()))
 

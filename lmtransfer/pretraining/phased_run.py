@@ -44,11 +44,12 @@ from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.flops import peak_flops
-from lmtransfer.training.loop import Trainer
+from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
+from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import weights
 
 
@@ -78,19 +79,22 @@ class PhasedRun:
         self.place = 0
         self.learner, self.heads = self._new_learner()
 
-    def begin(self, directory: RunDirectory, text: Text, *, entropy: float | None) -> None:
+    def begin(
+        self, directory: RunDirectory, text: Text, *, entropy: float | None, trackers: Sequence[Tracker] = ()
+    ) -> None:
         """Prepare the training.
 
         Args:
             directory: the run directory.
             text: the tokenised corpus.
             entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
+            trackers: receive the numbers of the training.
 
         Raises:
             ConfigError: ``train.save_at`` is beyond a budget in epochs.
             DataError: the text gives no rows for one of the phases.
         """
-        self.directory, self.entropy, self.text = directory, entropy, text
+        self.directory, self.entropy, self.text, self.trackers = directory, entropy, text, trackers
         trains = [replace(self.setup.train, **(phase.train or {})) for phase in self.phases]
         self.data = [
             PretrainingData(text, parts, train=train, hardware=self.setup.hardware, seed=self.cfg.seed)
@@ -267,8 +271,9 @@ class PhasedRun:
             plan=replace(plan, schedule=self._schedule(), until=phase.ends, save_at=self.save_at),
             validation=validation,
             average=self.average,
-            output=self.setup.output(
-                self.directory,
+            output=Output(
+                checkpoints=self.directory.checkpoints,
+                trackers=self.trackers,
                 progress=progress,
                 callbacks=[*self.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
             ),

@@ -23,6 +23,7 @@ from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.runs.versions import versions
@@ -89,20 +90,22 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
-    phased_run.begin(directory, text, entropy=entropy)
-    if found is not None:
-        phased_run.resume()
-    state = phased_run.train()
-    result = _result(
-        state,
-        parts,
-        text,
-        entropy,
-        average=averaging(setup.train),
-        flops=phased_run.flops,
-        revisions=list(directory.checkpoints.revisions()),
-    )
-    directory.write_result(result)
+    with tracked(setup.trackers, directory) as trackers:
+        phased_run.begin(directory, text, entropy=entropy, trackers=trackers.all)
+        if found is not None:
+            phased_run.resume()
+        state = phased_run.train()
+        result = _result(
+            state,
+            parts,
+            text,
+            entropy,
+            average=averaging(setup.train),
+            flops=phased_run.flops,
+            revisions=list(directory.checkpoints.revisions()),
+        )
+        directory.write_result(result)
+        trackers.finish(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory

@@ -18,6 +18,7 @@ from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -64,6 +65,8 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     result = joint_result({seed: run.read_result() for seed, run in zip(seeds, runs, strict=True)})
     directory.write_result(result)
+    with tracked(setup.trackers, directory, quiet=True) as trackers:
+        trackers.finish(result)
     if distributed.is_main():
         _print(result, directory.path, Path(cfg.output_root), Console(highlight=False))
     return directory.path

@@ -8,7 +8,9 @@
         tokenizer/         the tokenizer, which turns text into ids
         checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoint``)
         metrics.jsonl      one object for each logged step
+        trackers/          for each other tracker the id of its record, and what it keeps in the run
         predictions/       the answer to each example (see ``kept_predictions.file``), for a run of a task
+        folds/             in cross-validation: a run directory for each fold
         result.json        the result, once the run is finished
 """
 
@@ -182,6 +184,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def folds(self) -> Path:
+        """Path of the folder ``folds``."""
+        return self.path / "folds"
+
+    @property
     def result_path(self) -> Path:
         """Path of ``result.json``."""
         return self.path / "result.json"
@@ -195,8 +202,9 @@ class RunDirectory:
         """The folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``.
 
         Raises:
-            RunDirectoryError: it has no checkpoint.
+            RunDirectoryError: it has no checkpoint, or one for each fold.
         """
+        self.check_not_divided()
         for name in ("best", "last"):
             if (self.path / "checkpoints" / name).is_dir():
                 return self.path / "checkpoints" / name
@@ -215,6 +223,18 @@ class RunDirectory:
             return kept[tokens]
         there = f"it has {', '.join(map(count_text, kept))}" if kept else "it has none (train.save_at keeps them)"
         raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {there}")
+
+    def check_not_divided(self) -> None:
+        """Check that the run was not cross-validated, and so has one model.
+
+        Raises:
+            RunDirectoryError: it has a model for each fold.
+        """
+        if self.folds.is_dir():
+            raise RunDirectoryError(
+                f"the run {self.path} was cross-validated, so it has a model for each fold and none for all examples: "
+                f"give one of them, such as {self.folds / 'fold-0'}, or train a model without task.folds"
+            )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved configuration as plain values. Only rank 0 writes; on other ranks nothing happens."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lmtransfer.config.build import build, component_problems, is_component
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, listed
+from lmtransfer.layers.lora import merged_tensors
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
@@ -267,13 +268,13 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The tensors of a run's encoder, by name.
+    """The tensors of a run's encoder, by name, with low-rank updates added to their matrices.
 
     Raises:
         RunDirectoryError: there is no such checkpoint.
         CheckpointError: it is damaged, or holds no encoder.
     """
-    return read_weights(run.checkpoint(checkpoint), prefix="encoder.")
+    return merged_tensors(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
 
 
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:

@@ -12,10 +12,15 @@ from lmtransfer.errors import LmtransferError
 EXTRAS = {
     "datasketch": "duplicates",
     "h5py": "elmo",
+    "mlflow": "mlflow",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "peft": "peft",
+    "sentence_transformers": "sentence-transformers",
     "tensorboard": "tensorboard",
+    "trackio": "trackio",
     "transformers": "transformers",
+    "wandb": "wandb",
     "zstandard": "zstd",
 }
 

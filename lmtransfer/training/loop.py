@@ -23,8 +23,8 @@ from lmtransfer.training.progress import Progress
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
-from lmtransfer.training.trackers import Tracker
-from lmtransfer.training.update import Updater
+from lmtransfer.training.trackers.base import Tracker
+from lmtransfer.training.update import Launched, Updater
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Output:
 
     Attributes:
         checkpoints: where to save checkpoints; None saves nothing.
-        trackers: receive the records, such as ``Jsonl``.
+        trackers: receive the records, such as ``Jsonl``; they are opened and closed by the caller.
         progress: the line on the screen.
         callbacks: called after every step; they can add to its record and return messages for the user.
     """
@@ -42,6 +42,33 @@ class Output:
     trackers: Sequence[Tracker] = ()
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     callbacks: Sequence[Callback] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far a run is after a step: what schedule and budget depend on."""
+
+    step: int
+    updates: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A step that is launched.
+
+    Attributes:
+        launched: its tokens, and later its outcome.
+        fraction: share of the budget that was used up before it.
+        epoch: number of epochs seen after it, with fraction.
+        progress: the progress after it, if it changes the weights.
+    """
+
+    launched: Launched
+    fraction: float
+    epoch: float
+    progress: _Progress
 
 
 class Trainer:
@@ -94,6 +121,7 @@ class Trainer:
         self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
         self._started_at = 0.0  # time of the start, corrected as if there had been no interruptions
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
+        self._in_flight: _InFlight | None = None  # the step that the device makes while the host notes the one before
 
     def resume(self) -> None:
         """Resume from the newest complete checkpoint, or from the start if there is none.
@@ -146,8 +174,6 @@ class Trainer:
         distributed.share_weights(self.learner)
         self._started_at = self.clock() - state.seconds
         with ExitStack() as stack:
-            for tracker in self.trackers:
-                stack.callback(tracker.close)
             stack.enter_context(stop_on_signals())
             stack.enter_context(self.progress)
             steps = stack.enter_context(StepSource(self.stream, start=state.step))
@@ -160,7 +186,7 @@ class Trainer:
                     self._step(steps)
                     self._keep_revisions(seen=seen)
                 improved = state.evaluation_due and not agreed_stop() and self._evaluate()
-                stop = agreed_stop()
+                stop = None if self._in_flight else agreed_stop()
                 if not state.evaluation_due:
                     self._log()
                 if improved:
@@ -178,32 +204,79 @@ class Trainer:
         return every is not None and self.state.step % every == 0
 
     def _fraction(self) -> float:
-        state = self.state
+        return self._fraction_at(self._progress())
+
+    def _fraction_at(self, at: _Progress) -> float:
         return self.plan.budget.fraction(
-            steps=state.updates, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
+            steps=at.updates, tokens=at.tokens, seconds=at.seconds, prepared=self.state.prepared
         )
 
+    def _progress(self) -> _Progress:
+        state = self.state
+        return _Progress(step=state.step, updates=state.updates, tokens=state.tokens, seconds=state.seconds)
+
     def _step(self, steps: StepSource) -> None:
-        """Make one step of the optimiser, and its record."""
-        state, start_time, fraction = self.state, self.clock(), self._fraction()
+        """Make one step of the optimiser, and its record; the device may begin the next step before it."""
+        start_time = self.clock()
+        made = self._in_flight or self._launch(steps, after=self._progress())
+        self._in_flight = self._launch(steps, after=made.progress) if self._goes_ahead(made) else None
+        self._account(made, start_time=start_time)
+
+    def _launch(self, steps: StepSource, *, after: _Progress) -> _InFlight:
+        """Let the device make one step.
+
+        Args:
+            steps: the source of its data.
+            after: the progress before this step.
+        """
+        fraction = self._fraction_at(after)
 
         def factor(tokens: int) -> float:
-            timed = self.plan.budget.by_the_clock and not state.updates  # only the first update needs the time
+            timed = self.plan.budget.by_the_clock and not after.updates  # only the first update needs the time
             seconds = distributed.from_main(self.clock() - self._started_at) if timed else 0.0
-            after = self.plan.budget.fraction_after(
-                fraction, state.updates, tokens=state.tokens + tokens, seconds=seconds, prepared=state.prepared
+            fraction_after = self.plan.budget.fraction_after(
+                fraction, after.updates, tokens=after.tokens + tokens, seconds=seconds, prepared=self.state.prepared
             )
-            return self.plan.schedule(step=state.updates, fraction=fraction, fraction_after=after)
+            return self.plan.schedule(step=after.updates, fraction=fraction, fraction_after=fraction_after)
 
         self.learner.on_progress(fraction)
-        step, outcome = steps.next(), None
-        while outcome is None:
+        ahead = after.updates > 0 and self.average is None  # a budget in seconds times the first update
+        step, launched = steps.next(), None
+        while launched is None:
             try:
-                outcome = self.updater.step(step, factor=factor)
+                launched = self.updater.launch(step, factor=factor, ahead=ahead)
             except OutOfDeviceMemory as error:
                 step, note = steps.again(step, error)
                 self.progress.note(note)
-        state.step, state.epoch = step.number + 1, step.epoch
+        return _InFlight(
+            launched=launched,
+            fraction=fraction,
+            epoch=step.epoch,
+            progress=_Progress(
+                step=step.number + 1,
+                updates=after.updates + 1,
+                tokens=after.tokens + launched.tokens,
+                # for the schedule of the next step, if it is launched before this one is noted
+                seconds=distributed.from_main(self.clock() - self._started_at) if launched.is_ahead else after.seconds,
+            ),
+        )
+
+    def _goes_ahead(self, made: _InFlight) -> bool:
+        """Whether the next step may begin before the outcome of this one is known.
+
+        It may not if the weights after this step are to be evaluated or saved.
+        """
+        if not made.launched.is_ahead:
+            return False
+        every = (self.plan.save_every, None if self.validation is None else self.validation.every)
+        if any(number is not None and made.progress.step % number == 0 for number in every):
+            return False
+        return self._fraction_at(made.progress) < self.plan.until and not agreed_stop()
+
+    def _account(self, made: _InFlight, *, start_time: float) -> None:
+        """Wait for the outcome of a step, and note it."""
+        state, outcome = self.state, made.launched.outcome()
+        state.step, state.epoch = made.progress.step, made.epoch
         state.skipped += not outcome.updated
         state.tokens += outcome.tokens * outcome.updated
         now = self.clock()
@@ -211,7 +284,7 @@ class Trainer:
         self._unlogged_tokens += outcome.tokens
         self._unlogged_seconds += now - start_time
         if self.plan.budget.by_the_clock:
-            state.shares_used.append(fraction)
+            state.shares_used.append(made.fraction)
         state.record = {
             "step": state.step,
             "tokens": state.tokens,
@@ -224,7 +297,7 @@ class Trainer:
             "skipped": state.skipped,
         }
         fraction = self._fraction()
-        if fraction >= self.plan.until:
+        if fraction >= self.plan.until and self._in_flight is None:
             state.finished = "budget"
         if self.average is not None and outcome.updated:
             self.average.on_progress(fraction=fraction)

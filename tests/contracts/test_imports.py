@@ -40,10 +40,10 @@ ALLOWED: dict[str, set[str]] = {
     "kept_predictions": {"errors", "system", "metrics"},
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions"},
     "training": PLAIN,
-    "interop": {"errors", "untrusted", "system", "models", "tokenizers", "objectives", BATCH},
+    "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
     | {"config.without_effect", "config.revisions"},
-    "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
+    "runs": PLAIN | {"former_names", "config", "tokenizers", "layers", "models", "data", "training"},
     "hub": {"errors"},
     "importing": PLAIN | {"hub", "config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
@@ -54,11 +54,12 @@ ALLOWED: dict[str, set[str]] = {
     | {"verdicts", "reporting", "importing", "objectives", "pretraining"},
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
-    | {"kept_predictions", "reporting", "importing"},
+    | {"kept_predictions", "reporting", "importing", "transfer"},
     "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
+    "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
     "export": PLAIN
-    | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
-    | {"reporting", "importing", "hub"},
+    | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
+    | {"transfer", "reporting", "importing", "hub"},
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},
@@ -72,7 +73,8 @@ ALLOWED: dict[str, set[str]] = {
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "batch", "corpora", "store", "screening", "stream"),
+    "data": ("documents", "files", "text_lines", "parquet_files", "batch")
+    + ("corpora", "store", "screening", "stream"),
     "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }
 
@@ -189,7 +191,8 @@ def test_every_dependency_is_needed() -> None:
 def test_every_optional_package_is_in_its_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for package, extra in EXTRAS.items():
-        named = [re.split(r"[<>=!~\[ ]", entry)[0] for entry in project["optional-dependencies"][extra]]
+        entries = project["optional-dependencies"][extra]
+        named = [re.split(r"[<>=!~\[ ]", entry)[0].replace("-", "_") for entry in entries]
         assert package in named, f"pip install 'lmtransfer[{extra}]' would not install {package}"
 
 

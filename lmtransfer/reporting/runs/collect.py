@@ -26,7 +26,7 @@ RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
 #: Folders inside a run that hold no run; they are skipped, so that reading is fast although checkpoints are large.
 _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
-                      "predictions"})  # fmt: skip
+                      "predictions", "trackers", "folds"})  # fmt: skip
 #: Deepest nesting of lmtransfer: command / sweep / point / seed / control.
 MAX_DEPTH = 8
 

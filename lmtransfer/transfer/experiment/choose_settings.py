@@ -16,6 +16,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
@@ -41,7 +42,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         "transfer": set[str](),
         "optimizer": {"learner", "lr_scales"},
         "schedule": set[str](),
-        "tracker": {"folder"},
+        **tracker_nodes(cfg),
         **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),
         **given_nodes(cfg),
     }
@@ -69,6 +70,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         problems.append(f"learning_rates={rates}: use a list of positive numbers, such as [1e-4,3e-4], or null")
     if "learning_rate" not in cfg.optimizer:
         problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
+    problems += _problems_of_folds(cfg)
     if problems:
         raise ConfigError(problems)
     for group in ("transfer", "schedule"):
@@ -89,6 +91,27 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         raise ConfigError(
             [f"{group}=: only transfer=joint uses text; choose transfer=joint, or leave it out" for group in given]
         )
+
+
+def _problems_of_folds(cfg: DictConfig) -> list[str]:
+    """Settings that do not go with cross-validation."""
+    folds = cfg.task.get("folds")
+    if folds is None:
+        return []
+    problems = []
+    if cfg.learning_rates is not None:
+        problems.append(
+            f"learning_rates with task.folds={folds}: a rate that is chosen on all folds has seen the examples it is "
+            "scored on; set one rate, optimizer.learning_rate"
+        )
+    if cfg.split != "dev":
+        problems.append(f"split={cfg.split} with task.folds={folds}: the folds are scored; leave split out")
+    if cfg.task.get("dev_from_train") is None and cfg.checkpoint == "best":
+        problems.append(
+            f"task.dev_from_train=null with task.folds={folds}: no examples are left to choose a checkpoint; set a "
+            "fraction, such as 0.1, or checkpoint=last"
+        )
+    return problems
 
 
 def _is_rate(value: Any) -> bool:

@@ -32,7 +32,7 @@ from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
-from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
+from lmtransfer.transfer.experiment.results import calibration_of, compare, layer_weights, summary
 from lmtransfer.transfer.experiment.trained import chosen_task, open_trained
 
 #: Settings that apply to pretraining runs only.
@@ -136,7 +136,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         seed=seed,
         pretraining_seed=pretraining,
         collapsed=evaluation.collapsed,
-        more={"num_truncated": encoded.num_truncated, **layer_weights(learner)},
+        more={"num_truncated": encoded.num_truncated, **calibration_of(evaluation), **layer_weights(learner)},
     )
     if evaluation.answers is None:
         return result, None

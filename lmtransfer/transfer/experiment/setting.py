@@ -15,7 +15,7 @@ from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights
-from lmtransfer.transfer.experiment.data import TaskData
+from lmtransfer.transfer.experiment.data import Draw, TaskData
 from lmtransfer.transfer.features import FeatureTable
 from lmtransfer.transfer.joint.text import JointText
 from lmtransfer.transfer.learner import TaskLearner
@@ -71,12 +71,19 @@ class Member:
         condition: "pretrained" or "control".
         seed: seed of the subset, the head, the order, dropout, and a control's weights.
         learning_rate: peak learning rate.
+        fold: the fold that the run is scored on; None: a split of its own.
     """
 
     setting: Setting
     condition: Condition
     seed: int
     learning_rate: float
+    fold: int | None = None
+
+    @property
+    def draw(self) -> Draw:
+        """What decides which examples it uses."""
+        return self.seed, self.fold
 
     @property
     def is_control(self) -> bool:
