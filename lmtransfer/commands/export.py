@@ -1,4 +1,4 @@
-"""Write a run as a folder that other libraries load, as ONNX or as it is, check it, and upload it to the hub."""
+"""Write a run in a format of other libraries or as it is, check it, and upload it to the hub."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmtransfer.config.check import check
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import ConfigError, HubError
 from lmtransfer.exporting.card import CardSettings
-from lmtransfer.exporting.forms import ADAPTER, FORMS, OF_VECTORS
-from lmtransfer.exporting.model_folder import write_model
+from lmtransfer.exporting.forms import ADAPTER, FORMS
+from lmtransfer.exporting.model_folder import VECTORS, FormSettings, write_model
 from lmtransfer.exporting.parts import Part, parts_of
 from lmtransfer.exporting.place import check_place, export_folder
 from lmtransfer.exporting.run_folder import write_run
@@ -100,7 +100,13 @@ def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
     return write_model(
         part.run,
         folder,
-        form="onnx" if cfg.to == "onnx" else cfg.format,
+        form=FormSettings(
+            name="onnx" if cfg.to == "onnx" else cfg.format,
+            base=cfg.base,
+            pooling=cfg.pooling,
+            normalise=cfg.normalise,
+            named=str(cfg.to if cfg.push is None else cfg.push),
+        ),
         checkpoint=cfg.checkpoint,
         overwrite=cfg.overwrite,
         data_root=cfg.data_root,
@@ -111,10 +117,8 @@ def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
             others=[] if cfg.results is None else collect(Path(str(cfg.results)).expanduser()),
             loaded_from=loaded_from,
             on_hub=cfg.push is not None,
+            base=cfg.base,
         ),
-        base=cfg.base,
-        pooling=cfg.pooling,
-        normalise=cfg.normalise,
     )
 
 
@@ -183,12 +187,6 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
     if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
         problems.append(f"base={cfg.base}: no such folder; give the folder of the exported base, or leave it out")
-    if cfg.format != OF_VECTORS:
-        problems += [
-            f"{given}: only format={OF_VECTORS} holds how texts become vectors; set that format, or leave it out"
-            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
-            if cfg[key]
-        ]
     if cfg.checkpoint not in (None, "best", "last"):
         problems.append(f"checkpoint={cfg.checkpoint}: must be best, last or null")
     if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):
@@ -197,6 +195,12 @@ def _check_choices(cfg: DictConfig) -> None:
         )
     if cfg.format == _RUN and (cfg.checkpoint is not None or cfg.revisions):
         problems.append("format=run: writes all checkpoints and revisions; leave checkpoint= and revisions= out")
+    if cfg.format != VECTORS:
+        problems += [
+            f"{given}: only format={VECTORS} holds how texts become vectors; set that format, or leave it out"
+            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
+            if cfg[key]
+        ]
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
     if not all(isinstance(language, str) for language in _languages(cfg)):

@@ -14,6 +14,7 @@ from lmtransfer import __version__
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
+from lmtransfer.exporting.adapter_folder import BASE
 from lmtransfer.exporting.model_card import Card, metadata
 from lmtransfer.exporting.run import OpenRun
 from lmtransfer.exporting.seen_by_transformers import auto_class
@@ -48,7 +49,7 @@ class CardSettings:
         others: further runs; those that started from this run are listed with their scores.
         loaded_from: where the loading example finds the export, as Python arguments: ``"owner/name", revision="v1"``.
         on_hub: whether that is a repository of the hub, else a folder.
-        base: folder of an adapter's base, for the loading example.
+        base: folder of an adapter's base; None: it is in the export.
     """
 
     name: str | None
@@ -57,7 +58,7 @@ class CardSettings:
     others: Sequence[Run]
     loaded_from: str
     on_hub: bool = False
-    base: str = ""
+    base: str | None = None
 
 
 def card_of(
@@ -320,10 +321,9 @@ def _loading(run: OpenRun, settings: CardSettings, library: str, architecture: s
         )
     if architecture:
         auto = auto_class(architecture)
-        model = f"{auto}.from_pretrained({place}).eval()"
-        peft = ""
+        model, peft = f"{auto}.from_pretrained({place}).eval()", ""
         if library == "peft":
-            on_base = f'{auto}.from_pretrained("{settings.base}", num_labels={len(run.head["output.bias"])})'
+            on_base = f"{auto}.from_pretrained({_base(settings)}, num_labels={len(run.head['output.bias'])})"
             model = f"{on_base}\nmodel = PeftModel.from_pretrained(model, {place}).eval()"
             peft = "from peft import PeftModel\n"
         two = (
@@ -364,3 +364,12 @@ def _loading(run: OpenRun, settings: CardSettings, library: str, architecture: s
         "own = {name.removeprefix('encoder.'): t for name, t in tensors.items() if name.startswith('encoder.')}\n"
         "load_weights(encoder, own)"
     )
+
+
+def _base(settings: CardSettings) -> str:
+    """Where the loading example finds the base of an adapter, as Python arguments."""
+    if settings.base is not None:
+        return f'"{settings.base}"'
+    if settings.on_hub:
+        return f'{settings.loaded_from}, subfolder="{BASE}"'
+    return f'{settings.loaded_from[:-1]}/{BASE}"'

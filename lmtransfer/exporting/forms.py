@@ -29,8 +29,6 @@ from lmtransfer.system.optional import missing
 
 #: The format with settings of its own; see ``adapter_form``.
 ADAPTER = "adapter"
-#: The format that holds how texts become vectors.
-OF_VECTORS = "sentence_transformers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
 FORMS: dict[str, Callable[..., Exported]] = {
     "auto": _transformers_or_tensors,
     "transformers": _transformers,
-    OF_VECTORS: _sentence_transformers,
+    "sentence_transformers": _sentence_transformers,
     "tensors": _tensors,
     "onnx": _onnx,
 }

@@ -139,9 +139,12 @@ def _from_hub(text: str, asked: str) -> PublishedFolder:
         return PublishedFolder(copy, text, copy.name)
     try:
         folder = download(name, revision, asked=asked, choose=wanted_files)
-    except HubError:
+    except HubError as error:
         if copy is None or not _is_run(copy):
-            raise
+            raise HubError(
+                f"{error}. There is no such folder on this machine either: give one that holds config.json, the "
+                "weights and the tokenizer's files, or the name of a model on the hub (owner/name)"
+            ) from error
         folder = copy
     if folder is None:
         raise CheckpointError(

@@ -212,18 +212,6 @@ class RunDirectory:
             f"the run {self.path} has no checkpoint yet: let it finish, or continue it with resume=true"
         )
 
-    def check_not_divided(self) -> None:
-        """Check that the run was not cross-validated, and so has one model.
-
-        Raises:
-            RunDirectoryError: it has a model for each fold.
-        """
-        if self.folds.is_dir():
-            raise RunDirectoryError(
-                f"the run {self.path} was cross-validated, so it has a model for each fold and none for all examples: "
-                f"give one of them, such as {self.folds / 'fold-0'}, or train a model without task.folds"
-            )
-
     def revision(self, tokens: int) -> Path:
         """The folder of the revision that was kept at ``tokens`` tokens.
 
@@ -235,6 +223,18 @@ class RunDirectory:
             return kept[tokens]
         there = f"it has {', '.join(map(count_text, kept))}" if kept else "it has none (train.save_at keeps them)"
         raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {there}")
+
+    def check_not_divided(self) -> None:
+        """Check that the run was not cross-validated, and so has one model.
+
+        Raises:
+            RunDirectoryError: it has a model for each fold.
+        """
+        if self.folds.is_dir():
+            raise RunDirectoryError(
+                f"the run {self.path} was cross-validated, so it has a model for each fold and none for all examples: "
+                f"give one of them, such as {self.folds / 'fold-0'}, or train a model without task.folds"
+            )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved configuration as plain values. Only rank 0 writes; on other ranks nothing happens."""

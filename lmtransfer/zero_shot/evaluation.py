@@ -57,7 +57,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             found = score_similarity(task, cfg.split, saved, hardware)
         with open_dict(cfg):
             cfg.run = saved.given
-        name = sweep_name(cfg.name or f"{_run_name(saved)}-{task.name}-{cfg.split}")
+        name = sweep_name(cfg.name or f"{_run_name(Path(saved.given))}-{task.name}-{cfg.split}")
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
@@ -103,11 +103,11 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     return directory.path
 
 
-def _run_name(saved: SavedRun) -> str:
+def _run_name(path: Path) -> str:
     """A name such as ``pretrain-imdb``, or ``finetune-imdb-ft-seed-0``."""
-    parts = saved.path.with_name(saved.name).parts[-4:]
+    parts = path.parts[-4:]
     start = max((place for place, part in enumerate(parts) if part in _COMMANDS), default=None)
-    return f"pretrain-{saved.name}" if start is None else "-".join(parts[start:])
+    return f"pretrain-{path.name}" if start is None else "-".join(parts[start:])
 
 
 def _print(

@@ -105,8 +105,8 @@ def test_transformers_loads_what_was_pushed(hub: FakeHub) -> None:
 def test_a_dry_run_lists_everything_and_asks_nothing(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*QUICK, "dry_run=true", "to=out") == 0
     said = _said(capsys)
-    for path in Path("out").iterdir():
-        assert f"{path.stat().st_size:,}  {path.name}" in said
+    for path in (path for path in Path("out").rglob("*") if path.is_file()):
+        assert f"{path.stat().st_size:,}  {path.relative_to('out')}" in said
     assert hub.requests == []
 
 
