@@ -43,6 +43,8 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.training.schedules.InverseSqrt": "lmtransfer.training.optim.schedules.InverseSqrt",
     "lmtransfer.training.schedules.Linear": "lmtransfer.training.optim.schedules.Linear",
     "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
+    "lmtransfer.training.trackers.Jsonl": "lmtransfer.training.trackers.jsonl.Jsonl",
+    "lmtransfer.training.trackers.TensorBoard": "lmtransfer.training.trackers.tensorboard.TensorBoard",
     "torch.optim.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
     "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }

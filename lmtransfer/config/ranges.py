@@ -102,6 +102,8 @@ RANGES: Mapping[str, Range] = {
     "threads": Range(1, 4096),
     "num_segments": Range(1, 4096),
     "memory_length": Range(0, _MOST),
+    "lora_rank": _COUNT,
+    "lora_alpha": _POSITIVE,
 }
 
 

@@ -17,6 +17,7 @@ from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
@@ -25,6 +26,7 @@ from lmtransfer.system.machine import naming
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
+from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.transfer.evaluation import Evaluation
 from lmtransfer.transfer.experiment.choose_settings import check_transfer, choose_settings, open_start
 from lmtransfer.transfer.experiment.cross_validation import CrossValidation
@@ -58,14 +60,20 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
-            check_resumable(directory.read_config(), plain)
+            origin = settings[0].origin
+            same = origin is not None and (directory.read_versions().get("data") or {}).get("init") == origin
+            check_resumable(directory.read_config(), plain, allowed=["init"] if same else [])
         _write_files(directory, plain, settings[0])
         if directory.is_finished and (directory.read_result().control or not cfg.control):
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
             result = directory.read_result(JointResult)
         else:
-            result = Experiment(command, plain, settings, directory, console).result()
+            experiment = Experiment(command, plain, settings, directory, console)
+            result = experiment.result()
             directory.write_result(result)
+            if not experiment.has_one_run:
+                with tracked(settings[0].training.trackers, directory, quiet=True) as trackers:
+                    trackers.finish(result)
         task = settings[0].task
         others = [] if task.folds else [split for split in task.splits if split not in ("train", result.split)]
         commands = next_commands(directory.path, result, others, root=Path(cfg.output_root), init=bool(cfg.get("init")))
@@ -77,7 +85,8 @@ def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Settin
     if distributed.is_main() and not directory.config_path.is_file():  # an existing run has its tokenizer
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
-    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
+    origin = {"init": setting.origin} if setting.origin else {}
+    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
     directory.write_config(plain)  # last: a folder with a config is a run
     mark_as_own(directory)
 
@@ -114,6 +123,11 @@ class Experiment:
     def conditions(self) -> Sequence[Condition]:
         """The pretrained condition, and the control if ``control=true``."""
         return ("pretrained", "control") if self.config["control"] else ("pretrained",)
+
+    @property
+    def has_one_run(self) -> bool:
+        """Whether a single training run makes the result."""
+        return len(self.seeds) * len(self.settings) * len(self.conditions) == 1
 
     @property
     def learning_rates(self) -> LearningRates:
@@ -169,22 +183,26 @@ class Experiment:
             else _WHO[member.condition]
         )
         which += f", seed {member.seed}"
-        if self.setting.task.folds is None:
-            result, evaluation, longer = self._train(member, directory)
-        else:
-            (result, evaluation), longer = self._cross_validate(member, directory, which), ""
-        self._keep(directory, member, evaluation)
-        if parts:
-            directory.write_result(result)
+        with tracked(member.setting.training.trackers, directory, quiet=not self.has_one_run) as trackers:
+            if self.setting.task.folds is None:
+                result, evaluation, longer = self._train(member, directory, trackers.all)
+            else:
+                (result, evaluation), longer = self._cross_validate(member, directory, which), ""
+            self._keep(directory, member, evaluation)
+            if parts:
+                directory.write_result(result)
+            trackers.finish(result)
         scored = f"{self._shown(result.score)} on {self.setting.data.split}"
         rate = f"learning rate {member.learning_rate:g}"
         self._say(f"{which}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
         return result
 
-    def _train(self, member: Member, directory: RunDirectory) -> tuple[SeedResult, Evaluation, str]:
+    def _train(
+        self, member: Member, directory: RunDirectory, trackers: Sequence[Tracker]
+    ) -> tuple[SeedResult, Evaluation, str]:
         """Train one run; returns its result, its answers, and a note if it was longer than its epochs."""
-        alone = len(self.seeds) * len(self.settings) * len(self.conditions) == 1
-        outcome = train_once(member, run=directory, progress=Progress(quiet=not alone))
+        progress = Progress(quiet=not self.has_one_run)
+        outcome = train_once(member, run=directory, trackers=trackers, progress=progress)
         assert outcome.evaluation is not None
         result = run_result(member, outcome, command=self.command, rule=self._rule)
         steps, passes = result.more["steps"], result.more["epochs"]

@@ -56,6 +56,8 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
             "num_train": outcome.num_train,
             "num_held_out": outcome.num_held_out,
             "num_scored": len(data.evaluation.examples if scored is None else scored),
+            "num_trained_parameters": outcome.num_trained,
+            "peak_memory": outcome.peak_memory,
             "num_truncated": {"train": data.train.num_truncated}
             | ({data.split: data.evaluation.num_truncated} if scored is None else {}),
             "chosen_by": rule,
@@ -115,11 +117,18 @@ def joint_result(
         "majority": majority and dict(majority),
         "seconds": sum(result.seconds or 0.0 for result in results),
         "tokens": sum(result.tokens or 0 for result in results),
+        **_largest(results, "num_trained_parameters", "peak_memory"),
     }
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
         joint["difference"] = compare(results, controls, majority, examples=examples)
     return JointResult.of(joint)
+
+
+def _largest(results: Sequence[SeedResult], *names: str) -> dict[str, Any]:
+    """The largest value of some entries over the seeds; runs of older versions do not have them."""
+    found = {name: [result.more[name] for result in results if name in result.more] for name in names}
+    return {name: max(values) for name, values in found.items() if values}
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
