@@ -27,6 +27,9 @@ from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing
 
+#: The format with settings of its own; see ``adapter_form``.
+ADAPTER = "adapter"
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -134,9 +137,9 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
     texts = read_equally(opened, folder, texts)
     checked = [written.checked]
     version = installed_version()
-    lacks = [message for package in ("transformers", "peft") if (message := missing(package))]
-    if lacks:
-        checked.append(f"not compared with peft: {lacks[0]}, then export again")
+    absent = [message for package in ("transformers", "peft") if (message := missing(package))]
+    if absent:
+        checked.append(f"not compared with peft: {absent[0]}, then export again")
     else:
         theirs = TransformersModel(
             written.base,
@@ -158,8 +161,6 @@ FORMS: dict[str, Callable[..., Exported]] = {
     "tensors": _tensors,
     "onnx": _onnx,
 }
-#: The format with settings of its own; see ``adapter_form``.
-ADAPTER = "adapter"
 
 
 def _ours(opened: OpenRun) -> OurModel:

@@ -27,7 +27,7 @@ from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Fields
 
 #: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
-Kind = Literal["encoder", "pretraining", "classification", "regression", "tagging", "span"]
+Kind = Literal["encoder", "pretraining", "classification", "multi_label", "regression", "tagging", "span"]
 
 #: The config.json that an imported run was made from, relative to the run directory.
 PUBLISHED_CONFIG = Path("published", "config.json")
@@ -59,7 +59,7 @@ class OpenRun:
         checkpoint: folder of the weights.
         learner: encoder and heads in evaluation mode, on the CPU.
         kind: kind of the heads.
-        labels: label names of classification and tagging, in order.
+        labels: label names of classification (one label or several) and tagging, in order.
         notes: notes on the parts of the checkpoint that are not exported.
     """
 

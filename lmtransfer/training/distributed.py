@@ -108,6 +108,13 @@ def any_rank(flag: bool) -> bool:
     return any(gather(flag))
 
 
+def largest_on_device(number: Tensor) -> Tensor:
+    """The largest ``number`` of any rank, on the device; the host does not wait for it."""
+    if world_size() > 1:
+        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+    return number
+
+
 def from_main(value: Any) -> Any:
     """The ``value`` of rank 0, on every rank."""
     if world_size() == 1:

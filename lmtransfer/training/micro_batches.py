@@ -95,12 +95,28 @@ def accumulate(
                 learner, batch.to(device), recurrent_states.get(place), counts, precision
             )
             result.losses.append(losses)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         out_of_memory = True
     if distributed.any_rank(out_of_memory):
         sizes = distributed.gather(max((batch.num_tokens for batch in step.micro_batches), default=0))
         raise OutOfDeviceMemory(max(sizes))
     return result
+
+
+#: What libraries of CUDA say when they find no memory for themselves; PyTorch raises a plain ``RuntimeError`` for it.
+_NO_MEMORY = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "ALLOCATION_FAILED",  # CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+    "CUDA error: out of memory",
+)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error means that the memory of a GPU did not suffice, for PyTorch or for a library that it uses."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:

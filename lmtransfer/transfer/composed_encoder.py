@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
@@ -60,8 +62,8 @@ class ComposedEncoder(nn.Module):
 
     def _compose(self, layers: Sequence[Tensor], packed: PackedBatch) -> Tensor:
         composition = self.composition
-        lengths = packed.cu_seqlens[: packed.num_real + 1].diff().long()
-        per_token = lengths if composition.tokens == "all" else lengths.new_ones(len(lengths))
+        lengths = torch.from_numpy(np.array(packed.lengths[: packed.num_real], dtype=np.int64))
+        per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
         return composition(self.reading(layers, per_token), lengths)
 
     def _pooled(self, composed_BE: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.transfer.segments import owners, segment_sum
+from lmtransfer.transfer.segments import at, owners, segment_sum
 
 
 class LayerSelection(nn.Module):
@@ -145,9 +145,10 @@ def normalise_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-
 
     Args:
         hidden_TD: packed sequences.
-        lengths: their lengths, int64, shape (B,).
+        lengths: their lengths, int64, shape (B,), on the host.
         epsilon: added to the variance.
     """
+    lengths = at(lengths, hidden_TD.device)
     owner_T = owners(lengths, num_tokens=len(hidden_TD))
 
     def sequence_mean(values_T: Tensor) -> Tensor:

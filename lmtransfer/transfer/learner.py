@@ -134,8 +134,8 @@ class TaskLearner(ComposedEncoder, Learner):
         self.freezing.set_mode(self.encoder, mode)
         return self
 
-    def counts(self, batch: TaskBatch) -> dict[str, int]:
-        """The head's count: examples, or words."""
+    def counts(self, batch: TaskBatch) -> dict[str, float]:
+        """The head's count: examples, their weight, or words."""
         return {self.head.loss_name: self.head.count(batch)}
 
     def losses(self, batch: TaskBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:

@@ -42,9 +42,10 @@ ALLOWED: dict[str, set[str]] = {
     "training": PLAIN,
     "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
-    | {"config.without_effect"},
+    | {"config.without_effect", "config.revisions"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "layers", "models", "data", "training"},
-    "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
+    "hub": {"errors"},
+    "importing": PLAIN | {"hub", "config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
     | {"importing", "tasks.base"},
@@ -61,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"reporting"},
     "exporting": PLAIN
     | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
-    | {"transfer", "reporting", "importing"},
+    | {"transfer", "reporting", "importing", "hub"},
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},
