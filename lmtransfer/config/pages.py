@@ -20,6 +20,7 @@ _ORDER = (
     "finetune",
     "evaluate",
     "predict",
+    "serve",
     "embed",
     "export",
     "study",

@@ -33,6 +33,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import given_keys, go_on_from
+from lmtransfer.pretraining.save_points import save_points
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import averaging, build_optimizer
@@ -90,7 +91,9 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     if cfg.get("embeddings") is not None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
-    averaging(TrainSettings.from_config(cfg.train))
+    train = TrainSettings.from_config(cfg.train)
+    averaging(train)
+    save_points(train)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])

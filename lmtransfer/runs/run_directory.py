@@ -6,7 +6,7 @@
         config.yaml        the resolved configuration
         versions.json      versions of Python, PyTorch and other packages, the user's git commit, hashes of the data
         tokenizer/         the tokenizer, which turns text into ids
-        checkpoints/       last and best (see ``training.checkpoint``)
+        checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoint``)
         metrics.jsonl      one object for each logged step
         trackers/          for each other tracker the id of its record, and what it keeps in the run
         predictions/       the answer to each example (see ``kept_predictions.file``), for a run of a task
@@ -24,6 +24,7 @@ from typing import Any, TypeVar, overload
 
 import yaml
 
+from lmtransfer.config.revisions import count_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
 from lmtransfer.runs import lock
@@ -210,6 +211,18 @@ class RunDirectory:
         raise RunDirectoryError(
             f"the run {self.path} has no checkpoint yet: let it finish, or continue it with resume=true"
         )
+
+    def revision(self, tokens: int) -> Path:
+        """The folder of the revision that was kept at ``tokens`` tokens.
+
+        Raises:
+            RunDirectoryError: it has no such revision.
+        """
+        kept = self.checkpoints.revisions()
+        if tokens in kept:
+            return kept[tokens]
+        there = f"it has {', '.join(map(count_text, kept))}" if kept else "it has none (train.save_at keeps them)"
+        raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {there}")
 
     def check_not_divided(self) -> None:
         """Check that the run was not cross-validated, and so has one model.

@@ -11,6 +11,7 @@ from lmtransfer.errors import LmtransferError
 #: Import name -> extra of pyproject.toml that installs it.
 EXTRAS = {
     "datasketch": "duplicates",
+    "fastapi": "serve",
     "h5py": "elmo",
     "mlflow": "mlflow",
     "onnx": "onnx",
@@ -20,6 +21,7 @@ EXTRAS = {
     "tensorboard": "tensorboard",
     "trackio": "trackio",
     "transformers": "transformers",
+    "uvicorn": "serve",
     "wandb": "wandb",
     "zstandard": "zstd",
 }

@@ -13,7 +13,7 @@ from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
-from lmtransfer.training.checkpoint import Checkpoints, preflight
+from lmtransfer.training.checkpoint import Checkpoints, preflight, revision_name
 from lmtransfer.training.learner import BatchStream, Learner
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
 from lmtransfer.training.model_selection import Validation
@@ -124,7 +124,9 @@ class Trainer:
         self._in_flight: _InFlight | None = None  # the step that the device makes while the host notes the one before
 
     def resume(self) -> None:
-        """Resume from the newest complete checkpoint, or from the start if there is none; logs are cut back to it.
+        """Resume from the newest complete checkpoint, or from the start if there is none.
+
+        Logs and revisions are cut back to it: what came later is made again.
 
         If the newest checkpoint is ``best``, a crash happened before ``last`` was saved, possibly at the end of
         training. Then ``last`` is saved now.
@@ -147,6 +149,9 @@ class Trainer:
             self.state.finished = None  # the budget was raised
         for tracker in self.trackers:
             tracker.rewind(self.state.step)
+        if distributed.is_main():
+            self.checkpoints.drop_revisions(after=self.state.step)
+        distributed.barrier()
         for note in notes:
             self.progress.note(note)
 
@@ -160,7 +165,12 @@ class Trainer:
         """
         state = self.state
         if self.checkpoints is not None and distributed.is_main():
-            preflight(self.checkpoints.folder, num_bytes=self.snapshot.num_bytes())
+            num_ahead = sum(point >= state.tokens for point in self.plan.save_at)
+            preflight(
+                self.checkpoints.folder,
+                num_bytes=self.snapshot.num_bytes(),
+                kept_bytes=num_ahead * self.snapshot.num_model_bytes(),
+            )
         distributed.share_weights(self.learner)
         self._started_at = self.clock() - state.seconds
         with ExitStack() as stack:
@@ -168,9 +178,13 @@ class Trainer:
             stack.enter_context(self.progress)
             steps = stack.enter_context(StepSource(self.stream, start=state.step))
             self.learner.train()
+            if state.step == 0:
+                self._keep_revisions(seen=-1)
             while state.finished is None or state.evaluation_due:
                 if not state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
+                    seen = state.tokens
                     self._step(steps)
+                    self._keep_revisions(seen=seen)
                 improved = state.evaluation_due and not agreed_stop() and self._evaluate()
                 stop = None if self._in_flight else agreed_stop()
                 if not state.evaluation_due:
@@ -325,6 +339,20 @@ class Trainer:
         """Record the real tokens per second since the latest logged step, without evaluations and saves."""
         rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
         self.state.record["tokens_per_second"] = round(rate, 1)
+
+    def _keep_revisions(self, *, seen: int) -> None:
+        """Keep the model for each point of ``plan.save_at`` that was reached since ``seen`` tokens.
+
+        This comes before the next save of ``last``, so that a run resumed from there has all earlier revisions.
+        """
+        reached = [point for point in self.plan.save_at if seen < point <= self.state.tokens]
+        if self.checkpoints is None or not reached:
+            return
+        tensors, state = self.snapshot.take_model()
+        if distributed.is_main():
+            for point in reached:
+                self.checkpoints.save(revision_name(point), tensors=tensors, state=state)
+        distributed.barrier()
 
     def _save(self, name: str) -> None:
         if self.checkpoints is None:

@@ -11,6 +11,7 @@ from lmtransfer.config.values import Misfit, convert
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
+from lmtransfer.layers.lora import merge_updates
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derived_seed
@@ -172,7 +173,9 @@ def _is_of_task(config: dict[str, Any]) -> bool:
 
 def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
     method: TransferMethod = build(saved.component("transfer"))
-    return _Trained(method, open_trained(saved, task_of(saved), hardware))
+    learner = open_trained(saved, task_of(saved), hardware)
+    merge_updates(learner.encoder)  # the same function, in the names that every export knows
+    return _Trained(method, learner)
 
 
 def _pretrained(saved: SavedRun) -> Encoder:

@@ -56,8 +56,8 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         else:
             found = score_similarity(task, cfg.split, saved, hardware)
         with open_dict(cfg):
-            cfg.run = str(saved.path)
-        name = sweep_name(cfg.name or f"{_run_name(saved.path)}-{task.name}-{cfg.split}")
+            cfg.run = saved.given
+        name = sweep_name(cfg.name or f"{_run_name(Path(saved.given))}-{task.name}-{cfg.split}")
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
@@ -122,7 +122,7 @@ def _print(
     table.add_row("chance", shown(found.chance, metric))
     if found.control is not None:
         table.add_row("random weights", shown(found.control[metric], metric))
-    table.add_row(saved.path.name, shown(found.metrics[metric], metric), style="bold")
+    table.add_row(saved.name, shown(found.metrics[metric], metric), style="bold")
     for name, label in found.shown.items():
         table.add_row(f"  {label}", shown(found.metrics[name], name))
     console.print(table)

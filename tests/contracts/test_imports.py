@@ -23,7 +23,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 BATCH, LEARNER = "data.batch", "training.learner"
 PLAIN = {"errors", "randomness", "system", "untrusted"}
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"system.waiting"},
+    "__init__": {"system.waiting", "api"},
     "errors": set(),
     "randomness": set(),
     "former_names": set(),
@@ -42,9 +42,10 @@ ALLOWED: dict[str, set[str]] = {
     "training": PLAIN,
     "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
-    | {"config.without_effect"},
+    | {"config.without_effect", "config.revisions"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "layers", "models", "data", "training"},
-    "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
+    "hub": {"errors"},
+    "importing": PLAIN | {"hub", "config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
     | {"importing", "tasks.base"},
@@ -54,17 +55,23 @@ ALLOWED: dict[str, set[str]] = {
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"kept_predictions", "reporting", "importing", "transfer"},
-    "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
+    "prediction": PLAIN | {"models", "data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
     "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
-    "export": PLAIN
+    "serving": PLAIN
+    | {"", "data", "tokenizers", "tasks", "training", "runs", "importing", "transfer", "zero_shot", "prediction"}
+    | {"reporting"},
+    "exporting": PLAIN
     | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
-    | {"transfer", "reporting", "importing"},
+    | {"transfer", "reporting", "importing", "hub"},
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "sweeps": {"errors", "config", "system", "reporting"},
     "commands": {"*"},
+    "api": PLAIN
+    | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "importing", "transfer", "prediction"}
+    | {"reporting", "launch"},
     "launch": {"errors", "config", "runs.lock", "sweeps", "system"},
     "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},

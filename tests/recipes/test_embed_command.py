@@ -149,6 +149,7 @@ def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture
     ways = {
         "attended": ["transfer.pooling=attention", "transfer.layers=mix"],
         "scaled": ["transfer.pooling=mean", "transfer.standardise=true"],
+        "lora": ["transfer=lora", "transfer.pooling=max"],
     }
     for name, words in ways.items():
         assert lmtransfer("finetune", *QUICK, *words, "task.num_train=20", f"name={name}") == 0
@@ -166,9 +167,9 @@ def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture
         if learner.standardising is not None:
             found = embed(f"run={run}", "input=in.txt", "standardise=true")[full]
             np.testing.assert_allclose(found, learner.standardising(wanted).numpy(), atol=1e-4)
-        np.testing.assert_allclose(
-            embed(f"run={run}", "input=in.txt", "pooling=cls", "layers=1"), by_hand(run, [1], "cls"), atol=1e-5
-        )
+        if name != "lora":
+            found = embed(f"run={run}", "input=in.txt", "pooling=cls", "layers=1")
+            np.testing.assert_allclose(found, by_hand(run, [1], "cls"), atol=1e-5)
     capsys.readouterr()
     for words, names in {
         ("run=runs/finetune/scaled", "pooling=attention"): ("pooling=attention", "mean, max, cls"),

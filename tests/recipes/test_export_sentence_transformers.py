@@ -100,10 +100,12 @@ def test_every_family_that_transformers_loads(family: str) -> None:
 
 
 @pytest.mark.extras
-def test_a_finetuned_run_is_exported_without_its_head() -> None:
-    assert lmtransfer("finetune", *QUICK, "transfer.pooling=max", "task.num_train=20", "name=ft") == 0
-    folder = exported("runs/finetune/ft", "normalise=true")
-    assert_equal(theirs(folder), embedded("runs/finetune/ft", "normalise=true"))
+@pytest.mark.parametrize("transfer", ["full", "lora"])
+def test_a_finetuned_run_is_exported_without_its_head(transfer: str) -> None:
+    words = [f"transfer={transfer}", "transfer.pooling=max", "task.num_train=20", f"name={transfer}"]
+    assert lmtransfer("finetune", *QUICK, *words) == 0
+    folder = exported(f"runs/finetune/{transfer}", "normalise=true")
+    assert_equal(theirs(folder), embedded(f"runs/finetune/{transfer}", "normalise=true"))
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertModel"]
 
 

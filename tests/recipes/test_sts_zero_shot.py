@@ -89,6 +89,7 @@ def test_correlations_are_those_of_cosines_pair_by_pair(words: list[str], layer:
         assert said["spearman"] == pytest.approx(stats.spearmanr(wanted, gold).statistic, abs=1e-2)
     assert found["metrics"] != found["control"]["metrics"]
     assert (found["main_metric"], found["chance"], found["num_scored"]) == ("pearson", 0.0, 30)
+    assert (found["num_truncated"], found["higher_is_better"], found["split"]) == ({"dev": 0}, True, "dev")
     kept = {path.stem: read_predictions(path) for path in Path("runs/evaluate/e/predictions").iterdir()}
     assert sorted(one.is_control for one in kept.values()) == [False, True]
     own = next(one for one in kept.values() if not one.is_control)

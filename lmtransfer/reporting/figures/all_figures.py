@@ -15,6 +15,7 @@ from lmtransfer.reporting.figures.metric_curves import metric_figures
 from lmtransfer.reporting.figures.part_curves import part_figures
 from lmtransfer.reporting.figures.pretraining_settings import source_figures
 from lmtransfer.reporting.figures.reliability import reliability_figures
+from lmtransfer.reporting.figures.revision_curves import revision_figures
 from lmtransfer.reporting.figures.score_against import label_figures, sweep_figures
 from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.figures.style import SavedFigure
@@ -31,7 +32,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
         folder: folder for the files; made if needed.
     """
     figures = comparison_figures(entries, folder) + label_figures(entries, folder)
-    figures += source_figures(entries, folder) + layer_figures(entries, folder)
+    figures += source_figures(entries, folder) + revision_figures(entries, folder) + layer_figures(entries, folder)
     figures += sweep_figures(sweeps, folder) + language_figures(entries, folder) + reliability_figures(entries, folder)
     labels = {entry.run.key: entry.name for entry in entries} | _point_labels(sweeps)
     figures += loss_against_figures(entries, folder) + search_figures(entries, folder)

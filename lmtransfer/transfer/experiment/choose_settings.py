@@ -14,7 +14,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.in_short import expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
-from lmtransfer.importing.opening import open_saved
+from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import TrainingSetup
@@ -123,7 +123,7 @@ def open_start(cfg: DictConfig) -> SavedRun:
     key = "init" if cfg.get("init") else "tokenizer_from"
     source = open_saved(cfg[key], key=key)
     with open_dict(cfg):
-        cfg[key] = str(source.path)
+        cfg[key] = source.given
         if key == "init":
             cfg.model = source.model_node
     return source
@@ -191,7 +191,8 @@ def choose_settings(
         replace(
             setting,
             weights=weights,
-            init=str(one.path),
+            init=one.given,
+            origin=origin_of(one),
             pretraining_seed=pretraining_seed(one),
             features={},
             text=None if text is None else text.with_heads_of(one),

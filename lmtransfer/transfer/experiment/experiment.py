@@ -60,7 +60,9 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
-            check_resumable(directory.read_config(), plain)
+            origin = settings[0].origin
+            same = origin is not None and (directory.read_versions().get("data") or {}).get("init") == origin
+            check_resumable(directory.read_config(), plain, allowed=["init"] if same else [])
         _write_files(directory, plain, settings[0])
         if directory.is_finished and (directory.read_result().control or not cfg.control):
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
@@ -83,7 +85,8 @@ def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Settin
     if distributed.is_main() and not directory.config_path.is_file():  # an existing run has its tokenizer
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
-    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
+    origin = {"init": setting.origin} if setting.origin else {}
+    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
     directory.write_config(plain)  # last: a folder with a config is a run
     mark_as_own(directory)
 

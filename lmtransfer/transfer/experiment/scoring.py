@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept_answers import examples_of
@@ -105,7 +105,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
     Raises:
         RunDirectoryError: the path has no run of a task, or none with a checkpoint.
     """
-    folders, parent = trained_folders(path), RunDirectory.open(Path(path).expanduser()).path
+    folders, parent = trained_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (
         [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)

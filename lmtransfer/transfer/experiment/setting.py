@@ -40,6 +40,7 @@ class Setting:
         checkpoint: which checkpoint of a run is scored.
         cache_dir: folder for large features.
         init: the run that the weights come from; None: random initialisation.
+        origin: the repository and the commit of the hub that this run came from; None: not from the hub.
         pretraining_seed: seed of that run; None if unknown.
         features: features of frozen encoders, by condition (and seed, for controls).
         text: text and objective of joint training; None: labels only.
@@ -55,6 +56,7 @@ class Setting:
     checkpoint: Literal["best", "last"]
     cache_dir: Path
     init: str | None = None
+    origin: str | None = None
     pretraining_seed: int | None = None
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
     text: JointText | None = None

@@ -30,11 +30,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
         ConfigError: the folder already holds files, or cannot be created.
     """
     folder = folder.expanduser().resolve()
-    problem = _problem(folder, overwrite=overwrite)
-    if source is not None and source.expanduser().resolve() == folder:
-        problem = "is the folder that the model was imported from; give another one"
-    if problem:
-        raise ConfigError(f"to={folder}: {problem}")
+    check_place(folder, overwrite=overwrite, source=source)
     made = [parent for parent in folder.parents if not parent.exists()]
     try:
         with staged_folder(folder) as staged:
@@ -52,6 +48,19 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
             for parent in made:
                 if parent.is_dir() and not any(parent.iterdir()):
                     parent.rmdir()
+
+
+def check_place(folder: Path, *, overwrite: bool, source: Path | None = None) -> None:
+    """Check that an export may be written to a folder; see ``export_folder``.
+
+    Raises:
+        ConfigError: the folder already holds files.
+    """
+    problem = _problem(folder, overwrite=overwrite)
+    if source is not None and source.expanduser().resolve() == folder:
+        problem = "is the folder that the model was imported from; give another one"
+    if problem:
+        raise ConfigError(f"to={folder}: {problem}")
 
 
 def empty(folder: Path) -> None:

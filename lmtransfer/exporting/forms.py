@@ -7,19 +7,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.export.adapter_folder import write_adapter
-from lmtransfer.export.folder import heads_of_other_epsilon, read_as_published, read_equally, read_folder, write_folder
-from lmtransfer.export.logits import OurModel, Speaker, Text, compare
-from lmtransfer.export.onnx_folder import write_onnx
-from lmtransfer.export.place import empty
-from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import Adapter, TransformersHead, TransformersModel, installed_version
-from lmtransfer.export.sentence_folder import compared_vectors, embedder_to_export, encoder_alone, write_modules
-from lmtransfer.export.tensors import read_tensors, write_tensors
+from lmtransfer.exporting.adapter_folder import write_adapter
+from lmtransfer.exporting.folder import (
+    heads_of_other_epsilon,
+    read_as_published,
+    read_equally,
+    read_folder,
+    write_folder,
+)
+from lmtransfer.exporting.logits import OurModel, Speaker, Text, compare
+from lmtransfer.exporting.onnx_folder import write_onnx
+from lmtransfer.exporting.place import empty
+from lmtransfer.exporting.run import OpenRun
+from lmtransfer.exporting.seen_by_transformers import Adapter, TransformersHead, TransformersModel, installed_version
+from lmtransfer.exporting.sentence_folder import compared_vectors, embedder_to_export, encoder_alone, write_modules
+from lmtransfer.exporting.tensors import read_tensors, write_tensors
 from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing
+
+#: The format with settings of its own; see ``adapter_form``.
+ADAPTER = "adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +137,9 @@ def adapter_form(opened: OpenRun, folder: Path, texts: Sequence[Text], *, base: 
     texts = read_equally(opened, folder, texts)
     checked = [written.checked]
     version = installed_version()
-    lacks = [message for package in ("transformers", "peft") if (message := missing(package))]
-    if lacks:
-        checked.append(f"not compared with peft: {lacks[0]}, then export again")
+    absent = [message for package in ("transformers", "peft") if (message := missing(package))]
+    if absent:
+        checked.append(f"not compared with peft: {absent[0]}, then export again")
     else:
         theirs = TransformersModel(
             written.base,
@@ -152,8 +161,6 @@ FORMS: dict[str, Callable[..., Exported]] = {
     "tensors": _tensors,
     "onnx": _onnx,
 }
-#: The format with settings of its own; see ``adapter_form``.
-ADAPTER = "adapter"
 
 
 def _ours(opened: OpenRun) -> OurModel:

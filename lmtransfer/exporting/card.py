@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lmtransfer import __version__
+from lmtransfer.config.revisions import with_revision
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.export.model_card import Card, metadata
-from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import auto_class
+from lmtransfer.exporting.adapter_folder import BASE
+from lmtransfer.exporting.model_card import Card, metadata
+from lmtransfer.exporting.run import OpenRun
+from lmtransfer.exporting.seen_by_transformers import auto_class
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
-from lmtransfer.reporting.runs.lineage import lineage
+from lmtransfer.reporting.runs.lineage import at_revision, lineage
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count, duration, in_percent, shown
 
@@ -35,52 +38,67 @@ _METHODS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSettings:
+    """What the user says in a model card.
+
+    Attributes:
+        name: name of the model; None: the name of the run.
+        license: the license as the user gives it.
+        languages: the languages as the user gives them.
+        others: further runs; those that started from this run are listed with their scores.
+        loaded_from: where the loading example finds the export, as Python arguments: ``"owner/name", revision="v1"``.
+        on_hub: whether that is a repository of the hub, else a folder.
+        base: folder of an adapter's base; None: it is in the export.
+    """
+
+    name: str | None
+    license: str | None
+    languages: Sequence[str]
+    others: Sequence[Run]
+    loaded_from: str
+    on_hub: bool = False
+    base: str | None = None
+
+
 def card_of(
     run: OpenRun,
     *,
-    folder: Path,
     library: str,
     architecture: str,
     notes: Sequence[str],
-    name: str | None,
-    license: str | None,
-    languages: Sequence[str],
-    others: Sequence[Run],
     checked_with: str | None,
-    base: str | None = None,
+    settings: CardSettings,
 ) -> Card:
     """Collect the content of the model card.
 
     Args:
         run: the exported run.
-        folder: folder of the export; its name appears in the loading example.
         library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
         notes: notes of the export.
-        name: name of the model; None: the name of the run.
-        license: the license as the user gives it.
-        languages: the languages as the user gives them.
-        others: further runs; those that started from this run are listed with their scores.
         checked_with: version of transformers that the export was compared with; None: it was not compared.
-        base: folder of an adapter's base, if the user gave one.
+        settings: what the user says.
     """
-    stages = lineage(read_run(run.named), others)
+    others, revision = settings.others, run.saved.revision
+    named = read_run(run.named)
+    stages = lineage(named if revision is None else at_revision(named, revision), others)
     source = _imported(stages)
     objectives = _objectives(stages)
     tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]
     return Card(
-        name=name or run.named.name,
+        name=settings.name or with_revision(run.named.name, revision),
         metadata=metadata(
             library=library,
             architecture=architecture,
-            license=license,
-            languages=languages,
+            license=settings.license,
+            languages=settings.languages,
             base_model=_hub_name(source),
             tags=tags,
         ),
         about=_about(run, stages, architecture, source),
         facts=_facts(run, stages, architecture, source),
-        loading=_loading(run, folder.name, library, architecture, base=base or f"{folder.name}/base"),
+        loading=_loading(run, settings, library, architecture),
         limits=_limits(run, stages),
         scores=_scores(run, others),
         notes=notes,
@@ -271,7 +289,10 @@ def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
 
 
 def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
-    return any(stage.path.resolve() in (run.named, run.saved.path) for stage in lineage(entry.run, others)[1:])
+    return any(
+        stage.path.resolve() in (run.named, run.saved.path) and stage.revision == run.saved.revision
+        for stage in lineage(entry.run, others)[1:]
+    )
 
 
 def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
@@ -290,20 +311,20 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
     ]
 
 
-def _loading(run: OpenRun, folder: str, library: str, architecture: str, *, base: str) -> str:
+def _loading(run: OpenRun, settings: CardSettings, library: str, architecture: str) -> str:
+    place = settings.loaded_from
     if library == "sentence-transformers":
         return (
             "from sentence_transformers import SentenceTransformer\n\n"
-            f'model = SentenceTransformer("{folder}")\n'
+            f"model = SentenceTransformer({place})\n"
             'vectors = model.encode(["One text.", "Another, longer text."])'
         )
     if architecture:
         auto = auto_class(architecture)
-        model = f'{auto}.from_pretrained("{folder}").eval()'
-        peft = ""
+        model, peft = f"{auto}.from_pretrained({place}).eval()", ""
         if library == "peft":
-            on_base = f'{auto}.from_pretrained("{base}", num_labels={len(run.head["output.bias"])})'
-            model = f'{on_base}\nmodel = PeftModel.from_pretrained(model, "{folder}").eval()'
+            on_base = f"{auto}.from_pretrained({_base(settings)}, num_labels={len(run.head['output.bias'])})"
+            model = f"{on_base}\nmodel = PeftModel.from_pretrained(model, {place}).eval()"
             peft = "from peft import PeftModel\n"
         two = (
             '["Who wrote it?"], ["A poet wrote it."]'
@@ -312,15 +333,19 @@ def _loading(run: OpenRun, folder: str, library: str, architecture: str, *, base
         )
         return (
             f"{peft}from transformers import {auto}, AutoTokenizer\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("{folder}")\n'
+            f"tokenizer = AutoTokenizer.from_pretrained({place})\n"
             f"model = {model}\n"
             f'output = model(**tokenizer({two}, padding=True, return_tensors="pt"))'
         )
+    imports, folder = "", place
+    if settings.on_hub:
+        imports, folder = "from huggingface_hub import snapshot_download\n", f"snapshot_download({place})"
     if library == "onnx":
         return (
-            "import onnxruntime\nfrom transformers import AutoTokenizer\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("{folder}")\n'
-            f'session = onnxruntime.InferenceSession("{folder}/model.onnx")\n'
+            f"import onnxruntime\n{imports}from transformers import AutoTokenizer\n\n"
+            f"folder = {folder}\n"
+            "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+            'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")\n'
             'fed = tokenizer(["One text.", "Another, longer text."], padding=True, return_tensors="np")\n'
             "output = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})"
         )
@@ -328,14 +353,23 @@ def _loading(run: OpenRun, folder: str, library: str, architecture: str, *, base
     return (
         "from pathlib import Path\n\n"
         "import yaml\n"
-        "from safetensors.torch import load_file\n\n"
+        f"{imports}from safetensors.torch import load_file\n\n"
         "from lmtransfer.config.build import build\n"
         "from lmtransfer.tokenizers.load import load_tokenizer\n"
         "from lmtransfer.training.weights import load_weights\n\n"
-        f'folder = Path("{folder}")\n'
+        f"folder = Path({folder})\n"
         "model = yaml.safe_load((folder / 'model.yaml').read_text())['model']\n"
         f"encoder = build(model, vocab_size={vocabulary})\n"
         "tensors = load_file(folder / 'model.safetensors')\n"
         "own = {name.removeprefix('encoder.'): t for name, t in tensors.items() if name.startswith('encoder.')}\n"
         "load_weights(encoder, own)"
     )
+
+
+def _base(settings: CardSettings) -> str:
+    """Where the loading example finds the base of an adapter, as Python arguments."""
+    if settings.base is not None:
+        return f'"{settings.base}"'
+    if settings.on_hub:
+        return f'{settings.loaded_from}, subfolder="{BASE}"'
+    return f'{settings.loaded_from[:-1]}/{BASE}"'
