@@ -6,8 +6,8 @@
 
 A training step hides the building of its batches if workers build at least as many tokens as the device reads: so many
 workers are needed as the device's tokens per second divided by the number in this table. One thread, on the docstrings
-of Python, or on made-up text if they are not installed, with 8,192 pieces. Each number is the median of several batches. The exit status is 1 if an objective is
-slower than ``--least``.
+of Python, or on made-up text if they are not installed, with 8,192 pieces. Each number is the median of several
+batches. The exit status is 1 if an objective is slower than ``--least``.
 """
 
 from __future__ import annotations

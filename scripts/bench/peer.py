@@ -27,6 +27,7 @@ from .text import stream_of
 
 _CLASSES = {
     "pretrain": "BertForMaskedLM",
+    "ragged": "BertForMaskedLM",
     "pairs": "BertForPreTraining",
     "finetune": "BertForSequenceClassification",
     "finetune_pairs": "BertForSequenceClassification",

@@ -1,1 +1,1 @@
-"""What only a GPU can show: its tests, throughput, phases of a step, memory; ``python -m gpu`` in the folder scripts."""
+"""What only a GPU can show: its tests, throughput, phases of a step and memory; see ``scripts/gpu_check.sh``."""

@@ -24,7 +24,7 @@ _FAMILIES: dict[str, tuple[list[str], Sequence[str]]] = {
         ("model.dim=32", "model.cell_dim=32", "model.filters=[[1,8],[2,8]]", "model.num_highway=1"),
     ),
 }
-#: Words of a pretraining with made-up or short text.
+#: Words of every pretraining; validation comes once, at the end.
 _PRETRAIN = ["optimizer=adamw", "train.log_every=5", "train.eval_every=100000", "train.eval_tokens=1000"]
 _FINETUNE = {"sst2": ["task.max_length=128"], "squad": ["task.max_length=384"]}
 
@@ -70,7 +70,7 @@ def _finetune(place: Place, task: str, seconds: float) -> Numbers:
 
 
 def _evaluate(place: Place, task: str, seconds: float) -> Numbers:
-    words = [f"run={place.work}/runs/finetune/{task}", "split=dev", f"data_root={place.work / 'data'}", "overwrite=true"]
+    words = [f"run={place.work}/runs/finetune/{task}", "split=dev", f"data_root={place.work}/data", "overwrite=true"]
     return _command(place, "evaluate", f"{task}-dev", words, seconds)
 
 
@@ -78,7 +78,7 @@ def _command(place: Place, command: str, name: str, words: Sequence[str], second
     """Run a command; its speed is the median of the logged steps of the second half."""
     folder = place.work / "runs" / command / name
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier try
-    own = [f"name={name}", f"output_root={place.work / 'runs'}", f"hardware.device={place.device}"]
+    own = [f"name={name}", f"output_root={place.work}/runs", f"hardware.device={place.device}"]
     python(["-m", "lmtransfer", command, *words, *own], seconds=seconds)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     numbers: Numbers = {"seconds": result["seconds"], "metrics": result["metrics"]}

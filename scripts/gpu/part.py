@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmtransfer.errors import LmtransferError
+
 #: What a measurement gives; ``error`` says that it failed, ``skipped`` that it is not possible here.
 Numbers = dict[str, Any]
 
@@ -73,8 +75,8 @@ class Part:
             self.made[name] = _numbers(measurements[name], deadline - start_time)
             self.made[name]["measured_in"] = round(time.monotonic() - start_time, 1)
             self._save(measurements)
-            failed = self.made[name].get("error")
-            print(f"{name}: {f'FAILED: {failed}' if failed else 'done'} ({self.made[name]['measured_in']} s)", flush=True)
+            said = f"FAILED: {self.made[name]['error']}" if "error" in self.made[name] else "done"
+            print(f"{name}: {said} ({self.made[name]['measured_in']} s)", flush=True)
         return all("error" not in self.made[name] for name in measurements)
 
     def _save(self, measurements: Mapping[str, Measure]) -> None:
@@ -98,5 +100,5 @@ def _numbers(measure: Measure, seconds: float) -> Numbers:
         return measure(seconds)
     except subprocess.TimeoutExpired:
         return {"error": "stopped, the time of this part is over: run the part again"}
-    except RuntimeError as error:
-        return {"error": str(error)}
+    except (RuntimeError, OSError, LookupError, ValueError, LmtransferError) as error:
+        return {"error": str(error) or type(error).__name__}

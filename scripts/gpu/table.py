@@ -27,9 +27,7 @@ def table(folder: Path, parts: list[str]) -> str:
         lines += ["", place, f"{'':32}{'real tokens/s':>14} {'MFU':>6} {'ceiling':>8} {'memory':>9}"]
         for part, record in found.items():
             if record["place"] == place:
-                lines += [
-                    _line(part, name, numbers, fastest, ours) for name, numbers in record["measurements"].items()
-                ]
+                lines += [_line(part, name, numbers, fastest, ours) for name, numbers in record["measurements"].items()]
     return "\n".join(lines)
 
 

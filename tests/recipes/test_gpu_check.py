@@ -1,0 +1,49 @@
+"""``scripts/gpu_check.sh`` on a CPU, tiny: every part passes and writes its JSON, and a second call makes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = {"tests", "ceiling", "bert", "trainer", "phases", "families", "finetune", "batches"}
+
+
+def _check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    variables = {"LMTRANSFER_GPU_CHECK": "cpu", "PYTHON": sys.executable, "TMPDIR": str(folder)}
+    return subprocess.run(
+        [str(ROOT / "scripts" / "gpu_check.sh"), *words, "--out", str(folder / "out")],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_every_part_passes_and_is_not_repeated(tmp_path: Path) -> None:
+    done = _check(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = {path.stem: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert written.keys() == PARTS
+    results = {part: json.loads(text) for part, text in written.items()}
+    assert all(result["finished"] for result in results.values())
+    assert results["tests"]["measurements"]["gpu"]["passed"] > 0
+    assert results["bert"]["measurements"].keys() == {"128 full", "128 ragged", "512 full", "512 ragged"}
+    assert all(numbers["tokens_per_second"] > 0 for numbers in results["families"]["measurements"].values())
+    ragged = results["bert"]["measurements"]["128 ragged"]
+    assert ragged["mean_length"] < 127
+    assert _check(tmp_path).returncode == 0
+    assert {path.stem: path.read_text() for path in (tmp_path / "out").iterdir()} == written
+
+
+def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
+    done = _check(tmp_path, "speed")
+    assert done.returncode == 2
+    assert all(part in done.stderr for part in ("speed", *PARTS))
