@@ -12,7 +12,8 @@ Small values (counts, losses, flags, the time) are exchanged between host memori
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +25,8 @@ from lmtransfer.errors import Interrupted
 from lmtransfer.system import ranks
 
 _BUCKET_ELEMENTS = 32 * 1024 * 1024
+#: Bytes of a message between hosts, and of the number at its beginning that gives the bytes of its content.
+_MESSAGE, _HEADER = 4096, 8
 
 
 def world_size() -> int:
@@ -86,12 +89,27 @@ def barrier() -> None:
 
 
 def gather(value: Any) -> list[Any]:
-    """The ``value`` of every rank, in rank order; for small Python objects or tensors on the host."""
+    """The ``value`` of every rank, in rank order; for Python objects and tensors on the host.
+
+    Objects of up to 4 KiB take one exchange, because the messages have a fixed size. Larger ones take a second one.
+    """
     if world_size() == 1:
         return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
-    return values
+    content = pickle.dumps(value)
+    messages = _gather_bytes(len(content).to_bytes(_HEADER, "little") + content, size=_MESSAGE)
+    sizes = [int.from_bytes(message[:_HEADER], "little") for message in messages]
+    contents = [message[_HEADER:] for message in messages]
+    if max(sizes) > _MESSAGE - _HEADER:
+        contents = _gather_bytes(content, size=max(sizes))
+    return [pickle.loads(of_rank[:size]) for of_rank, size in zip(contents, sizes, strict=True)]
+
+
+def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
+    """The first ``size`` bytes of every rank's ``content``, padded with zeros."""
+    sent = torch.frombuffer(bytearray(content[:size].ljust(size, b"\0")), dtype=torch.uint8)
+    received = [torch.empty_like(sent) for _ in range(world_size())]
+    dist.all_gather(received, sent)
+    return [message.numpy().tobytes() for message in received]
 
 
 def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
@@ -110,34 +128,43 @@ def any_rank(flag: bool) -> bool:
 
 def from_main(value: Any) -> Any:
     """The ``value`` of rank 0, on every rank."""
-    if world_size() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+    return gather(value if is_main() else None)[0]
+
+
+def with_gradients(parameters: Iterable[nn.Parameter]) -> bytes:
+    """Which parameters have a gradient on this rank: 1 or 0 for each; the input of ``complete_gradients``."""
+    return bytes(parameter.grad is not None for parameter in parameters)
+
+
+def complete_gradients(parameters: Iterable[nn.Parameter], of_ranks: Sequence[bytes]) -> None:
+    """Give a gradient of zeros to the parameters that have a gradient on other ranks only.
+
+    Args:
+        parameters: the parameters.
+        of_ranks: ``with_gradients`` of each rank.
+    """
+    for parameter, flags in zip(parameters, zip(*of_ranks, strict=True), strict=True):
+        if parameter.grad is None and any(flags):
+            parameter.grad = torch.zeros_like(parameter)
 
 
 @torch.no_grad()
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Add up the gradients of all ranks, in place.
 
-    A parameter that has no gradient on any rank keeps none. A parameter with a gradient on some ranks gets the sum on
-    all ranks.
+    Args:
+        parameters: the parameters; the same of them have a gradient on every rank, see ``complete_gradients``.
     """
     if world_size() == 1:
         return
-    present = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-    dist.all_reduce(present, op=dist.ReduceOp.MAX)
     bucket: list[Tensor] = []
-    for parameter, has_gradient in zip(parameters, present.tolist(), strict=True):
-        if not has_gradient:
+    for gradient in (parameter.grad for parameter in parameters):
+        if gradient is None:
             continue
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if bucket and (bucket[0].dtype != parameter.grad.dtype or sum(g.numel() for g in bucket) > _BUCKET_ELEMENTS):
+        if bucket and (bucket[0].dtype != gradient.dtype or sum(g.numel() for g in bucket) > _BUCKET_ELEMENTS):
             _sum_bucket(bucket)
             bucket = []
-        bucket.append(parameter.grad)
+        bucket.append(gradient)
     if bucket:
         _sum_bucket(bucket)
 

@@ -20,7 +20,7 @@ from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.plan import Plan
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
+from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers import Tracker
@@ -143,10 +143,11 @@ class Trainer:
             steps = stack.enter_context(StepSource(self.stream, start=state.step))
             self.learner.train()
             while state.finished is None or state.evaluation_due:
-                if not state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
-                    self._step(steps)
-                improved = state.evaluation_due and not agreed_stop() and self._evaluate()
-                stop = agreed_stop()
+                # An evaluation is due already if the run was interrupted during one and resumed.
+                stop = agreed_stop() if state.evaluation_due else self._step(steps)
+                improved = False
+                if state.evaluation_due and not stop:
+                    improved, stop = self._evaluate(), agreed_stop()
                 if not state.evaluation_due:
                     self._log()
                 if improved:
@@ -169,8 +170,8 @@ class Trainer:
             steps=state.updates, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
         )
 
-    def _step(self, steps: StepSource) -> None:
-        """Make one step of the optimiser, and its record."""
+    def _step(self, steps: StepSource) -> str | None:
+        """Make one step of the optimiser, and its record; returns the signal that requested any rank to stop."""
         state, start_time, fraction = self.state, self.clock(), self._fraction()
 
         def factor(tokens: int) -> float:
@@ -193,7 +194,8 @@ class Trainer:
         state.skipped += not outcome.updated
         state.tokens += outcome.tokens * outcome.updated
         now = self.clock()
-        state.seconds = distributed.from_main(now - self._started_at)
+        of_ranks = distributed.gather((now - self._started_at, stop_requested()))
+        state.seconds = of_ranks[0][0]
         self._unlogged_tokens += outcome.tokens
         self._unlogged_seconds += now - start_time
         if self.plan.budget.by_the_clock:
@@ -220,6 +222,7 @@ class Trainer:
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
         )
+        return first_stop(stop for _, stop in of_ranks)
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far; after an interruption, a resumed run evaluates first."""

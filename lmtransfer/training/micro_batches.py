@@ -97,10 +97,32 @@ def accumulate(
             result.losses.append(losses)
     except torch.OutOfMemoryError:
         out_of_memory = True
-    if distributed.any_rank(out_of_memory):
-        sizes = distributed.gather(max((batch.num_tokens for batch in step.micro_batches), default=0))
-        raise OutOfDeviceMemory(max(sizes))
+    reports = distributed.gather(
+        _RankReport(
+            out_of_memory=out_of_memory,
+            largest=max((batch.num_tokens for batch in step.micro_batches), default=0),
+            with_gradients=distributed.with_gradients(learner.parameters()),
+        )
+    )
+    if any(report.out_of_memory for report in reports):
+        raise OutOfDeviceMemory(max(report.largest for report in reports))
+    distributed.complete_gradients(learner.parameters(), [report.with_gradients for report in reports])
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _RankReport:
+    """What the ranks tell each other between the last backward pass and the sum of the gradients.
+
+    Attributes:
+        out_of_memory: the memory of the rank's device did not suffice.
+        largest: tokens of its largest micro-batch.
+        with_gradients: which parameters have a gradient.
+    """
+
+    out_of_memory: bool
+    largest: int
+    with_gradients: bytes
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
