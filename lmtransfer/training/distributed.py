@@ -6,7 +6,10 @@ advantages: a step has one exchange for any number of micro-batches; ranks may h
 is that the exchange does not overlap with the last backward pass. To support FSDP2, which shards the learner and
 exchanges gradients itself, one would replace ``sum_gradients``.
 
-Small values (counts, losses, flags, the time) are exchanged between host memories with gloo, so that no device waits.
+Small values are exchanged between host memories with gloo, so that no device waits. A step has four such exchanges,
+because each needs what lies between it and the one before: the counts, by which the passes divide their losses; memory
+and presence of gradients, after the passes and before the sum; the losses, which decide whether the weights change; and
+after the update the time and the requests to stop.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lmtransfer.errors import Interrupted
+from lmtransfer.errors import Interrupted, MachineError
 from lmtransfer.system import ranks
 
 _BUCKET_ELEMENTS = 32 * 1024 * 1024
@@ -82,10 +85,30 @@ def _part() -> None:
     barrier()
 
 
+@contextmanager
+def _others_needed() -> Iterator[None]:
+    """Explain the error of an exchange whose other ranks have ended.
+
+    Raises:
+        MachineError: the exchange failed.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise MachineError(
+            f"rank {rank()} ends, because another process of this run has ended or cannot be reached: the message of "
+            "that process, or the root cause that torchrun reports, says why. A training run continues from its last "
+            f"checkpoint with resume=true. The exchange failed with: {error}"
+        ) from error
+
+
 def barrier() -> None:
     """Wait for all ranks (with an exchange between hosts, which works on every backend)."""
     if world_size() > 1:
-        dist.all_reduce(torch.zeros(1))
+        with _others_needed():
+            dist.all_reduce(torch.zeros(1))
 
 
 def gather(value: Any) -> list[Any]:
@@ -108,7 +131,8 @@ def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
     """The first ``size`` bytes of every rank's ``content``, padded with zeros."""
     sent = torch.frombuffer(bytearray(content[:size].ljust(size, b"\0")), dtype=torch.uint8)
     received = [torch.empty_like(sent) for _ in range(world_size())]
-    dist.all_gather(received, sent)
+    with _others_needed():
+        dist.all_gather(received, sent)
     return [message.numpy().tobytes() for message in received]
 
 
@@ -171,7 +195,8 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 def _sum_bucket(gradients: list[Tensor]) -> None:
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(flat)
+    with _others_needed():
+        dist.all_reduce(flat)
     pieces = flat.split([gradient.numel() for gradient in gradients])
     torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
 
@@ -182,4 +207,5 @@ def share_weights(module: nn.Module) -> None:
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:
-        dist.broadcast(tensor.data, src=0)
+        with _others_needed():
+            dist.broadcast(tensor.data, src=0)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fakes.training import FindsLarge, ToyBatch, ToyStream, rows, toy_trainer
 
-from lmtransfer.errors import Interrupted, RunDirectoryError
+from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError
 from lmtransfer.launch import end_process
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training import distributed
@@ -136,11 +136,24 @@ def _refused(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def _left(folder: Path) -> dict[str, Any]:
+    """The last rank ends without a word; the first one writes what it is told then."""
+    if distributed.rank():
+        os._exit(0)
+    try:
+        distributed.gather("here")
+    except MachineError as error:
+        (folder / "left-0.json").write_text(json.dumps({"message": str(error)}))
+        os._exit(0)
+    return {}
+
+
 CASES = {
     "train": _train,
     "resume": lambda folder: _train(folder, resume=True),
     "signal": lambda folder: _train(folder, stream=_Signalled),
     "killed": lambda folder: _train(folder, stream=_Killed),
+    "left": _left,
     "refused": _refused,
 }
 

@@ -101,6 +101,13 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_with_another_world_s
     _assert_close(_records(folder), _records(alone))
 
 
+@pytest.mark.slow
+def test_a_rank_that_is_left_alone_says_so(tmp_path: Path) -> None:
+    _start("left", tmp_path / "left", 2)
+    message = json.loads((tmp_path / "left" / "left-0.json").read_text())["message"]
+    assert all(name in message for name in ("rank 0", "torchrun", "resume=true")), message
+
+
 def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:
     for result in _run("refused", tmp_path / "refused", 2):
         assert all(name in result["message"] for name in ("name=", "resume=true")), result
