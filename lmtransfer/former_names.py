@@ -43,6 +43,8 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.training.schedules.InverseSqrt": "lmtransfer.training.optim.schedules.InverseSqrt",
     "lmtransfer.training.schedules.Linear": "lmtransfer.training.optim.schedules.Linear",
     "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
+    "lmtransfer.training.trackers.Jsonl": "lmtransfer.training.trackers.jsonl.Jsonl",
+    "lmtransfer.training.trackers.TensorBoard": "lmtransfer.training.trackers.tensorboard.TensorBoard",
     "torch.optim.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
     "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }
@@ -62,7 +64,8 @@ LEFT_OUT: Mapping[str, Any] = {
     "transfer.head_rate": 1.0,
     "transfer.pairs": "together",
     "train.min_steps": None,
-    **dict.fromkeys(("task.train", "task.dev", "task.test")),
+    **dict.fromkeys(("task.train", "task.dev", "task.test", "task.class_weights", "task.folds")),
+    "task.label_smoothing": 0.0,
     "objective.corruption.weighting": "uniform",
     "objective.losses.rtd.embedding_sharing": "tied",
     "objective.tie_output": True,

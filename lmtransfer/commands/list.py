@@ -30,6 +30,7 @@ KINDS = {
     "transfers": "transfer",
     "optimizers": "optimizer",
     "schedules": "schedule",
+    "trackers": "tracker",
     "recipes": "experiment",
     "studies": "study",
 }

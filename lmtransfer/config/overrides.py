@@ -6,6 +6,7 @@ for numbers and lists, and wrong for text and for paths such as ``init=runs/pret
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +167,7 @@ def check_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
         folders: the folders with config groups.
 
     Raises:
-        ConfigError: a group is chosen twice, or one thing is set in two ways.
+        ConfigError: a group is chosen twice, a choice is named twice in a list, or one thing is set in two ways.
     """
     chosen: dict[str, str] = {}
     problems = []
@@ -177,6 +178,9 @@ def check_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
         if key in chosen and chosen[key] != word and paths.is_group(key, list(folders)):
             problems.append(f"{chosen[key]} and {word} are both given: keep one")
         chosen[key.lstrip("+")] = word
+        if value.startswith("[") and paths.is_group(key, list(folders)):
+            choices = Counter(_choices(word))
+            problems += [f"{word}: {choice} is named twice: keep one" for choice in choices if choices[choice] > 1]
     problems += [
         f"{chosen[one]} and {chosen[other]} are both given: keep one, because both set the same thing"
         for one, other in _ONE_OF
@@ -184,6 +188,13 @@ def check_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _choices(override: str) -> list[str]:
+    """The names in ``group=[one,other]``; none if it cannot be read, which is refused where it is composed."""
+    found = _readable(override)
+    value = None if found is None or found.is_sweep_override() else found.value()
+    return [str(choice) for choice in value] if isinstance(value, list) else []
 
 
 def _is_free_text(key: str) -> bool:

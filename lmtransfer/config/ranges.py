@@ -73,6 +73,7 @@ RANGES: Mapping[str, Range] = {
     "ema_decay": Range(0, 1, open_below=True, open_above=True),
     "average_last": _PART,
     "*_fraction": _SHARE,
+    "label_smoothing": _KEPT,
     "learning_rate": _POSITIVE,
     "*_learning_rate": _POSITIVE,
     "weight_decay": Range(0),
@@ -97,9 +98,12 @@ RANGES: Mapping[str, Range] = {
     "group": Range(1, 1_000_000),
     "seeds": Range(1, 100_000),
     "dev_from_train": Range(0, 1, open_below=True, open_above=True),
+    "folds": Range(2, _MOST),
     "threads": Range(1, 4096),
     "num_segments": Range(1, 4096),
     "memory_length": Range(0, _MOST),
+    "lora_rank": _COUNT,
+    "lora_alpha": _POSITIVE,
 }
 
 

@@ -56,7 +56,7 @@ class GatedFeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.expand = StackedLinear(dim, hidden_dim, num=2, bias=bias)
+        self.expand = StackedLinear(dim, hidden_dim, parts=("expand", "gate"), bias=bias)
         self.activation = activation_module(activation)
         self.dropout = Dropout(dropout)
         self.contract = nn.Linear(hidden_dim, dim, bias=bias)

@@ -1,26 +1,39 @@
 """Several linear layers that read the same input, computed as one layer.
 
-Shape legend: T tokens, D input width, E output width of each layer.
+Shape legend: T tokens, D input width, E output width of each layer, S number of layers that are computed.
 """
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class StackedLinear(nn.Linear):
-    """``num`` linear layers (T, D) -> (T, E), their weights stored as one matrix (num E, D).
+    """Linear layers (T, D) -> (T, E), their weights stored as one matrix with a block of E rows for each layer.
 
     Args:
         input_dim: D.
         output_dim: E.
-        num: number of layers.
+        parts: names of the layers, in the order of their rows.
         bias: add biases.
 
     Attributes:
-        muon_splits: ``num``; an optimiser of whole matrices (Muon) updates each of the ``num`` matrices separately.
+        muon_splits: number of layers; an optimiser of whole matrices (Muon) updates each matrix separately.
     """
 
-    def __init__(self, input_dim: int, output_dim: int, *, num: int, bias: bool) -> None:
-        super().__init__(input_dim, num * output_dim, bias=bias)
-        self.muon_splits = num
+    def __init__(self, input_dim: int, output_dim: int, *, parts: tuple[str, ...], bias: bool) -> None:
+        super().__init__(input_dim, len(parts) * output_dim, bias=bias)
+        self.parts = parts
+        self.muon_splits = len(parts)
+
+    def some(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
+        """The outputs of some layers side by side, (T, D) -> (T, S E).
+
+        Args:
+            input_TD: the input.
+            first: index of the first layer to compute.
+            stop: index after the last layer to compute.
+        """
+        width = self.out_features // len(self.parts)
+        rows = slice(first * width, stop * width)
+        return nn.functional.linear(input_TD, self.weight[rows], None if self.bias is None else self.bias[rows])

@@ -48,6 +48,7 @@ class PretrainingData:
         parts.corruption.observe(text.prepared.train)
         self.held_out = text.prepared.validation
         self.characters = characters_of(text.tokenizer)
+        assert train.batch_tokens is not None, "pretraining counts tokens"
         share = largest_share(train.batch_tokens, parts.rows.max_length, distributed.world_size())
         capacity = (train.micro_batch_tokens or share) if hardware.compile else None
         self.training = self._source(text.prepared.train, seed=seed, capacity=capacity)

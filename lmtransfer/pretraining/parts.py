@@ -23,6 +23,7 @@ from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.added_tokens import resized_weights
+from lmtransfer.layers.lora import merged_tensors
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
@@ -32,7 +33,9 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import given_keys, go_on_from
+from lmtransfer.pretraining.save_points import save_points
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import averaging, build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
@@ -81,14 +84,16 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         **{f"{phase.objective}.{part}": {"tokenizer"} for phase in phases for part in _parts_of(cfg, phase)},
         **{phase.optimizer: {"learner", "params"} for phase in phases},
         "schedule": set(),
-        "tracker": {"folder"},
+        **tracker_nodes(cfg),
     }
     if cfg.get("screening") is not None:
         nodes["screening"] = {"overlap_with", "cache_dir"}
     if cfg.get("embeddings") is not None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
-    averaging(TrainSettings.from_config(cfg.train))
+    train = TrainSettings.from_config(cfg.train)
+    averaging(train)
+    save_points(train)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])
@@ -115,7 +120,7 @@ def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
 def _check_characters(cfg: DictConfig) -> None:
     """Raise if the model reads characters and the tokenizer gives none."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
-    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "gives_characters", False):
+    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
         raise ConfigError(
             f"tokenizer: {tokenizer.__name__} splits words into pieces, but {model.__name__} reads whole words as "
             "characters: use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
@@ -261,7 +266,7 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
             build(cfg.model, vocab_size=vocab_size), [build(node, tokenizer=tokenizer) for node in nodes]
         )
 
-    tensors = read_weights(saved.checkpoint())
+    tensors = merged_tensors(read_weights(saved.checkpoint()))
     tensors = resized_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
     encoder_tensors, heads = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

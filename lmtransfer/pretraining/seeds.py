@@ -12,12 +12,13 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.config.plain import resolved
-from lmtransfer.pretraining.run import pretrain
+from lmtransfer.pretraining.run import TEXT_PATHS, pretrain
 from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -47,7 +48,8 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
     if directory.config_path.is_file():
         started = directory.read_config()
         several = isinstance(started.get("seeds"), int) and started["seeds"] > 1
-        check_resumable(started, plain, allowed=["seeds"] if several else [])
+        # Each seed checks its text itself, wherever the text is.
+        check_resumable(started, plain, allowed=[*TEXT_PATHS, *(["seeds"] if several else [])])
     directory.write_config(plain)
     runs = []
     for seed in range(cfg.seed, cfg.seed + cfg.seeds):
@@ -63,6 +65,8 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     result = joint_result({seed: run.read_result() for seed, run in zip(seeds, runs, strict=True)})
     directory.write_result(result)
+    with tracked(setup.trackers, directory, quiet=True) as trackers:
+        trackers.finish(result)
     if distributed.is_main():
         _print(result, directory.path, Path(cfg.output_root), Console(highlight=False))
     return directory.path

@@ -37,6 +37,11 @@ def count(value: float) -> str:
     return f"{scaled:.0f}{unit}" if not unit or abs(scaled) >= 100 else f"{scaled:.1f}{unit}"
 
 
+def memory(num_bytes: float) -> str:
+    """An amount of memory: ``612 MB``, ``12.5 GB``."""
+    return f"{num_bytes / 1e6:.0f} MB" if num_bytes < 9.995e8 else f"{num_bytes / 1e9:.1f} GB"
+
+
 def duration(seconds: float) -> str:
     """A duration with one unit: ``45 s``, ``12.5 min``, ``3.2 h``."""
     scale, unit = time_unit(seconds)

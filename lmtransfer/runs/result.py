@@ -50,6 +50,7 @@ class RunResult:
             **dict.fromkeys(("seconds", "tokens", "tokens_per_second", "num_parameters"), OrNull(Real(least=0))),
             **dict.fromkeys(("mean", "median", "deviation", "standard_error", "learning_rate"), OrNull(Real())),
             **dict.fromkeys(("n", "num_train", "num_scored"), OrNull(Whole())),
+            **dict.fromkeys(("num_trained_parameters", "peak_memory"), OrNull(Whole())),
             "majority": OrNull(Entries(Real())),
             "num_truncated": OrNull(Entries(Whole())),
             "control": OrNull(Anything()),

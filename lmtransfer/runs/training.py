@@ -1,8 +1,8 @@
-"""What a configuration says about training: the hardware, and the plan and the output of the training loop."""
+"""What a configuration says about training: the hardware, and the plan of the training loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,10 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.averaging import Exponential, LastPart
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.hardware import Hardware, setup
-from lmtransfer.training.loop import Output
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.plan import Plan
 from lmtransfer.training.precision import PrecisionName
-from lmtransfer.training.progress import Progress
-from lmtransfer.training.trackers import Jsonl, Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +32,20 @@ class TrainingSetup:
         hardware: device and number format.
         optimizer: component node.
         schedule: component node.
-        tracker: component node.
+        trackers: component nodes, by name.
     """
 
     train: TrainSettings
     hardware: Hardware
     optimizer: Mapping[str, Any]
     schedule: Mapping[str, Any]
-    tracker: Mapping[str, Any]
+    trackers: Mapping[str, Any]
 
     @classmethod
     def of(cls, cfg: DictConfig, train: TrainSettings, hardware: Hardware) -> TrainingSetup:
         """The setup of a command's configuration."""
-        nodes = {key: cfg[key] for key in ("optimizer", "schedule", "tracker")}
-        return cls(train=train, hardware=hardware, **nodes)
+        nodes = {key: cfg[key] for key in ("optimizer", "schedule")}
+        return cls(train=train, hardware=hardware, trackers=cfg.tracker, **nodes)
 
     def plan(self, stream: PlannedStream, *, seed: int) -> Plan:
         """The settings of the loop.
@@ -76,15 +72,6 @@ class TrainingSetup:
             save_every=train.save_every,
             log_every=train.log_every,
         )
-
-    def output(self, run: RunDirectory | None, *, progress: Progress, callbacks: Sequence[Callback] = ()) -> Output:
-        """Where checkpoints and metrics go: into a run directory, or nowhere."""
-        if run is None:
-            return Output(progress=progress, callbacks=callbacks)
-        trackers: list[Tracker] = [Jsonl(folder=run.path)]  # always on; further trackers are the user's choice
-        if self.tracker["_target_"] != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
-            trackers.append(build(self.tracker, folder=run.path))
-        return Output(checkpoints=run.checkpoints, trackers=trackers, progress=progress, callbacks=callbacks)
 
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:

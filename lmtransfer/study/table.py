@@ -30,7 +30,7 @@ from lmtransfer.verdicts.difference import Difference
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
 #: With more transfers than this, a table with one line for each recipe is too wide.
 _MANY = 3
-_TRANSFER_HEADINGS = ("", "task", "metric", "majority", "control", "pretrained", "difference")
+_TRANSFER_HEADINGS = ("", "task", "metric", "majority", "control", "pretrained", "difference", "cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,12 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
             record["validation_perplexity"] = row.perplexity[1]
     for name, entry in row.transfers.items():
         record |= {f"{name}_metric": entry.metric}
+        costs = {
+            "trained_parameters": entry.cost.num_trained,
+            "peak_memory": entry.cost.peak_memory,
+            "seconds_per_seed": entry.cost.seconds,
+        }
+        record |= {f"{name}_{what}": value for what, value in costs.items() if value is not None}
         for part, score in (("", entry.score), ("_control", entry.control)):
             if score is not None:
                 record |= {f"{name}{part}": score.mean, f"{name}{part}_deviation": score.deviation}
@@ -153,7 +159,7 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
     headings = ["", "model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy"]
     for name in plan.transfers:
         metric = _metric(rows, name)
-        headings += [f"{name}: {metric}", "control", "difference"]
+        headings += [f"{name}: {metric}", "control", "difference", "cost"]
     cells = []
     for row in rows:
         entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
@@ -169,7 +175,8 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
             "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
         ]
         for name in plan.transfers:
-            line += _transfer_cells(row.transfers.get(name))
+            found = row.transfers.get(name)
+            line += [*_transfer_cells(found), _cost(found)]
         cells.append(line)
     shown_headings, shown_cells = without_empty(headings, cells)
     lines = [shown_headings, ["---"] * len(shown_headings), *shown_cells]
@@ -206,8 +213,9 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
         what = [] if entry is None else [entry.model, entry.objective]
         columns = [[row.recipe, *what], cost, learned]
         for name in plan.transfers:
-            score, control, difference = _transfer_cells(row.transfers.get(name))
-            columns.append([score, *([f"control {control}", difference] if control else [])])
+            found = row.transfers.get(name)
+            score, control, difference = _transfer_cells(found)
+            columns.append([score, *([f"control {control}", difference] if control else []), _cost(found)])
         first = [column[0] if column else "" for column in columns]
         rest = [column[1:] for column in columns]
         styles = ["bold", "", "", *["bold"] * len(plan.transfers)]
@@ -230,6 +238,10 @@ def _transfer_cells(entry: Entry | None) -> list[str]:
     return [score_text(entry.score, entry.metric), score_text(entry.control, entry.metric), difference + verdict]
 
 
+def _cost(entry: Entry | None) -> str:
+    return "" if entry is None else ", ".join(entry.cost.in_short)
+
+
 def _loss(row: StudyRow) -> str:
     return shown(row.losses["loss"], "loss") if "loss" in row.losses else ""
 
@@ -243,7 +255,8 @@ def _caption() -> str:
     """The caption below the table, which explains the numbers."""
     return (
         f"Mean {PLUS_MINUS} standard deviation over seeds. Control: the same architecture without pretraining. "
-        "Difference: with the 95 % interval that decides the verdict, corrected for the whole table (Holm). Losses of "
+        "Difference: with the 95 % interval that decides the verdict, corrected for the whole table (Holm). Cost: "
+        "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
         "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
     )
 
@@ -278,4 +291,4 @@ def _transfer_lines(rows: Sequence[StudyRow], plan: Plan) -> Iterator[tuple[str,
             score, control, difference = _transfer_cells(entry)
             metric = "" if entry is None or entry.metric is None else entry.metric
             baseline = "" if entry is None or entry.majority is None else shown(entry.majority, metric)
-            yield row.recipe, name, metric_heading(metric), baseline, control, score, difference
+            yield row.recipe, name, metric_heading(metric), baseline, control, score, difference, _cost(entry)

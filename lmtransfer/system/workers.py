@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
+from types import ModuleType
 from typing import Any, TypeVar
 
 from lmtransfer.system.interrupts import SIGNALS, held_back
@@ -33,7 +35,7 @@ class Workers:
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call ``function`` in a worker; the first call starts a process."""
-        with held_back():  # a child interrupted during its start would print a traceback
+        with held_back(), _main_left_out():  # a child interrupted during its start would print a traceback
             return self._executor.submit(function, *arguments)
 
 
@@ -53,6 +55,17 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
         yield Workers(executor)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _main_left_out() -> Iterator[None]:
+    """Processes that start in the block do not import the main module, which may be a user's script without a guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _start(set_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:

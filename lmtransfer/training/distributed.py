@@ -9,7 +9,8 @@ exchanges gradients itself, one would replace ``sum_gradients``.
 Small values are exchanged between host memories with gloo, so that no device waits. A step has four such exchanges,
 because each needs what lies between it and the one before: the counts, by which the passes divide their losses; memory
 and presence of gradients, after the passes and before the sum; the losses, which decide whether the weights change; and
-after the update the time and the requests to stop.
+after the update the time and the requests to stop. A step that is launched before the outcome of the one before is
+known has two more: whether to launch it, and its time.
 """
 
 from __future__ import annotations
@@ -148,6 +149,14 @@ def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
 def any_rank(flag: bool) -> bool:
     """Whether ``flag`` is set on any rank."""
     return any(gather(flag))
+
+
+def largest_on_device(number: Tensor) -> Tensor:
+    """The largest ``number`` of any rank, on the device; the host does not wait for it."""
+    if world_size() > 1:
+        with _others_needed():
+            dist.all_reduce(number, op=dist.ReduceOp.MAX)
+    return number
 
 
 def from_main(value: Any) -> Any:

@@ -1,16 +1,19 @@
 """Which parts of the encoder are trained.
 
-Every rule is a ``Freezing``. It prepares the encoder once, sets the encoder's mode while the rest of the learner is
-trained, and decides which layers are trained at which time.
+Every rule is a ``Freezing``. It names the parameters that are trained, sets the encoder's mode while the rest of the
+learner is trained, and decides which layers are trained at which time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from torch import nn
 
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.lora import LowRankUpdate
+from lmtransfer.layers.relative.attention import RelativeBiases
 
 
 class Freezing(Protocol):
@@ -22,8 +25,8 @@ class Freezing(Protocol):
 
     frozen: bool
 
-    def prepare(self, encoder: nn.Module) -> None:
-        """Set ``requires_grad`` of the encoder's parameters."""
+    def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
+        """The parameters of the encoder that are trained at some time; all others never get a gradient."""
         ...
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
@@ -46,9 +49,9 @@ class Frozen:
 
     frozen = True
 
-    def prepare(self, encoder: nn.Module) -> None:
-        """Turn off all gradients."""
-        encoder.requires_grad_(False)
+    def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
+        """None."""
+        return ()
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
         """Set evaluation mode, always."""
@@ -64,9 +67,9 @@ class Full:
 
     frozen = False
 
-    def prepare(self, encoder: nn.Module) -> None:
-        """Turn on all gradients."""
-        encoder.requires_grad_(True)
+    def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
+        """All of them."""
+        return encoder.parameters()
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
         """The learner's own mode."""
@@ -77,7 +80,42 @@ class Full:
         return True
 
 
-class Gradual:
+class LowRankUpdates(Full):
+    """Only the low-rank updates of LoRA are trained (Hu et al. 2021, section 4.1); see ``transfer.lora``."""
+
+    def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
+        """Both matrices of each update."""
+        updates = [module for module in encoder.modules() if isinstance(module, LowRankUpdate)]
+        return [parameter for update in updates for parameter in update.parameters()]
+
+
+class Biases(Full):
+    """Only the biases are trained, those of norms included (BitFit: Ben Zaken et al. 2022, section 3).
+
+    The biases of queries in relative attention belong to them, because its linear layers have none.
+    """
+
+    def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
+        """Every bias once.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        found = {
+            id(parameter): parameter
+            for module in encoder.modules()
+            for name, parameter in module.named_parameters(recurse=False)
+            if name.startswith("bias") or (isinstance(module, RelativeBiases) and parameter.ndim == 1)
+        }
+        if not found:
+            raise ConfigError(
+                f"transfer=bitfit: {type(encoder).__name__} has no biases with the settings of this run; choose "
+                "transfer=frozen, full or gradual, or transfer=lora for an encoder with attention layers"
+            )
+        return found.values()
+
+
+class Gradual(Full):
     """Gradual unfreezing (Howard & Ruder 2018, section 3.3): first only the head, then one more layer at a time.
 
     The layers are unfrozen at equal intervals, the topmost first and the embeddings last. A frozen layer gets no
@@ -94,8 +132,6 @@ class Gradual:
         ConfigError: ``share`` is not between 0 and 1.
     """
 
-    frozen = False
-
     def __init__(self, *, share: float) -> None:
         if not 0 < share < 1:
             raise ConfigError(
@@ -103,14 +139,6 @@ class Gradual:
                 "be between 0 and 1, such as 0.5"
             )
         self.share = share
-
-    def prepare(self, encoder: nn.Module) -> None:
-        """Turn on all gradients, so that the optimiser gets all parameters; ``is_trained_at`` decides when."""
-        encoder.requires_grad_(True)
-
-    def set_mode(self, encoder: nn.Module, training: bool) -> None:
-        """The learner's own mode."""
-        encoder.train(training)
 
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """True from ``share * depth / deepest`` of the budget on."""
@@ -131,9 +159,9 @@ class FixedEmbeddings:
     def __init__(self, rule: Freezing) -> None:
         self.rule = rule
 
-    def prepare(self, encoder: nn.Module) -> None:
-        """Apply the rule; the embedding parameters are known only later, from the depths of the parameters."""
-        self.rule.prepare(encoder)
+    def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
+        """Those of the rule; the embedding parameters are known only later, from the depths of the parameters."""
+        return self.rule.parameters(encoder)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
         """Set the mode of the rule."""

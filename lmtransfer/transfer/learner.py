@@ -5,16 +5,17 @@ Shape legend: T tokens of a packed batch, B sequences, D width, E width of a com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Encoder, OutputPositions
+from lmtransfer.layers.lora import merge_updates
+from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.base import Head
@@ -23,7 +24,7 @@ from lmtransfer.transfer.pooling import Pooling
 from lmtransfer.transfer.standardising import Standardising
 
 
-class TaskLearner(Learner):
+class TaskLearner(ComposedEncoder, Learner):
     """Runs the modules of a task in this order: encoder, reading, composition, head.
 
     A frozen encoder is run under ``no_grad``. Its features of an example never change, so a batch can contain them
@@ -43,7 +44,8 @@ class TaskLearner(Learner):
     Attributes:
         standardising: the module that standardises, after ``fit`` on the training part; None: the head's input is not
             standardised.
-        depths: depth of each parameter of the encoder below the head, by its name in the encoder; set by ``arrange``.
+        depths: depth of each trained parameter of the encoder below the head, by its name in the encoder; set by
+            ``arrange``.
     """
 
     def __init__(
@@ -57,17 +59,16 @@ class TaskLearner(Learner):
         use_pooler: bool = False,
         standardise: bool = False,
     ) -> None:
-        super().__init__()
-        self.encoder, self.reading, self.composition = encoder, reading, composition
+        super().__init__(encoder=encoder, reading=reading, composition=composition, use_pooler=use_pooler)
         self.head = head
         self.freezing = freezing
-        self.use_pooler = use_pooler
         self.depths: dict[str, int] = {}
         self._learning: list[bool] = []  # by depth, as last set
-        freezing.prepare(encoder)
-        pooler = encoder.pooler
-        if pooler is not None and not use_pooler:
-            pooler.requires_grad_(False)  # it is not used, so it would never get a gradient
+        encoder.requires_grad_(False)
+        for parameter in freezing.parameters(encoder):
+            parameter.requires_grad_(True)
+        if encoder.pooler is not None:  # it is part of the head; if it is not used, it would never get a gradient
+            encoder.pooler.requires_grad_(use_pooler and not freezing.frozen)
         standardise = standardise and (self.composes_once or not freezing.frozen)
         self.standardising = Standardising(dim=composition.output_dim) if standardise else None
         self.train()
@@ -88,7 +89,7 @@ class TaskLearner(Learner):
         """Compute the depths of the encoder's parameters, before an optimiser is built; does nothing if it is frozen.
 
         Gradients are turned off for parameters that are not used (layers above the read layers, parameters that only
-        pretraining uses) and for parameters that are never trained.
+        pretraining uses) and for parameters that the rule never trains.
 
         Args:
             sample: any batch of the task, on the learner's device.
@@ -96,11 +97,14 @@ class TaskLearner(Learner):
         if self.freezing.frozen:
             return
         indices = self.reading.indices
-        self.depths = depths_below_head(self.encoder, sample.packed, read=indices)
+        depths = depths_below_head(self.encoder, sample.packed, read=indices)
+        trained = {id(parameter) for parameter in self.freezing.parameters(self.encoder)}
+        named = dict(self.encoder.named_parameters())
+        self.depths = {name: depth for name, depth in depths.items() if id(named[name]) in trained}
         pooler = self.encoder.pooler if self.use_pooler else None
         above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
         learning = self._learning_at(1.0)
-        for name, parameter in self.encoder.named_parameters():
+        for name, parameter in named.items():
             parameter.requires_grad_(learning[self.depths.get(name, 0)] or id(parameter) in above)
         self._learning = []
 
@@ -130,8 +134,8 @@ class TaskLearner(Learner):
         self.freezing.set_mode(self.encoder, mode)
         return self
 
-    def counts(self, batch: TaskBatch) -> dict[str, int]:
-        """The head's count: examples, or words."""
+    def counts(self, batch: TaskBatch) -> dict[str, float]:
+        """The head's count: examples, their weight, or words."""
         return {self.head.loss_name: self.head.count(batch)}
 
     def losses(self, batch: TaskBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
@@ -171,14 +175,18 @@ class TaskLearner(Learner):
 
     def composed(self, batch: TaskBatch) -> Tensor:
         """The head's input, (B, E) or (T, E), before it is standardised."""
-        packed = self._read(batch)
-        return self._pooled(self._compose(self._layers(packed), packed))
+        return self.vectors(self._read(batch))
 
     def _answer(self, composed: Tensor) -> Tensor:
         return self.head(composed if self.standardising is None else self.standardising(composed))
 
-    def fold_standardising(self) -> None:
-        """Fold mean and deviation into the head's first layer, which then reads unstandardised vectors."""
+    def fold(self) -> None:
+        """Turn what other formats cannot express into ordinary weights; the learner computes the same.
+
+        Mean and deviation are folded into the head's first layer, which then reads unstandardised vectors; low-rank
+        updates are added to their matrices.
+        """
+        merge_updates(self.encoder)
         if self.standardising is not None:
             self.head.fold(self.standardising)
             self.standardising = None
@@ -188,30 +196,3 @@ class TaskLearner(Learner):
         if not self.composition.of_pairs or batch.first_lengths is None:
             return batch.packed
         return batch.packed.halved(batch.first_lengths)
-
-    def _layers(self, packed: PackedBatch) -> Sequence[Tensor]:
-        """The layers that the reading needs, at the real tokens that the composition uses."""
-        encoder = self.encoder
-        indices = self.reading.indices
-        tokens = self.composition.tokens
-        if tokens == "all":
-            output = encoder(packed)
-            return [output.layers[index][: packed.num_tokens] for index in indices]
-        offsets = packed.cu_seqlens[: packed.num_real + 1].long()
-        wanted_B = offsets[:-1] if tokens == "first" else offsets[1:] - 1
-        last = encoder.num_layers
-        skip = last in indices
-        num_filler = packed.num_sequences - packed.num_real
-        output_positions = OutputPositions(wanted_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
-        output = encoder(packed, output_positions=output_positions)
-        return [output.layers[index] if index == last and skip else output.layers[index][wanted_B] for index in indices]
-
-    def _compose(self, layers: Sequence[Tensor], packed: PackedBatch) -> Tensor:
-        composition = self.composition
-        lengths = packed.cu_seqlens[: packed.num_real + 1].diff().long()
-        per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
-        return composition(self.reading(layers, per_token), lengths)
-
-    def _pooled(self, composed_BE: Tensor) -> Tensor:
-        pooler = self.encoder.pooler
-        return pooler(composed_BE) if self.use_pooler and pooler is not None else composed_BE

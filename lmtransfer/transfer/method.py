@@ -12,30 +12,26 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.heads import HeadSpec
-from lmtransfer.transfer.depth import rate_scales
-from lmtransfer.transfer.freezing import FixedEmbeddings, Freezing, Frozen, Full, Gradual
+from lmtransfer.transfer.freezing import (
+    Biases,
+    FixedEmbeddings,
+    Freezing,
+    Frozen,
+    Full,
+    Gradual,
+    LowRankUpdates,
+)
 from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.joint.share import TextShare
-from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
+from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.pooling import (
-    AttentionPooling,
-    BiLstm,
-    BiLstmStates,
-    Compared,
-    EveryToken,
-    Max,
-    Mean,
-    OneToken,
-    Pooling,
-)
-
-PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: The same with "family" resolved.
-ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
+from lmtransfer.transfer.lora import Lora
+from lmtransfer.transfer.pooling import BiLstmStates, Compared, EveryToken, Pooling
+from lmtransfer.transfer.rates import FreezeName, Rates
+from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
 
 
-class TransferMethod:
+class TransferMethod(VectorMethod):
     """Builds the learner of a task for an encoder.
 
     ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
@@ -52,7 +48,8 @@ class TransferMethod:
     Args:
         freeze: "frozen" trains only the head (with scalar mix and pooling layers); "full" trains everything; "gradual"
             unfreezes one layer at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
-            on labels and text (Yao et al. 2021).
+            on labels and text (Yao et al. 2021); "lora" trains low-rank updates of some matrices and the head (Hu et
+            al. 2021); "bitfit" trains the biases and the head (Ben Zaken et al. 2022).
         layers: ``last``, the number of a layer (0: embeddings), a list of layers, whose vectors are concatenated
             (``[0, last]``: word vectors without and with context), or ``mix`` for ELMo's scalar mix of all layers.
         pooling: how the tokens of a sequence become one vector.
@@ -80,6 +77,8 @@ class TransferMethod:
             their norm and projection).
         head_rate: factor on the learning rate of new parameters: the head, scalar mix and pooling layers. The encoder's
             own pooler is not new.
+        encoder_rate: factor on the learning rate of everything else that is trained, except the encoder's own pooler;
+            with ``freeze=lora`` and ``freeze=bitfit`` few parameters are trained, which need a higher rate.
         standardise: scale each input feature of the head to mean 0 and deviation 1 over the training part, so that the
             head does not depend on the scale of the encoder's vectors. If the encoder is trained, mean and deviation
             are computed before the first step and stay fixed. With ``freeze=frozen`` this applies to fixed features
@@ -90,16 +89,21 @@ class TransferMethod:
         text_weight: with ``freeze=joint``, weight of the pretraining objective's loss relative to the task's loss.
         text_tokens: with ``freeze=joint``, tokens of text in each step.
         text_until: with ``freeze=joint``, the share of the budget after which only labels are used.
+        lora_rank: with ``freeze=lora``, rank of the updates.
+        lora_alpha: with ``freeze=lora``, the updates are scaled by ``lora_alpha / lora_rank``.
+        lora_dropout: with ``freeze=lora``, probability of dropping an input feature of an update.
+        lora_matrices: with ``freeze=lora``, names of the matrices that get an update, or "all".
 
     Attributes:
+        lora: the settings of LoRA; None with other methods.
         text: weight, amount and duration of text; None if only labels are used.
     """
 
     def __init__(
         self,
         *,
-        freeze: Literal["frozen", "full", "gradual", "joint"],
-        layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
+        freeze: FreezeName,
+        layers: Layers = "last",
         pooling: PoolingName = "family",
         pairs: Literal["auto", "together", "apart"] = "together",
         pieces: Pieces | Literal["auto"] = "auto",
@@ -112,56 +116,44 @@ class TransferMethod:
         layer_decay_gap: bool = False,
         embedding_rate: float = 1.0,
         head_rate: float = 1.0,
+        encoder_rate: float = 1.0,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
         attention: Literal["auto", "bidirectional", "causal"] = "auto",
         text_weight: float = 1.0,
         text_tokens: int = 1024,
         text_until: float = 0.8,
+        lora_rank: int = 8,
+        lora_alpha: float = 16.0,
+        lora_dropout: float = 0.0,
+        lora_matrices: Literal["all"] | str | Sequence[str] = ("query", "value"),
     ) -> None:
-        if not 0 < layer_decay <= 1:
-            raise ConfigError(
-                f"transfer.layer_decay={layer_decay}: the ratio of a layer's rate to that of the layer above it must "
-                "be in (0, 1], such as 0.8; 1 gives every layer the same rate"
-            )
-        if not 0 <= embedding_rate <= 10:
-            raise ConfigError(
-                f"transfer.embedding_rate={embedding_rate}: the factor on the embeddings' learning rate must be in "
-                "[0, 10], such as 0.1; 0 freezes them, and 1 gives them the rate that layer_decay sets"
-            )
-        if not head_rate > 0:
-            raise ConfigError(
-                f"transfer.head_rate={head_rate}: the factor on the head's learning rate must be above 0, such as 10; "
-                "1 gives it the optimiser's learning rate"
-            )
-        for name, factor in (("layer_decay", layer_decay), ("embedding_rate", embedding_rate)):
-            if freeze == "frozen" and factor != 1:
-                raise ConfigError(
-                    f"transfer.{name}={factor} with transfer.freeze=frozen: no layer is trained; choose "
-                    "transfer=full or transfer=gradual, or leave it at 1"
-                )
-        if freeze == "frozen" and head_rate != 1:
-            raise ConfigError(
-                f"transfer.head_rate={head_rate} with transfer.freeze=frozen: only the head is trained; set "
-                "optimizer.learning_rate, and leave this factor at 1"
-            )
+        self.rates = Rates(
+            layer_decay=layer_decay,
+            layer_decay_gap=layer_decay_gap,
+            embedding_rate=embedding_rate,
+            head_rate=head_rate,
+            encoder_rate=encoder_rate,
+        )
+        self.rates.check(freeze, unfreeze_share=unfreeze_share)
+        super().__init__(
+            layers=layers,
+            pooling=pooling,
+            mix_layer_norm=mix_layer_norm,
+            lstm_dim=lstm_dim,
+            attention_dim=attention_dim,
+        )
         self.freezing = _freezing(freeze, unfreeze_share)
         if embedding_rate == 0:
             self.freezing = FixedEmbeddings(self.freezing)
         self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
-        self.layers = layers
-        self.pooling: PoolingName = pooling
+        self.lora = None
+        if freeze == "lora":
+            self.lora = Lora(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, matrices=lora_matrices)
         self.pairs = pairs
         self.pieces: Pieces | Literal["auto"] = pieces
         self.head_hidden_dim = head_hidden_dim
         self.dropout = dropout
-        self.mix_layer_norm = mix_layer_norm
-        self.lstm_dim = lstm_dim
-        self.attention_dim = attention_dim
-        self.layer_decay = layer_decay
-        self.layer_decay_gap = layer_decay_gap
-        self.embedding_rate = embedding_rate
-        self.head_rate = head_rate
         self.standardise = standardise
         self.attention: Direction | Literal["auto"] = attention
 
@@ -178,57 +170,11 @@ class TransferMethod:
         except ConfigError as error:
             raise ConfigError(f"transfer.attention={self.attention}: {error}; use auto") from error
 
-    @property
-    def layers_given(self) -> str:
-        """``layers`` as a user writes it."""
-        return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
-
-    def resolved_pooling(self, encoder: Encoder) -> ResolvedPooling:
-        """The pooling for this encoder, with "family" resolved.
-
-        Raises:
-            ConfigError: pooling of a token that has seen only itself (the first of a causal encoder, the last of a
-                backward encoder, any token of static word vectors); or a family's pooler with another layer than the
-                last.
-        """
-        if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
-            raise ConfigError(
-                f"transfer.pooling={self.pooling}: static word vectors do not depend on the other words; "
-                "use mean, max, bilstm or attention"
-            )
-        if self.pooling == "cls" and encoder.attention == "causal":
-            raise ConfigError(
-                "transfer.pooling=cls: a causal encoder's first token sees no other token; "
-                "use last_token, mean, max, bilstm or attention"
-            )
-        if self.pooling == "last_token" and encoder.attention == "backward":
-            raise ConfigError(
-                "transfer.pooling=last_token: a backward encoder's last token sees no other token; "
-                "use cls, mean, max, bilstm or attention"
-            )
-        if self.pooling != "family":
-            return self.pooling
-        if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
-            raise ConfigError(
-                f"transfer.pooling=family with transfer.layers={self.layers_given}: the encoder's pooler was made for "
-                "the last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
-            )
-        token = encoder.family_head.token
-        if token == "last" and encoder.attention == "backward":
-            return "cls"  # a backward encoder reads the first token last
-        if token == "first" and encoder.attention == "causal":
-            return "last_token"
-        return "cls" if token == "first" else "last_token" if token == "last" else "mean"
-
     def resolved_pieces(self, encoder: Encoder) -> Pieces:
         """Which tokens of a word give its label with this encoder, for tagging."""
         if self.pieces != "auto":
             return self.pieces
         return "last" if encoder.attention == "causal" else "mean" if encoder.attention == "none" else "first"
-
-    def uses_pooler(self, encoder: Encoder) -> bool:
-        """Whether the encoder's own pooler is part of the head."""
-        return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
     def learner(self, encoder: Encoder, *, head: HeadSpec, seed: int) -> TaskLearner:
         """Build the task's learner; new parameters depend on ``seed`` only, and torch's generator does not change.
@@ -245,16 +191,18 @@ class TransferMethod:
             torch.manual_seed(derived_seed(seed, "head"))
             self.attend(encoder)
             tokens = head.per == "token"
-            reading = self._reading(encoder.num_layers)
+            reading = self.reading(encoder.num_layers)
             dim = encoder.dim * reading.widths
-            composition = self._token_states(dim) if tokens else self._composition(encoder, dim)
+            composition = self._token_states(dim) if tokens else self.composition(encoder, dim)
             if head.pairs and self._reads_apart(composition):
                 composition = Compared(composition)
+            module = self._head(encoder, head, input_dim=composition.output_dim)
+            self._adapt(encoder, reading)  # last: the head of a seed is the same for all methods
             return TaskLearner(
                 encoder=encoder,
                 reading=reading,
                 composition=composition,
-                head=self._head(encoder, head, input_dim=composition.output_dim),
+                head=module,
                 freezing=self.freezing,
                 use_pooler=not tokens and self.uses_pooler(encoder),
                 standardise=self.standardise,
@@ -266,34 +214,22 @@ class TransferMethod:
         Args:
             learner: a learner of this method, after ``arrange``.
         """
-        layers = rate_scales(learner.depths, decay=self.layer_decay, gap=self.layer_decay_gap)
-        lowest = max(learner.depths.values(), default=0)
-        scales = {
-            f"encoder.{name}": scale * (self.embedding_rate if learner.depths[name] == lowest else 1.0)
-            for name, scale in layers.items()
-        }
-        new = (name for name, _ in learner.named_parameters() if not name.startswith("encoder."))
-        return scales | dict.fromkeys(new, self.head_rate)
+        return self.rates.scales(learner)
 
-    def _reading(self, num_layers: int) -> LayerSelection:
-        if self.layers == "mix":
-            return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
-        if isinstance(self.layers, int | str):
-            return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
-        indices = [num_layers if layer == "last" else int(layer) for layer in self.layers]
-        return SideBySide(indices=indices, num_layers=num_layers)
+    def _adapt(self, encoder: Encoder, reading: LayerSelection) -> None:
+        """Give the encoder the low-rank updates of LoRA.
 
-    def _composition(self, encoder: Encoder, dim: int) -> Pooling:
-        pooling = self.resolved_pooling(encoder)
-        if pooling == "cls":
-            return OneToken(dim=dim, which="first")
-        if pooling == "last_token":
-            return OneToken(dim=dim, which="last")
-        if pooling == "bilstm":
-            return BiLstm(dim=dim, hidden_dim=self.lstm_dim)
-        if pooling == "attention":
-            return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
-        return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
+        Raises:
+            ConfigError: the updates do not fit the encoder, or the head reads only its embeddings.
+        """
+        if self.lora is None:
+            return
+        self.lora.adapt(encoder)
+        if max(reading.indices) == 0:
+            raise ConfigError(
+                f"transfer.layers={self.layers_given} with transfer=lora: the head reads the embeddings only, but the "
+                "updates are above them; choose a higher layer, or transfer=frozen"
+            )
 
     def _reads_apart(self, composition: Pooling) -> bool:
         """Whether the texts of a pair are read as two sequences.
@@ -330,4 +266,5 @@ class TransferMethod:
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:
     if freeze == "gradual":
         return Gradual(share=unfreeze_share)
-    return Frozen() if freeze == "frozen" else Full()
+    rules: dict[str, Freezing] = {"frozen": Frozen(), "lora": LowRankUpdates(), "bitfit": Biases()}
+    return rules.get(freeze, Full())

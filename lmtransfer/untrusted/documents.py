@@ -171,7 +171,7 @@ def _checked(document: Any, schema: Kind, finite: bool) -> Any:
     return document
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The message of a library's error, as one line."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
+from refusals import refuses
 from test_model_configs import CONFIGS, _encoder, _rows, pack
 from torch import nn
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.heads import (
     ClassificationSpec,
     HeadSpec,
@@ -50,6 +52,11 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "finetune_beside": ("full", {"layers": [0, "last"], "pooling": "mean", "standardise": True, "embedding_rate": 0}),
     "gradual": ("gradual", {}),
 }
+#: Ways in which few parameters of the encoder learn.
+FEW: dict[str, tuple[str, dict[str, Any]]] = {
+    "lora": ("lora", {"lora_rank": 4, "lora_matrices": "all"}),
+    "bitfit": ("bitfit", {}),
+}
 #: The other heads need not be tried in all ways.
 CASES = [("classification", way) for way in WAYS]
 CASES += [(head, way) for head in ("regression", "tagging", "span") for way in ("probe_bilstm", "finetune")]
@@ -68,7 +75,7 @@ def _batch(head: str = "classification") -> TaskBatch:
 
 
 def _learner(path: Path, way: str, head: str = "classification") -> tuple[TaskLearner, AdamW]:
-    name, changes = WAYS[way]
+    name, changes = {**WAYS, **FEW}[way]
     node = OmegaConf.merge(OmegaConf.load(conf_dir() / "transfer" / f"{name}.yaml"), changes)
     method = build(OmegaConf.create({"transfer": node}).transfer)
     learner = method.learner(_encoder(path), head=HEADS[head][0], seed=0)
@@ -117,6 +124,26 @@ def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: 
         _step(learner, optimizer, fraction=0.5, batch=_batch())
         assert _hash(learner.encoder) != moved
         assert all(learner.encoder.get_parameter(name).requires_grad for name in learner.depths)
+
+
+@pytest.mark.parametrize("way", FEW)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_of_a_fixed_encoder_only_the_few_parameters_learn(path: Path, way: str) -> None:
+    lacks = ("word_embeddings", "elmo") if way == "lora" else ("word_embeddings", "modern")
+    if path.stem.startswith(lacks):
+        with refuses(ConfigError, f"transfer={way}", type(_encoder(path)).__name__):
+            _learner(path, way)
+        return
+    learner, optimizer = _learner(path, way)
+    pooler = learner.encoder.pooler if learner.use_pooler else None
+    apart = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
+    few = {name for name, p in learner.encoder.named_parameters() if p.requires_grad and id(p) not in apart}
+    assert all((".updates." in name) if way == "lora" else ("bias" in name) for name in few)
+    before = {name: p.clone() for name, p in learner.encoder.named_parameters() if id(p) not in apart}
+    for _ in range(2):  # after one step A has not moved, because B was 0
+        _step(learner, optimizer, fraction=0.5, batch=_batch())
+    moved = {name for name, tensor in before.items() if not torch.equal(learner.encoder.get_parameter(name), tensor)}
+    assert moved == {name for name in few if not name.endswith("biases.segment")}  # the batch has one segment
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

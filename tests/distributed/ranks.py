@@ -31,7 +31,7 @@ from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.model_selection import ModelSelection
-from lmtransfer.training.trackers import Jsonl
+from lmtransfer.training.trackers.jsonl import Jsonl
 
 
 class _Signalled(ToyStream):

@@ -142,8 +142,6 @@ class Recorder:
     def log(self, record: Any) -> None:
         self.records.append(dict(record))
 
-    def close(self) -> None: ...
-
 
 class FakeClock:
     """Moves on by ``tick`` seconds whenever it is read."""

@@ -42,7 +42,7 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.data import validate
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.trackers import Jsonl
+from lmtransfer.training.trackers.jsonl import Jsonl
 
 TOKENIZER = NumberTokenizer()
 #: Each part's tokens, so that a token says which part it is from.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,9 +108,12 @@ def test_costs_that_no_run_knows_have_no_column(entries: list[Entry], tmp_path: 
     source = pretraining(known / "pretrain" / "base")
     add(source / "result.json", '"flops": 2.5e15')
     run = transfer(known / "finetune" / "ft", [0.7, 0.72], init=str(source))
-    add(run / "result.json", '"num_trained_parameters": 1234567')
+    add(run / "result.json", '"num_trained_parameters": 1234567, "peak_memory": 612345678')
+    result = json.loads((run / "result.json").read_text())
+    share = f"{100 * 1234567 / result['num_parameters']:.0f} %"
     board = columns(page_of(make_entries(collect(known))).with_id("leaderboard").one("table"))
-    assert board["trained parameters"][0].words == "1.2M"
+    trained = board["trained parameters"][0].words
+    assert trained == f"1.2M{share}612 MB{duration(result['seconds'] / result['n'])}"
     assert board["pretraining FLOP"][0].words == "2.5e+15"
     assert float(board["pretraining FLOP"][0].attributes["data-sort"]) == 2.5e15
 

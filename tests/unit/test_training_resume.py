@@ -25,7 +25,7 @@ from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import Muon
-from lmtransfer.training.trackers import Jsonl
+from lmtransfer.training.trackers.jsonl import Jsonl
 
 SCRIPT = Path(__file__).with_name("training_run.py")
 TIMING = {"seconds", "tokens_per_second"}

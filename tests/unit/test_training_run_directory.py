@@ -16,8 +16,7 @@ import yaml
 from fakes.training import ToyLearner, files_below, toy_trainer
 from refusals import refuses
 
-from lmtransfer.config.build import component_problems
-from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError
+from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.runs import lock
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
@@ -25,7 +24,7 @@ from lmtransfer.runs.versions import versions
 from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.recurrent_state import detached, flatten, unflatten
-from lmtransfer.training.trackers import Jsonl, TensorBoard
+from lmtransfer.training.trackers.jsonl import Jsonl
 
 RESULT = RunResult(command="pretrain", metrics={"loss": 1.5}, seconds=4.0, tokens=10)
 
@@ -160,28 +159,6 @@ def test_jsonl_is_json_even_where_numbers_are_not_finite(tmp_path: Path) -> None
 
     record = json.loads(tracker.path.read_text(), parse_constant=refuse)
     assert record == {"step": 1, "loss": None, "gradient_norm": None, "learning_rate": 0.1}
-
-
-def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
-    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    tracker = TensorBoard(folder=tmp_path)
-    tracker.log({"step": 3, "loss": 2.5, "shares_used": [0.1]})
-    tracker.close()
-    events = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(3, 2.5)]
-
-
-def test_a_missing_tensorboard_is_a_problem_of_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    way = "pip install 'lmtransfer[tensorboard]'"
-    node = {"_target_": "lmtransfer.training.trackers.TensorBoard"}
-    problems = component_problems(node, key="tracker", nodes={"tracker": {"folder"}}, complete=True)
-    assert list(problems) == ["tracker"]
-    assert way in problems["tracker"]
-    with refuses(TrainingError, "tracker=tensorboard", way):
-        TensorBoard(folder=tmp_path)
 
 
 RECORD = {

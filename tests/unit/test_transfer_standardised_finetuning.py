@@ -125,7 +125,7 @@ def test_folded_it_says_the_same_and_is_a_learner_without(reading: dict[str, Any
     learner = _fitted(**reading)
     _train(learner)
     expected = learner.eval().predict(_batch())
-    learner.fold_standardising()
+    learner.fold()
     plain = _learner(standardise=False, **reading).eval()
     load_weights(plain, weights(learner))  # fits tensor by tensor
     torch.testing.assert_close(plain.predict(_batch()), expected, atol=2e-5, rtol=1e-4)

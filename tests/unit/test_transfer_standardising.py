@@ -90,7 +90,7 @@ def test_folded_into_the_head_it_says_the_same(hidden_dim: int | None) -> None:
     batch = source.build(0, source.plan(0), range(40))
     learner.standardising.fit([learner.fixed(batch)])
     expected = learner.predict(batch)
-    learner.fold_standardising()
+    learner.fold()
     assert learner.standardising is None
     assert not [name for name in weights(learner) if name.startswith("standardising")]
     torch.testing.assert_close(learner.predict(batch), expected, atol=1e-5, rtol=1e-4)

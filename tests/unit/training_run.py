@@ -25,7 +25,7 @@ from lmtransfer.training.learner import Step
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import Muon
 from lmtransfer.training.optim.schedules import Cosine
-from lmtransfer.training.trackers import Jsonl
+from lmtransfer.training.trackers.jsonl import Jsonl
 
 
 class _MicroBatches(Dataset):

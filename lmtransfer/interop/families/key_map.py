@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -87,6 +87,14 @@ def _matches(template: str, names: Iterable[str]) -> list[tuple[str, str]]:
     pattern = re.compile(re.escape(template).replace(r"\{i\}", r"(?P<layer>\d+)"))
     matches = [match for name in names if (match := pattern.fullmatch(name))]
     return [(match.string, match.groupdict().get("layer", "")) for match in matches]
+
+
+def rewrite_of(ours: str, key_map: Sequence[Rewrite]) -> Rewrite | None:
+    """The rewrite of one of our tensors, with its layer number filled in; None if there is none."""
+    for rewrite in key_map:
+        for name, layer in _matches(rewrite.ours, [ours]):
+            return replace(rewrite, ours=name, theirs=tuple(part.replace("{i}", layer) for part in rewrite.theirs))
+    return None
 
 
 def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[str, Tensor]:

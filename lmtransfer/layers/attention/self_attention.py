@@ -20,7 +20,8 @@ class HeadNorm(nn.RMSNorm):
     def forward(self, states: Tensor) -> Tensor:
         """(T, H, K) -> (T, H, K)."""
         assert self.weight is not None
-        return nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
+        normed = nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
+        return normed.to(states.dtype)  # autocast on CUDA computes it in float32
 
 
 class SelfAttention(AttentionLayer):
@@ -52,7 +53,7 @@ class SelfAttention(AttentionLayer):
         super().__init__(dim=dim, window=window)
         self.num_heads, self.head_dim = num_heads, dim // num_heads
         self.attention_dropout = dropout
-        self.query_key_value = StackedLinear(dim, dim, num=3, bias=bias)
+        self.query_key_value = StackedLinear(dim, dim, parts=("query", "key", "value"), bias=bias)
         self.query_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.key_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.output = nn.Linear(dim, dim, bias=bias)
@@ -74,11 +75,8 @@ class SelfAttention(AttentionLayer):
         if reads_N is None:
             query, key, value = self.query_key_value(hidden_TD).view(-1, 3, self.num_heads, self.head_dim).unbind(1)
         else:
-            weight, bias = self.query_key_value.weight, self.query_key_value.bias
-            query_bias, key_value_bias = (None, None) if bias is None else (bias[: self.dim], bias[self.dim :])
-            query = nn.functional.linear(hidden_TD[reads_N], weight[: self.dim], query_bias)
-            query = query.view(-1, self.num_heads, self.head_dim)
-            projected = nn.functional.linear(hidden_TD, weight[self.dim :], key_value_bias)
+            query = self.query_key_value.some(hidden_TD[reads_N], 0, 1).view(-1, self.num_heads, self.head_dim)
+            projected = self.query_key_value.some(hidden_TD, 1, 3)
             key, value = projected.view(-1, 2, self.num_heads, self.head_dim).unbind(1)
         query, key = self.query_norm(query), self.key_norm(key)
         if rotation is not None:

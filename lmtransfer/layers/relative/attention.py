@@ -59,7 +59,7 @@ class RelativeAttention(AttentionLayer):
         super().__init__(dim=dim)
         self.num_heads, self.attention_dropout = num_heads, dropout
         self.query = nn.Linear(dim, dim, bias=False)
-        self.key_value = StackedLinear(dim, dim, num=2, bias=False)
+        self.key_value = StackedLinear(dim, dim, parts=("key", "value"), bias=False)
         self.position = nn.Linear(dim, dim, bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
 

@@ -52,7 +52,7 @@ def _position(entry: Entry) -> tuple[str, str, float, float, str]:
 def _cells(entry: Entry) -> tuple[Cell, ...]:
     metric, score = entry.metric or "", entry.score
     seeds = () if score is None or score.n < 2 else (f"{score.n} seeds",)
-    trained = _first(entry, "num_trained_parameters")
+    cost = entry.cost
     flop = None if entry.source is None else number(entry.source.result.get("flops"))
     return (
         Cell(entry.group, sort=entry.group),
@@ -69,7 +69,11 @@ def _cells(entry: Entry) -> tuple[Cell, ...]:
         Cell(_or_empty(entry.pretraining_tokens, count), sort=entry.pretraining_tokens),
         Cell(_or_empty(entry.pretraining_seconds, duration), sort=entry.pretraining_seconds),
         Cell(_or_empty(entry.num_parameters, count), sort=entry.num_parameters),
-        Cell(_or_empty(trained, count), sort=trained),
+        Cell(
+            _or_empty(cost.num_trained, count),
+            notes=tuple(filter(None, (cost.share_text, cost.memory_text, cost.seconds_text))),
+            sort=cost.num_trained,
+        ),
         Cell("" if flop is None else f"{flop:.1e}", sort=flop),
     )
 
@@ -81,11 +85,6 @@ def _difference(entry: Entry) -> Cell:
     interval = interval_text(found, metric)
     notes = ((f"({interval})",) if interval else ()) + (verdict_text(found),)
     return Cell(shown_difference(found.delta, metric), notes=notes, sort=found.delta, mark=mark_of(found))
-
-
-def _first(entry: Entry, name: str) -> float | None:
-    results = (run.result for run in (entry.run, *entry.seeds))
-    return next((value for result in results if (value := number(result.get(name))) is not None), None)
 
 
 def _or_empty(value: float | None, text: Callable[[float], str]) -> str:

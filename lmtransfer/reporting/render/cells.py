@@ -35,6 +35,7 @@ COLUMNS = (
     "seeds needed",
     "pretraining",
     "parameters",
+    "cost",
     "tokens/s",
 )
 
@@ -83,6 +84,7 @@ def cells(row: Row) -> list[str]:
         needed_text(row.difference),
         ", ".join(budget),
         "" if row.num_parameters is None else count(row.num_parameters),
+        ", ".join(row.cost.in_full),
         "" if row.tokens_per_second is None else count(row.tokens_per_second),
     ]
 

@@ -75,7 +75,7 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
     table.add_column("mean", min_width=12, max_width=15)
     table.add_column("difference to control", min_width=14, max_width=16)
     table.add_column("pretraining", min_width=11, max_width=12)
-    table.add_column("size, speed", min_width=10, max_width=12)
+    table.add_column("size, cost", min_width=10, max_width=13)
     group = None
     for row in rows:
         if row.group != group:
@@ -92,7 +92,7 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
             _score_lines(row, plus_minus),
             _difference_lines(row),
             _pair(row.pretraining_tokens, lambda value: f"{count(value)} tokens", row.pretraining_seconds, duration),
-            _pair(row.num_parameters, count, row.tokens_per_second, lambda value: f"{count(value)} tok/s"),
+            _size_lines(row),
         ]
         table.add_row(*(Text.assemble(first, *((f"\n{line}", "dim") for line in rest)) for first, rest in lines))
     return table
@@ -115,6 +115,11 @@ def _difference_lines(row: Row) -> tuple[str, list[str]]:
     lines += [f"detectable: {detectable_text(difference, metric)}"] if needed else []
     lines += [f"seeds needed: {needed}"] if needed else []
     return shown_difference(difference.delta, metric), [line for line in lines if line]
+
+
+def _size_lines(row: Row) -> tuple[str, list[str]]:
+    first, rest = _pair(row.num_parameters, count, row.tokens_per_second, lambda value: f"{count(value)} tok/s")
+    return first, [*rest, *row.cost.in_short]
 
 
 def _pair(first: float | None, show_first: Any, second: float | None, show_second: Any) -> tuple[str, list[str]]:

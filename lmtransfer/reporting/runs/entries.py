@@ -10,6 +10,7 @@ from typing import Any
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.controls import compared, made_control
+from lmtransfer.reporting.runs.cost import Cost, cost_of
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import examples_of_score, kept_answers
 from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
@@ -82,7 +83,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     tokens, seconds = pretraining_budget(source, runs)
     of_pretraining = is_pretraining(run)
     transfer = "" if of_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own)
-    weights = None if transfer == "control" else str(own.get("init") if source is None else source.path)
+    weights = None if transfer == "control" else str(own.get("init") if source is None else source.weights)
     own_score = control = None
     if metric is not None:
         kept = [] if of_pretraining else kept_answers(run.path)
@@ -111,6 +112,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         pretraining_seconds=seconds,
         num_parameters=_first([run.result, *results], "num_parameters"),
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
+        cost=Cost() if of_pretraining else cost_of([run.result, *results]),
         settings={} if of_pretraining else task_settings(adapted or run, None if adapted is None else run),
         condition=None if own_score is None else own_score.condition,
         control_condition=None if control is None else control.condition,

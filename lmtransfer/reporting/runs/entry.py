@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmtransfer.reporting.runs.collect import COMMANDS, Run
+from lmtransfer.reporting.runs.cost import Cost
 from lmtransfer.reporting.runs.lineage import is_pretraining
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference
@@ -38,6 +39,7 @@ class Entry:
         pretraining_seconds: training seconds of pretraining, over all stages.
         num_parameters: parameters of the encoder and its heads.
         tokens_per_second: real tokens per second of this run.
+        cost: what training on the task cost; empty for other runs.
         settings: settings of a run of a task (see ``settings.task_settings``); empty for pretraining.
         without_control: why a run that looks like its control is not one, in words; empty if there is no such run.
         condition: ``score`` as a side of a comparison, with its seeds.
@@ -66,6 +68,7 @@ class Entry:
     tokens_per_second: float | None
     settings: Mapping[str, Any] = field(default_factory=dict)
     without_control: str = ""
+    cost: Cost = field(default_factory=Cost)
     condition: Condition | None = None
     control_condition: Condition | None = None
 

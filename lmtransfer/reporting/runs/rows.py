@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from lmtransfer.reporting.runs.cost import Cost
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.learning_rates import edge_of_grid, edge_text, searched_text
 from lmtransfer.reporting.runs.scores import num_collapsed, number
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
-_TRANSFER_ORDER = ("majority", "control", "frozen", "finetuned")
+_TRANSFER_ORDER = ("majority", "control", "frozen", "bitfit", "lora", "finetuned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Row:
         pretraining_seconds: seconds of pretraining.
         num_parameters: number of parameters.
         tokens_per_second: real tokens per second.
+        cost: what training on the task cost.
         state: "finished", "unfinished" or "torn".
         note: remark about an unfinished or damaged run, or about its score.
     """
@@ -52,6 +54,7 @@ class Row:
     pretraining_seconds: float | None = None
     num_parameters: float | None = None
     tokens_per_second: float | None = None
+    cost: Cost = field(default_factory=Cost)
     state: str = "finished"
     note: str = ""
 
@@ -119,6 +122,7 @@ def _row(entry: Entry) -> Row:
         pretraining_seconds=entry.pretraining_seconds,
         num_parameters=entry.num_parameters,
         tokens_per_second=entry.tokens_per_second,
+        cost=entry.cost,
         state=entry.run.state,
         note=_note(entry),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,12 +20,15 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import open_checkpoint
-from lmtransfer.training.loop import Trainer
+from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import SelectionWithTies, Validation
+from lmtransfer.training.peak_memory import forget_peak, peak_memory
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
+from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
+from lmtransfer.transfer.experiment.data import Parts
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
 from lmtransfer.transfer.joint.joining import with_text
@@ -47,6 +50,9 @@ class Outcome:
             none.
         num_held_out: number of examples that choose the checkpoint.
         num_train: number of training examples.
+        num_trained: number of parameters that the optimiser updated; of token embeddings only the rows that the
+            examples use, if it updated no others.
+        peak_memory: largest memory during training, in bytes; see ``training.peak_memory``.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
     """
@@ -57,11 +63,15 @@ class Outcome:
     choosing_score: float | None
     num_held_out: int
     num_train: int
+    num_trained: int
+    peak_memory: int
     was_lengthened: bool
     losses: Mapping[str, float] = field(default_factory=dict)
 
 
-def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
+def train_once(
+    member: Member, *, run: RunDirectory | None, progress: Progress, trackers: Sequence[Tracker] = ()
+) -> Outcome:
     """Train one encoder and head, and score it.
 
     Args:
@@ -69,6 +79,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         run: directory for checkpoints and metrics; resumed if it was started before. None for a try of a learning rate,
             which is not saved and not scored on the evaluation split.
         progress: the progress display.
+        trackers: receive the numbers of the training.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C.
@@ -76,9 +87,10 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     setting, seed = member.setting, member.seed
     data, setup = setting.data, setting.training
     train, hardware = setup.train, setup.hardware
+    forget_peak(hardware.device)
     learner = member.new_learner().to(hardware.device)
     choose = run is None or setting.checkpoint == "best"
-    part = (data.parts if choose else data.whole)[seed]
+    part = (data.parts if choose else data.whole)[member.draw]
     examples = Examples(member, learner)
     source, held_out = examples.training(part.train), examples.training(part.held_out)
     learner.head.begin(source.encoded.targets)
@@ -110,7 +122,12 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         optimizer=_optimizer(member, learner, trained, source),
         plan=plan,
         validation=validation if choose else None,
-        output=setup.output(run, progress=progress, callbacks=[] if trained is learner else [last]),
+        output=Output(
+            checkpoints=None if run is None else run.checkpoints,
+            trackers=trackers,
+            progress=progress,
+            callbacks=[] if trained is learner else [last],
+        ),
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(trained)
@@ -118,18 +135,19 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     if distributed.from_main(has_started):
         trainer.resume()
     state = trainer.train()
+    largest = peak_memory(hardware.device)
     merge(learner.encoder)  # joint training may have trained tables as sums
     if run is not None:
         _use_chosen(learner, run, setting.checkpoint)
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=None
-        if run is None
-        else _score(setting, learner, examples.split("evaluation", data.evaluation), keep=True),
+        evaluation=None if run is None else _score(setting, learner, examples.scored(part), keep=True),
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
+        num_trained=sum(parameter.numel() for parameter in trainer.optimizer.parameters),
+        peak_memory=largest,
         was_lengthened=plan.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
     )
@@ -196,7 +214,7 @@ class Examples:
         self.frozen = learner.freezing.frozen
         shared = member.weights is not None
         every = np.arange(len(setting.data.train.examples))
-        self.rows = every if shared else setting.data.whole[member.seed].train
+        self.rows = every if shared else setting.data.used(member.draw)
         key = "pretrained" if shared else f"{member.condition} {member.seed}"
         if self.frozen and key not in setting.features:
             for stale in [other for other in setting.features if other != "pretrained"]:
@@ -212,6 +230,12 @@ class Examples:
         kept = self.setting.data.train.select(self.rows)
         sequences = kept.sequences_of(np.searchsorted(self.rows, rows))
         return TaskSource(encoded, self._table("train", kept).select(sequences))
+
+    def scored(self, part: Parts) -> TaskSource:
+        """The examples that the run is scored on: a fold of the training split, or the evaluation split."""
+        if part.scored is not None:
+            return self.training(part.scored)
+        return self.split("evaluation", self.setting.data.evaluation)
 
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
         """All examples of another split."""

@@ -202,7 +202,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         {
             **given,
             "screening": screening,
-            "init": str(source.path),
+            "init": source.given,
             "tokenizer": None,
             "data_root": data_root,
             "cache_dir": str(cache_dir),

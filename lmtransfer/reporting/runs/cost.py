@@ -1,0 +1,75 @@
+"""The cost of training on a task: trained parameters, memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count, duration, memory
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one training run; None for what is unknown.
+
+    Attributes:
+        num_trained: number of trained parameters.
+        share: their share of all parameters of encoder and head.
+        peak_memory: largest memory, in bytes, over all seeds.
+        seconds: duration of the training of one seed.
+    """
+
+    num_trained: float | None = None
+    share: float | None = None
+    peak_memory: float | None = None
+    seconds: float | None = None
+
+    @property
+    def share_text(self) -> str:
+        """The share in percent: ``0.4 %``, ``100 %``."""
+        return "" if self.share is None else f"{100 * self.share:.2g} %" if self.share < 0.995 else "100 %"
+
+    @property
+    def memory_text(self) -> str:
+        """The largest memory: ``612 MB``."""
+        return "" if self.peak_memory is None else memory(self.peak_memory)
+
+    @property
+    def seconds_text(self) -> str:
+        """The duration: ``45 s``."""
+        return "" if self.seconds is None else duration(self.seconds)
+
+    @property
+    def in_short(self) -> list[str]:
+        """All that is known, each in a few characters: ``0.4 % trained``, ``612 MB``, ``45 s``."""
+        trained = f"{self.share_text} trained" if self.share is not None else ""
+        return [text for text in (trained, self.memory_text, self.seconds_text) if text]
+
+    @property
+    def in_full(self) -> list[str]:
+        """The same with the number of trained parameters: ``13.1k (0.4 %) trained``."""
+        share = f" ({self.share_text})" if self.share is not None else ""
+        trained = "" if self.num_trained is None else f"{count(self.num_trained)}{share} trained"
+        return [text for text in (trained, self.memory_text, self.seconds_text) if text]
+
+
+def cost_of(results: Sequence[Mapping[str, Any]]) -> Cost:
+    """The cost of a run of a task.
+
+    Args:
+        results: its result, then those of its seeds; runs of older versions do not tell all.
+    """
+
+    def first(name: str) -> float | None:
+        return next((value for result in results if (value := number(result.get(name))) is not None), None)
+
+    trained, parameters, seconds = first("num_trained_parameters"), first("num_parameters"), first("seconds")
+    seeds = next((result["n"] for result in results if number(result.get("n"))), 1)
+    return Cost(
+        num_trained=trained,
+        share=trained / parameters if trained is not None and parameters else None,
+        peak_memory=first("peak_memory"),
+        seconds=None if trained is None or seconds is None else seconds / seeds,
+    )

@@ -1,0 +1,115 @@
+"""The trackers of one run, from its start to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lmtransfer.config.build import build
+from lmtransfer.config.target import resolve
+from lmtransfer.errors import ConfigError, Interrupted
+from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system.console import Console
+from lmtransfer.training import distributed
+from lmtransfer.training.trackers.base import Outcome, TrackedRun, Tracker, numbers_in
+from lmtransfer.training.trackers.guarded import Guarded
+from lmtransfer.training.trackers.jsonl import Jsonl
+
+
+def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
+    """The keys of the chosen trackers, each with the arguments that the command supplies.
+
+    Raises:
+        ConfigError: a tracker has no name of its own.
+    """
+    chosen = cfg.get("tracker")
+    if not isinstance(chosen, DictConfig) or not chosen:
+        return {"tracker": set()}
+    target = chosen.get("_target_")
+    if target is not None:
+        raise ConfigError(
+            f"tracker._target_={target}: a tracker has a key of its own, because there can be several: "
+            "write tracker.<name>._target_, as in conf/tracker/wandb.yaml"
+        )
+    return {f"tracker.{name!s}": {"folder"} for name in chosen}
+
+
+class RunTrackers:
+    """All trackers of one run.
+
+    Args:
+        own: writes ``metrics.jsonl``.
+        services: the services that the user has chosen, whose records have begun.
+
+    Attributes:
+        all: receive the records of training.
+    """
+
+    def __init__(self, own: Jsonl, services: Sequence[Guarded]) -> None:
+        self.all: Sequence[Tracker] = (own, *services)
+        self._services = services
+
+    def finish(self, result: RunResult) -> None:
+        """Pass the numbers of the result to the services, and wait until they have everything."""
+        values = result.values()
+        metrics = numbers_in(values.pop("metrics"), prefix="result/")
+        self._end("finished", numbers_in(values, prefix="result/") | metrics)
+
+    def stop(self, error: BaseException | None) -> None:
+        """Close the records of a run that ends without a result; nothing happens after ``finish``."""
+        interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
+        self._end("interrupted" if interrupted else "failed", {})
+
+    def _end(self, outcome: Outcome, result: Mapping[str, float]) -> None:
+        services, self._services = self._services, ()
+        for service in services:
+            service.finish(outcome, result)
+
+
+@contextmanager
+def tracked(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = False) -> Iterator[RunTrackers]:
+    """The trackers of a run, on rank 0; on other ranks none.
+
+    Args:
+        nodes: component nodes of the trackers, by name.
+        directory: the run directory, with its configuration.
+        quiet: whether to leave out where the records are.
+    """
+    if not distributed.is_main():
+        yield RunTrackers(Jsonl(folder=directory.path), ())
+        return
+    chosen = {name: node for name, node in nodes.items() if resolve(node["_target_"]) is not Jsonl}
+    run = _described(directory) if chosen else None
+    services = [] if run is None else [Guarded(build(node), name=name, run=run) for name, node in chosen.items()]
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    for service in services:
+        place = service.begin()
+        if place is not None:
+            console.print(f"tracker {service.name}: {place}", markup=False, soft_wrap=True)
+    trackers = RunTrackers(Jsonl(folder=directory.path), services)
+    try:
+        yield trackers
+    except BaseException as error:
+        trackers.stop(error)
+        raise
+
+
+def _described(directory: RunDirectory) -> TrackedRun:
+    """What the services learn of a run; runs of a study are in ``<output_root>/study/<its name>``."""
+    config = directory.read_config()
+    root = Path(config["output_root"]).absolute()
+    command, name, *_ = parts = directory.path.relative_to(root).parts
+    group = f"study/{root.name}" if root.parent.name == "study" else f"{command}/{name}"
+    return TrackedRun(
+        name="/".join(parts),
+        group=group,
+        command=command,
+        folder=directory.path,
+        output_root=root,
+        config=config,
+    )

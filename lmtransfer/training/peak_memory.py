@@ -1,0 +1,42 @@
+"""The largest memory that a training needed: on a GPU that of its tensors, on a CPU that of the process."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+_HIGHEST = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+def forget_peak(device: torch.device) -> None:
+    """Start to measure anew, so that earlier work of this process does not count; macOS cannot do this.
+
+    Args:
+        device: device of the training.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory(device: torch.device) -> int:
+    """The largest memory since ``forget_peak``, in bytes.
+
+    Args:
+        device: device of the training.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        found = _HIGHEST.search(Path("/proc/self/status").read_text())
+        if found is not None:
+            return 1024 * int(found[1])
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else 1024 * largest

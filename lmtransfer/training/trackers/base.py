@@ -1,0 +1,117 @@
+"""What the training loop tells a tracker, and what a tracker's service must offer.
+
+The loop knows a ``Tracker``. ``Jsonl`` is one, and so is ``Guarded``, which stands between the loop and a ``Service``:
+a library such as wandb. A new service is one class that keeps to ``Service``, and one file in ``conf/tracker``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+#: How a run ended.
+Outcome = Literal["finished", "interrupted", "failed"]
+
+
+class Tracker(Protocol):
+    """Receives one record per logged step, on rank 0 only."""
+
+    def rewind(self, step: int) -> None:
+        """Prepare for the records after ``step``, from which the run resumes."""
+        ...
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Write one record; it contains at least ``step``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedRun:
+    """The run that a service keeps a record of.
+
+    Attributes:
+        name: path of the run below ``output_root``, such as ``finetune/imdb/control/seed-1``.
+        group: name that the runs of a sweep, of several seeds or of a study share, such as ``finetune/imdb``.
+        command: name of the command.
+        folder: the run directory.
+        output_root: the folder of all runs.
+        config: the settings as plain values.
+    """
+
+    name: str
+    group: str
+    command: str
+    folder: Path
+    output_root: Path
+    config: Mapping[str, Any]
+
+    @property
+    def service_files(self) -> Path:
+        """The folder for what services keep in the run directory."""
+        return self.folder / "trackers"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The record that a service keeps of a run.
+
+    Attributes:
+        id: name by which the service finds the record again.
+        place: where the user finds it: an address or a command.
+        step: its last step; -1 if it has none, and None if the service cannot tell.
+    """
+
+    id: str
+    place: str
+    step: int | None = None
+
+
+class Service(Protocol):
+    """Keeps records of runs; the methods are called one after the other, in one thread, and may raise any error."""
+
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+        """Begin the record of a run, or continue it.
+
+        Args:
+            run: the run.
+            record: id of the record to continue; None for a run without a record.
+            step: last step that was noted for the record; the record may have one more. -1 without a record.
+        """
+        ...
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a step; steps only rise, also over a resumed run."""
+        ...
+
+    def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
+        """Write the numbers of the result, and close the record.
+
+        Args:
+            outcome: how the run ended.
+            result: the numbers of ``result.json``, by name; empty if the run has no result.
+            step: the last step of the record, or 0.
+        """
+        ...
+
+
+def leaves(values: Mapping[str, Any], *, separator: str, prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings, named by their path: ``{"a": {"b": 1}}`` gives ``{"a.b": 1}``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= leaves(value, separator=separator, prefix=f"{prefix}{name}{separator}")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def numbers_in(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, float]:
+    """The finite numbers of nested mappings, named by their path: ``{"a": {"b": 1}}`` gives ``{"a/b": 1.0}``."""
+    return {
+        name: float(value)
+        for name, value in leaves(values, separator="/", prefix=prefix).items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }

@@ -1,0 +1,136 @@
+"""A service behind a guard: nothing that the service does can slow down, stop or change a run.
+
+The service works in a thread of its own. If it raises an error or does not answer, the guard prints one line, and the
+run goes on without the service. A file in the run directory keeps the id of the record and its last step. So a resumed
+run continues the same record: steps that the record has are left out, although they are trained again, and steps that
+it lacks come from ``metrics.jsonl``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, numbers_in
+from lmtransfer.training.trackers.call_thread import CallThread
+from lmtransfer.training.trackers.jsonl import Jsonl
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields, Text, Whole
+
+#: Longest time that a service may take for one call, in seconds; the first call imports its library.
+PATIENCE = 60.0
+
+_SAVED = Fields({"id": Text(), "step": Whole(least=-1)})
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Guarded:
+    """Passes the records of a run to a service.
+
+    Args:
+        service: the service.
+        name: its name in ``tracker=``.
+        run: the run.
+        patience: longest time that one call of the service may take, in seconds.
+        say: prints a line for the user.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        name: str,
+        run: TrackedRun,
+        patience: float = PATIENCE,
+        say: Callable[[str], None] = _print,
+    ) -> None:
+        self.service, self.name, self.run, self.say = service, name, run, say
+        self._path = run.service_files / f"{name}.json"
+        self._thread = CallThread(f"tracker {name}", patience=patience)
+        self._is_off = False
+        self._record: Record | None = None
+        self._step = -1
+
+    def begin(self) -> str | None:
+        """Begin the record of the run, or continue it.
+
+        Returns:
+            Where the user finds the record; None if the service failed.
+        """
+        self._call(self._begin, wait=True)
+        return None if self._is_off or self._record is None else self._record.place
+
+    def rewind(self, step: int) -> None:
+        """Pass on the records up to ``step`` that the service lacks."""
+        for record in Jsonl(folder=self.run.folder).records(step):
+            self.log(record)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Pass on one record, unless the service has its step already; does not wait for the service."""
+        self._call(partial(self._log, dict(record)))
+
+    def finish(self, outcome: Outcome, result: Mapping[str, float]) -> None:
+        """Pass on the numbers of the result, wait until the service has everything, and end."""
+        self._call(lambda: self.service.finish(outcome, result, step=max(0, self._step)), wait=True)
+        self._thread.stop()
+
+    def _call(self, function: Callable[[], None], *, wait: bool = False) -> None:
+        """Add a call, and say so if the service has failed meanwhile."""
+        if self._is_off:
+            return
+        self._thread.call(function)
+        if wait:
+            with _quiet():
+                self._thread.wait()
+        problem = self._thread.problem()
+        if problem is not None:
+            self._is_off = True
+            self.say(
+                f"warning: tracker {self.name} is off: {problem}; the run goes on, and metrics.jsonl has every number"
+            )
+
+    def _begin(self) -> None:
+        id_before, step_before = self._read()
+        self.run.service_files.mkdir(parents=True, exist_ok=True)
+        self._record = self.service.begin(self.run, record=id_before, step=step_before)
+        known = step_before if self._record.id == id_before else -1
+        self._step = known if self._record.step is None else self._record.step
+        self._write()
+
+    def _log(self, record: Mapping[str, Any]) -> None:
+        step = record["step"]
+        if step > self._step:
+            self.service.log(step, numbers_in({name: value for name, value in record.items() if name != "step"}))
+            self._step = step
+            self._write()
+
+    def _read(self) -> tuple[str | None, int]:
+        """The id of the run's record and its last step; None and -1 if there is no record."""
+        if not self._path.exists():
+            return None, -1
+        saved = read_json(self._path, _SAVED, error=RunDirectoryError)
+        return saved["id"], saved["step"]
+
+    def _write(self) -> None:
+        """Note the record and its last step; complete also after a kill, and not flushed, as this is done each step."""
+        assert self._record is not None
+        staged = self._path.with_name(f".{self._path.name}.tmp")
+        staged.write_text(json.dumps({"id": self._record.id, "step": self._step}) + "\n", encoding="utf-8")
+        staged.replace(self._path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what a library prints while the run waits for it."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield

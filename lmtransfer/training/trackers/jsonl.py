@@ -1,0 +1,65 @@
+"""The run's own numbers: one JSON object for each logged step, in ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.system.durable import write_text
+from lmtransfer.system.machine import naming
+from lmtransfer.untrusted.documents import read_json_lines
+from lmtransfer.untrusted.schema import Fields, Whole
+
+_RECORD = Fields({"step": Whole()})
+
+
+class Jsonl:
+    """Writes one JSON object per line and flushes it at once; numbers that are not finite become null.
+
+    Args:
+        folder: the run directory; lines are appended to its ``metrics.jsonl``.
+    """
+
+    def __init__(self, *, folder: Path) -> None:
+        self.path = Path(folder) / "metrics.jsonl"
+
+    def rewind(self, step: int) -> None:
+        """Cut the file back to the lines up to ``step``; also removes a last line that a crash left incomplete.
+
+        Raises:
+            RunDirectoryError: a line before ``step`` is not a valid record, or the file cannot be read.
+        """
+        if self.path.exists():
+            kept = b"".join(line for line, _ in self._lines(step))
+            write_text(self.path, kept.decode("utf-8", "replace"))
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one line."""
+        plain = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in record.items()
+        }
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain) + "\n")
+
+    def records(self, step: int) -> list[dict[str, Any]]:
+        """The records up to ``step``; an empty list without a file.
+
+        Raises:
+            RunDirectoryError: see ``rewind``.
+        """
+        return [record for _, record in self._lines(step)] if self.path.exists() else []
+
+    def _lines(self, step: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        for number, line, record, problem in read_json_lines(self.path, _RECORD, error=RunDirectoryError, finite=False):
+            if not line.endswith(b"\n") or (record is not None and record["step"] > step):
+                return
+            if problem is not None:
+                raise RunDirectoryError(
+                    f"{self.path}:{number}: {problem}; correct or delete that line, then continue with resume=true"
+                )
+            yield line, record

@@ -1,0 +1,108 @@
+"""MLflow, on a server or in a file (https://mlflow.org/docs)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lmtransfer.errors import TrainingError
+from lmtransfer.system.optional import optional
+from lmtransfer.system.printable import short_path
+from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun, leaves
+
+#: For a server that does not answer; values that the user has set stay.
+_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+_STATES: Mapping[Outcome, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+#: Most parameters of one request, and longest value of a parameter.
+_MOST_PARAMS, _LONGEST = 100, 500
+
+
+class MLflow:
+    """Keeps records in an MLflow tracking store.
+
+    Args:
+        project: name of the MLflow experiment.
+        uri: the tracking store: address of a server, or ``sqlite:///<file>``; None: as ``MLFLOW_TRACKING_URI`` says,
+            else the file ``mlflow.db`` in ``output_root``.
+    """
+
+    needs_packages = ("mlflow",)
+
+    def __init__(self, *, project: str = "lmtransfer", uri: str | None = None) -> None:
+        self.project, self.uri = project, uri
+
+    def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
+        """Begin an MLflow run, or continue the one with this id; a new one if the store does not have it."""
+        for name, value in _LIMITS.items():
+            os.environ.setdefault(name, value)
+        self.mlflow: Any = optional("mlflow", work="tracker=mlflow", error=TrainingError)
+        uri = (
+            self.uri
+            or os.environ.get("MLFLOW_TRACKING_URI")
+            or f"sqlite:///{short_path(run.output_root / 'mlflow.db')}"
+        )
+        self.client: Any = self.mlflow.MlflowClient(tracking_uri=uri)
+        place = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+        if record is not None and self._has(record):
+            self.run_id = record
+            self.client.update_run(record, status="RUNNING")
+            return Record(record, place, self._last_step())
+        self.run_id = self._new_run(run)
+        return Record(self.run_id, place, -1)
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Send the numbers in one request."""
+        self._send(numbers, step)
+
+    def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
+        """Send the result, at the last step, and the state of the run."""
+        self._send(result, step)
+        self.client.set_terminated(self.run_id, status=_STATES[outcome])
+
+    def _send(self, numbers: Mapping[str, float], step: int) -> None:
+        now, metric = int(time.time() * 1000), self.mlflow.entities.Metric
+        metrics = [metric(_clean(name), value, now, step) for name, value in numbers.items()]
+        self.client.log_batch(self.run_id, metrics=metrics)
+
+    def _has(self, record: str) -> bool:
+        """Whether the store has this run."""
+        try:
+            self.client.get_run(record)
+        except self.mlflow.exceptions.MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        return True
+
+    def _last_step(self) -> int:
+        """The last step of the run; every logged step has the number of tokens."""
+        return max((metric.step for metric in self.client.get_metric_history(self.run_id, "tokens")), default=-1)
+
+    def _new_run(self, run: TrackedRun) -> str:
+        """Make a run with the settings as parameters; returns its id."""
+        tags = {"group": run.group, "command": run.command}
+        run_id = str(self.client.create_run(self._experiment_id(), tags=tags, run_name=run.name).info.run_id)
+        settings = leaves(run.config, separator=".")
+        params = [self.mlflow.entities.Param(_clean(name), str(value)[:_LONGEST]) for name, value in settings.items()]
+        for first in range(0, len(params), _MOST_PARAMS):
+            self.client.log_batch(run_id, params=params[first : first + _MOST_PARAMS])
+        return run_id
+
+    def _experiment_id(self) -> str:
+        found = self.client.get_experiment_by_name(self.project)
+        if found is not None:
+            return str(found.experiment_id)
+        try:
+            return str(self.client.create_experiment(self.project))
+        except self.mlflow.exceptions.MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run of the sweep has made it meanwhile
+                raise
+            return str(self.client.get_experiment_by_name(self.project).experiment_id)
+
+
+def _clean(name: str) -> str:
+    """A name with the characters that MLflow allows."""
+    return re.sub(r"[^\w\-./ ]", "_", name)

@@ -1,0 +1,51 @@
+"""What training on a task cost: trained parameters, memory, and the time of one seed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+
+from lmtransfer.reporting.runs.cost import Cost, cost_of
+from lmtransfer.training.peak_memory import forget_peak, peak_memory
+
+
+def test_the_cost_of_a_run_is_that_of_one_of_its_seeds() -> None:
+    joint = {"num_parameters": 2_000_000, "num_trained_parameters": 7_000, "seconds": 90.0, "n": 3}
+    cost = cost_of([{**joint, "peak_memory": 612_000_000}, {"peak_memory": 5}])
+    assert cost == Cost(7_000, 0.0035, 612_000_000, 30.0)
+    assert cost.in_short == ["0.35 % trained", "612 MB", "30 s"]
+    assert cost.in_full == ["7.0k (0.35 %) trained", "612 MB", "30 s"]
+
+
+def test_an_unfinished_run_has_the_cost_of_its_first_seed() -> None:
+    assert cost_of([{}, {"num_parameters": 10, "num_trained_parameters": 10, "seconds": 8.0}]).seconds == 8.0
+
+
+def test_a_run_of_an_older_version_tells_no_cost() -> None:
+    assert cost_of([{"num_parameters": 10, "seconds": 8.0}]) == Cost()
+    assert Cost().in_short == Cost().in_full == []
+
+
+def test_everything_is_a_hundred_percent_and_little_is_not_nothing() -> None:
+    assert Cost(share=0.999).share_text == "100 %"
+    assert Cost(share=0.0004).share_text == "0.04 %"
+    assert Cost(num_trained=1500).in_full == ["1.5k trained"]
+
+
+def test_the_peak_of_memory_is_that_of_the_work_between() -> None:
+    device = torch.device("cpu")
+    forget_peak(device)
+    before = peak_memory(device)
+    block = torch.ones(64 * 2**20 // 4)
+    assert peak_memory(device) - before > 50 * 2**20
+    del block
+    if sys.platform == "linux":  # where earlier work can be forgotten
+        script = (
+            "import torch; from lmtransfer.training.peak_memory import forget_peak, peak_memory; "
+            "cpu = torch.device('cpu'); block = torch.ones(2**27); del block; high = peak_memory(cpu); "
+            "forget_peak(cpu); print(high - peak_memory(cpu))"
+        )
+        freed = int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+        assert freed > 400 * 2**20
