@@ -1,6 +1,6 @@
 """A run in memory: its encoder and tokenizer, vectors of texts, nearest tokens, and answers.
 
-Shape legend: N texts, D width of the encoder, V vocabulary.
+Shape legend: N texts, E width of a vector, D width of the encoder, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,27 +16,20 @@ import torch
 from torch.nn import functional
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, run_folder
 from lmtransfer.models.base import Encoder
 from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
-from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Task
-from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.input_files import Reader
-from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.text.encoding import encode_texts
-from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.precision import PrecisionName
-from lmtransfer.training.weights import load_weights
-from lmtransfer.transfer.evaluation import EVALUATION_TOKENS
-from lmtransfer.transfer.experiment.start_token import with_trained_start
+from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.trained import task_of
-from lmtransfer.transfer.segments import segment_sum
+from lmtransfer.transfer.opening import VectorChoice, embedder_of, pretrained_encoder
+from lmtransfer.transfer.vector_method import Layers, PoolingName
 
 
 class LoadedRun:
@@ -74,6 +67,7 @@ class LoadedRun:
         self._saved, self._hardware, self._answers = saved, hardware, answers
         self._notes = notes or Notes()
         self._filled: dict[int, FilledMasks] = {}
+        self._embedders: dict[str, Embedder] = {}
 
     def __repr__(self) -> str:
         task = "" if self.task is None else f", task={self.task.name!r}"
@@ -109,31 +103,29 @@ class LoadedRun:
             warnings.warn(f"{count:,} {kind}", stacklevel=3)
         return lines
 
-    @torch.inference_mode()
-    def vectors(self, texts: str | Sequence[str]) -> np.ndarray:
-        """One vector for each text: the mean over its tokens in the last layer, special tokens included.
+    def vectors(
+        self, texts: str | Sequence[str], *, layers: Layers | None = None, pooling: PoolingName | None = None
+    ) -> np.ndarray:
+        """One vector for each text, as ``lmtransfer embed`` writes them.
 
-        A text is read as "[CLS] text [SEP]"; tokens beyond the longest input of the encoder are not read.
+        The first call with a choice of layers and pooling loads its modules.
+
+        Args:
+            texts: one text or several; tokens beyond the longest input of the encoder are not read.
+            layers: ``last``, the number of a layer (0: embeddings), or a list such as ``[0, "last"]``, whose vectors
+                are concatenated; None: as the run's head reads them, or the last layer.
+            pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None: as for the run's head, or the mean.
 
         Returns:
-            float32, shape (N, D).
+            float32, shape (N, E): E is the width of the encoder, times the number of layers in a list.
+
+        Raises:
+            ConfigError: the choice does not fit the encoder, or needs weights that the run does not have.
         """
-        texts = [texts] if isinstance(texts, str) else texts
-        encoded = encode_texts(
-            [TextExample(str(number), text) for number, text in enumerate(texts)],
-            LabelTargets(np.zeros(len(texts), dtype=np.int64)),
-            self.tokenizer,
-            max_length=self.encoder.max_length,
-            num_segments=self.encoder.num_segments,
-        )
-        vectors_ND = np.zeros((len(texts), self.encoder.dim), dtype=np.float32)
-        for batch in evaluation_batches(TaskSource(encoded), micro_batch_tokens=EVALUATION_TOKENS):
-            packed = batch.packed.to(self._hardware.device)
-            with self._hardware.precision.autocast():
-                hidden_TD = self.encoder(packed).last[: packed.num_tokens].float()
-            lengths = packed.cu_seqlens[: packed.num_real + 1].diff().long()
-            vectors_ND[list(batch.rows)] = (segment_sum(hidden_TD, lengths) / lengths[:, None]).cpu().numpy()
-        return vectors_ND
+        choice = VectorChoice.of(layers=layers, pooling=pooling)
+        if str(choice) not in self._embedders:
+            self._embedders[str(choice)] = embedder_of(self._saved, choice, hardware=self._hardware)
+        return self._embedders[str(choice)].embed([texts] if isinstance(texts, str) else texts).vectors
 
     @torch.inference_mode()
     def nearest(self, text: str, num: int = 10) -> list[tuple[str, float]]:
@@ -213,16 +205,7 @@ def load(
             saved=runs[0], encoder=answers.encoder, hardware=hardware, task=task, answers=answers, notes=notes
         )
     saved = open_saved(path, key="run", trust=trust)
-    return LoadedRun(saved=saved, encoder=_encoder(saved, hardware), hardware=hardware)
-
-
-def _encoder(saved: SavedRun, hardware: Hardware) -> Encoder:
-    """The encoder of a run without a task, as finetuning starts from it."""
-    weights = hold_encoder(saved)
-    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
-    encoder.attend(attention_of(saved, encoder))
-    load_weights(encoder, with_trained_start(weights, encoder, saved.tokenizer, saved.config), source=str(saved.path))
-    return encoder.to(hardware.device).eval()
+    return LoadedRun(saved=saved, encoder=pretrained_encoder(saved).to(hardware.device).eval(), hardware=hardware)
 
 
 def _examples(texts: Sequence[str], reader: Reader) -> Any:

@@ -127,7 +127,7 @@ def embedder_of(
         CheckpointError: its weights do not fit its configuration.
     """
     trained = _trained(saved, hardware) if _is_of_task(saved.config) else None
-    encoder = _pretrained(saved) if trained is None else trained.learner.encoder
+    encoder = pretrained_encoder(saved) if trained is None else trained.learner.encoder
     method = _method(choice, trained)
     _refuse_untrained(method, encoder, saved, trained, choice.prefix)
     model = method.composed(encoder)
@@ -178,8 +178,13 @@ def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
     return _Trained(method, learner)
 
 
-def _pretrained(saved: SavedRun) -> Encoder:
-    """The encoder of a run without a task, with the attention of its last training."""
+def pretrained_encoder(saved: SavedRun) -> Encoder:
+    """The encoder of a run without a task, with the attention of its last training, on the CPU.
+
+    Raises:
+        RunDirectoryError: the run has no checkpoint.
+        CheckpointError: its weights do not fit its configuration.
+    """
     weights = hold_encoder(saved)
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
     encoder.attend(attention_of(saved, encoder))

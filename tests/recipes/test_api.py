@@ -220,6 +220,12 @@ def test_vectors_are_the_mean_of_the_last_layer(world: Path) -> None:
             expected = loaded.encoder(pack([np.array(ids)])).last.mean(0)
         np.testing.assert_allclose(vector, expected, atol=1e-5)
     assert vectors.shape == (3, 16)
+    assert loaded.vectors(texts, layers=[0, "last"], pooling="max").shape == (3, 32)
+    with torch.no_grad():
+        first = loaded.encoder(pack([np.array(ids)])).layers[0][0]
+    np.testing.assert_allclose(loaded.vectors(texts, layers=0, pooling="cls")[2], first, atol=1e-5)
+    with refuses(ConfigError, "pooling=bilstm"):
+        loaded.vectors(texts, pooling="bilstm")
 
 
 def test_nearest_tokens_by_brute_force(world: Path) -> None:

@@ -86,7 +86,7 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(self: loop.Trainer, steps: Any) -> None:
         taken(self, steps)
-        monkeypatch.setattr(loop, "agreed_stop", lambda: "Ctrl-C" if self.state.step == step else None)
+        monkeypatch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == step else None)
 
     monkeypatch.setattr(loop.Trainer, "_step", counted)
 
