@@ -61,7 +61,7 @@ run-extras:
 
 lint: $(READY_TEST) ## ruff and the type checker
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff format --check --quiet lmtransfer scripts tests
 	$(BIN)/mypy
 
 demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in five minutes

@@ -43,6 +43,10 @@ class CheckpointError(LmtransferError):
     """A checkpoint or published model that is damaged, malicious, or does not fit the model."""
 
 
+class HubError(LmtransferError):
+    """The model hub refuses a request, lacks what was named, or does not answer."""
+
+
 class RunDirectoryError(LmtransferError):
     """A run directory that exists already, is missing, or does not hold what a command needs."""
 

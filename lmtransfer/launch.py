@@ -1,4 +1,4 @@
-"""Running a command through Hydra: one run, or the points of a sweep.
+"""Running a command through Hydra: one run, the points of a sweep, or a call from Python.
 
 Hydra composes the configuration. It writes no files, does not change the directory and prints no errors itself.
 """
@@ -9,6 +9,7 @@ import functools
 import importlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,10 @@ _HYDRA_SETTINGS = (
 BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
+#: Hydra keeps the running command in the process, so calls from several threads wait for each other.
+_one_call = threading.RLock()
+
+
 class _StopSweep(BaseException):
     """Ends a sweep at once; it is not an Exception, since Hydra continues after an Exception."""
 
@@ -64,15 +69,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         LmtransferError: a mistake of the user, or an error of the command.
     """
     line = overrides.read(words)
-    folders = [paths.conf_dir()]
-    if line.config_dir is not None:
-        _check_config_dir(Path(line.config_dir))
-        folders.append(Path(line.config_dir))
-    given = [*_bare_words(command, line.bare), *line.overrides]
-    if line.config_dir is not None:
-        yaml_files.check_yaml_files(Path(line.config_dir), given, line.config_name or command)
-    given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
-    overrides.check_contradictions(given, folders)
+    given, folders = _given(command, line)
     one_each = expanded(given, folders)
     if one_each != given and not line.is_sweep:
         line.options.append("--multirun")
@@ -87,6 +84,53 @@ def run_command(command: str, words: Sequence[str]) -> int:
                 return 0
     is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in given)
     return _by_hydra(command, line, given, is_sweep=is_sweep)
+
+
+def call_command(command: str, line: overrides.CommandLine, **arguments: Any) -> Any:
+    """Run a command once for a caller in Python.
+
+    Nothing of Hydra's state remains afterwards. Calls from several threads run one after another.
+
+    Args:
+        command: name of the command.
+        line: its settings.
+        arguments: further arguments of the command's ``run``.
+
+    Returns:
+        What the command returns.
+
+    Raises:
+        ConfigError: the settings ask for a sweep or for an option of the command line.
+        LmtransferError: a mistake of the user, or an error of the command.
+    """
+    with _one_call:
+        given, folders = _given(command, line)
+        for word, one_each in zip(given, expanded(given, folders), strict=True):
+            if one_each != word:
+                raise ConfigError(f"{word}: a call makes one run; call {command} once for each of {one_each}")
+        if not _is_plain(line, given):
+            raise ConfigError(
+                f"{' '.join([*line.options, *given])}: a call makes one run, without sweeps, options and settings of "
+                f"hydra; call {command} once for each value, or use the command line"
+            )
+        with in_force(command, given, config_dir=line.config_dir) as cfg:
+            if in_sweep():
+                raise ConfigError("hydra.mode: a config asks for a sweep, but a call makes one run: use -m there")
+            return _perform(command, cfg, **arguments)
+
+
+def _given(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
+    """The overrides of a command line in Hydra's form, and the folders with configs."""
+    folders = [paths.conf_dir()]
+    if line.config_dir is not None:
+        _check_config_dir(Path(line.config_dir))
+        folders.append(Path(line.config_dir))
+    given = [*_bare_words(command, line.bare), *line.overrides]
+    if line.config_dir is not None:
+        yaml_files.check_yaml_files(Path(line.config_dir), given, line.config_name or command)
+    given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
+    overrides.check_contradictions(given, folders)
+    return given, folders
 
 
 def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
@@ -138,10 +182,10 @@ def _by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str], *
     return _finish_sweep(command, points) if points else 0
 
 
-def _perform(command: str, cfg: DictConfig) -> None:
-    """Run the command once."""
+def _perform(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """Run the command once; return what it returns."""
     try:
-        _run(command, cfg)
+        return _returned(command, cfg, **arguments)
     except Exception as error:
         described = _as_user_error(error, cfg)
         if described is error:
@@ -194,11 +238,15 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
     print_progress(plan, read_points(folder))
 
 
-def _run(command: str, cfg: DictConfig) -> Path | None:
-    """Run the command; return its run directory, if it made one."""
+def _returned(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     complete_values(cfg, command)
     with failed_starts_removed():
-        returned = _module(command).run(cfg)
+        return _module(command).run(cfg, **arguments)
+
+
+def _run(command: str, cfg: DictConfig) -> Path | None:
+    """Run the command; return its run directory, if it made one."""
+    returned = _returned(command, cfg)
     if isinstance(returned, Path):
         return returned
     if cfg.get("output_root") and cfg.get("name"):

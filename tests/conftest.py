@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.cuda.device import FakeCuda, NotPossible
 
 # Set before any test module imports a library that reads them, and inherited by every process that a test starts.
 os.environ.update({"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
@@ -55,6 +56,17 @@ def data_root() -> Path:
     if not Path(folder).is_dir():
         pytest.skip(f"LMTRANSFER_DATA={folder} is not a folder")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def fake_cuda() -> Iterator[FakeCuda]:
+    """A process with a fake CUDA device; the test is skipped where there cannot be one."""
+    try:
+        device = FakeCuda()
+    except NotPossible as reason:
+        pytest.skip(str(reason))
+    yield device
+    device.close()
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
-from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.without_head import TaskWithoutHead
 from lmtransfer.transfer.experiment.scoring import evaluate_trained
-from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
+from lmtransfer.zero_shot.evaluation import evaluate_zero_shot
 
 
 def run(cfg: DictConfig) -> Path:
@@ -26,22 +26,21 @@ def run(cfg: DictConfig) -> Path:
     expand_parts(cfg)
     data = {"data_root", "cache_dir"}
     check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
-    return _evaluate_as_it_is(cfg) if is_pretrained(cfg.run) else evaluate_trained(cfg)
+    if cfg.get("task") is not None and issubclass(resolve(cfg.task["_target_"], key="task"), TaskWithoutHead):
+        return evaluate_zero_shot(cfg)
+    return _evaluate_pretraining(cfg) if is_pretrained(cfg.run) else evaluate_trained(cfg)
 
 
-def _evaluate_as_it_is(cfg: DictConfig) -> Path:
-    """Score a pretraining run, which has no task head: its losses, or a task that needs no head.
+def _evaluate_pretraining(cfg: DictConfig) -> Path:
+    """Measure the losses of a pretraining run, which has no task head.
 
     Raises:
-        ConfigError: the task needs a head.
+        ConfigError: a task is given, and it needs a head.
     """
-    if cfg.get("task") is None:
-        return evaluate_pretrained(cfg)
-    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=None)
-    if not task.zero_shot:
+    if cfg.get("task") is not None:
         raise ConfigError(
             f"run={cfg.run}: a pretraining run has no head for task={cfg.task.name}; train one (lmtransfer finetune "
             f"init={cfg.run} task={cfg.task.name}), leave task= out to measure the losses, or give a task that needs "
-            "no head (task=blimp)"
+            "no head (task=blimp, task=sts_zero_shot)"
         )
-    return evaluate_zero_shot(cfg)
+    return evaluate_pretrained(cfg)

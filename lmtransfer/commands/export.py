@@ -1,83 +1,171 @@
-"""Write a run as a folder that transformers loads, or as ONNX, and check it against the run."""
+"""Write a run in a format of other libraries or as it is, check it, and upload it to the hub."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.errors import ConfigError
-from lmtransfer.export.card import card_of
-from lmtransfer.export.forms import ADAPTER, FORMS, adapter_form, fitting_texts
-from lmtransfer.export.model_card import write_card
-from lmtransfer.export.place import export_folder
-from lmtransfer.export.run import OpenRun, open_run
-from lmtransfer.export.texts import texts_of
+from lmtransfer.config.revisions import split_revision
+from lmtransfer.errors import ConfigError, HubError
+from lmtransfer.exporting.card import CardSettings
+from lmtransfer.exporting.forms import ADAPTER, FORMS
+from lmtransfer.exporting.model_folder import VECTORS, FormSettings, write_model
+from lmtransfer.exporting.parts import Part, parts_of
+from lmtransfer.exporting.place import check_place, export_folder
+from lmtransfer.exporting.run_folder import write_run
+from lmtransfer.hub.target import MAIN, Target, branch_problem, files_in, name_problem
+from lmtransfer.importing.opening import run_folder
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 
-#: The libraries that load some of the formats.
-_LIBRARIES = {"onnx": "onnx", ADAPTER: "peft"}
+_RUN = "run"
+_MOST_NAMED = 12
 
 
-def run(cfg: DictConfig) -> Path:
-    """Write the folder.
+def run(cfg: DictConfig) -> Path | None:
+    """Write the folder, and upload it.
 
     Returns:
-        The folder.
+        The folder; None if it was only uploaded.
 
     Raises:
         ConfigError: the settings contradict each other, or the folder exists already.
         RunDirectoryError: there is no such run, or it has no model.
         CheckpointError: the format cannot hold the run's model, or the export does not reproduce the run.
+        HubError: the hub refuses the upload, or does not answer.
     """
     check(cfg, primary="export")
     _check_choices(cfg)
+    parts = parts_of(str(cfg.run), revisions=cfg.revisions, branch=str(cfg.hub.branch))
+    target = None
+    if cfg.push is not None:
+        target = Target(name=str(cfg.push), private=cfg.hub.private, overwrite=cfg.overwrite)
+    folder = _folder(cfg)
+    if folder is not None:
+        for part in parts:
+            check_place(folder / part.folder, overwrite=cfg.overwrite)
+    if target is not None and not cfg.dry_run:
+        target.check([part.branch for part in parts])
     console = Console(highlight=False)
-    others = [] if cfg.results is None else collect(Path(str(cfg.results)).expanduser())
-    opened = open_run(str(cfg.run), checkpoint=cfg.checkpoint)
-    folder, form = _place(cfg, opened)
-    texts = fitting_texts(opened, texts_of(opened, data_root=cfg.data_root))
-    source = opened.saved.config.get("source")
-    with export_folder(folder, overwrite=cfg.overwrite, source=Path(str(source)) if source else None) as staged:
-        if form == ADAPTER:
-            exported = adapter_form(opened, staged, texts, base=cfg.base, named=str(cfg.to))
-        else:
-            exported = FORMS[form](opened, staged, texts)
-        card = card_of(
-            opened,
-            folder=folder,
-            library=_LIBRARIES.get(form) or ("transformers" if exported.architecture else "lmtransfer"),
-            architecture=exported.architecture,
-            notes=exported.notes,
-            name=cfg.name,
-            license=cfg.license,
-            languages=_languages(cfg),
-            others=others,
-            checked_with=exported.checked_with,
-            base=cfg.base,
-        )
-        (staged / "README.md").write_text(write_card(card), encoding="utf-8")
-        written = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
-    for note in exported.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    for line in exported.checked:
-        console.print(line, markup=False, soft_wrap=True)
-    what = exported.architecture or ("ONNX" if form == "onnx" else "tensors, described in layout.json")
-    what = f"an adapter for {what}" if form == ADAPTER else what
-    console.print(f"exported {short_path(opened.checkpoint)} as {what}", markup=False, soft_wrap=True)
-    console.print(f"written to {short_path(folder)}: {', '.join(written)}", markup=False, soft_wrap=True)
+    with _root(folder) as root:
+        lines = dict.fromkeys(line for part in parts for line in _write(cfg, part, root / part.folder))
+        for line in lines:  # each note once, although it holds for all parts
+            console.print(line, markup=False, soft_wrap=True)
+        if folder is not None:
+            console.print(f"written to {short_path(folder)}: {_names(root, parts)}", markup=False, soft_wrap=True)
+        if target is not None and cfg.dry_run:
+            _list(target, parts, root, console)
+        elif target is not None:
+            _upload(cfg, target, parts, root, console, kept=folder)
     return folder
 
 
-def _place(cfg: DictConfig, opened: OpenRun) -> tuple[Path, str]:
-    """The folder of the export, and its format."""
+def _folder(cfg: DictConfig) -> Path | None:
+    """The folder that the user gave; None if there is none."""
+    if cfg.to is None:
+        return None
     if str(cfg.to) == "onnx":
-        return opened.named / "onnx", "onnx"
-    return Path(str(cfg.to)).expanduser().resolve(), str(cfg.format)
+        return run_folder(str(cfg.run), key="run").path / "onnx"
+    return Path(str(cfg.to)).expanduser().resolve()
+
+
+@contextmanager
+def _root(folder: Path | None) -> Iterator[Path]:
+    """The folder of the user, or a temporary one."""
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="lmtransfer-export-") as temporary:
+        yield Path(temporary) / "export"
+
+
+def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
+    """Write one part, and return lines that say what was found."""
+    if cfg.format == _RUN:
+        directory = run_folder(part.run, key="run")
+        place = folder.name if cfg.push is None else str(cfg.push)
+        with export_folder(folder, overwrite=cfg.overwrite) as staged:
+            write_run(directory, staged, name=cfg.name or directory.path.name, place=place, on_hub=cfg.push is not None)
+        return ["note: config.yaml and versions.json name folders and hardware of this machine"]
+    loaded_from = f'"{folder.name}"'
+    if cfg.push is not None:
+        loaded_from = f'"{cfg.push}"' + (f', revision="{part.branch}"' if part.branch != MAIN else "")
+    return write_model(
+        part.run,
+        folder,
+        form=FormSettings(
+            name="onnx" if cfg.to == "onnx" else cfg.format,
+            base=cfg.base,
+            pooling=cfg.pooling,
+            normalise=cfg.normalise,
+            named=str(cfg.to if cfg.push is None else cfg.push),
+        ),
+        checkpoint=cfg.checkpoint,
+        overwrite=cfg.overwrite,
+        data_root=cfg.data_root,
+        card=CardSettings(
+            name=cfg.name,
+            license=cfg.license,
+            languages=_languages(cfg),
+            others=[] if cfg.results is None else collect(Path(str(cfg.results)).expanduser()),
+            loaded_from=loaded_from,
+            on_hub=cfg.push is not None,
+            base=cfg.base,
+        ),
+    )
+
+
+def _list(target: Target, parts: list[Part], root: Path, console: Console) -> None:
+    """Print what an upload would send."""
+    kind = "private" if target.private else "public"
+    for part in parts:
+        sizes = files_in(root / part.folder)
+        console.print(
+            f"would send {len(sizes)} files of {sum(sizes.values()) / 1e6:,.1f} MB to {target.name}, branch "
+            f"{part.branch} ({kind} if it is new); nothing was sent:",
+            markup=False,
+            soft_wrap=True,
+        )
+        for name, size in sizes.items():
+            console.print(f"{size:>14,}  {name}", markup=False, soft_wrap=True)
+
+
+def _upload(
+    cfg: DictConfig, target: Target, parts: list[Part], root: Path, console: Console, *, kept: Path | None
+) -> None:
+    """Upload the parts.
+
+    Raises:
+        HubError: the hub refuses, or does not answer; the message says where the export is kept.
+    """
+    name = cfg.name or split_revision(str(cfg.run))[0].rstrip("/").rpartition("/")[2]
+    for part in parts:
+        of = f" ({part.folder})" if part.folder else ""
+        try:
+            message = cfg.hub.message or f"Upload {name}{of}"
+            uploaded = target.upload(root / part.folder, branch=part.branch, message=message)
+        except HubError as error:
+            if kept is None:
+                raise
+            raise HubError(f"{error}; the export is kept in {short_path(kept)}") from error
+        console.print(f"uploaded to {uploaded.url}, commit {uploaded.commit}", markup=False, soft_wrap=True)
+    if cfg.format == _RUN:
+        console.print(f"continue it elsewhere: lmtransfer import source={target.name}", markup=False, soft_wrap=True)
+
+
+def _names(root: Path, parts: list[Part]) -> str:
+    """The files of the export, or its folders if it has several."""
+    if parts[0].folder:
+        return ", ".join(part.folder for part in parts)
+    names = list(files_in(root))
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} files"
 
 
 def _languages(cfg: DictConfig) -> list[str]:
@@ -92,8 +180,9 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = []
-    if cfg.format not in (*FORMS, ADAPTER):
-        problems.append(f"format={cfg.format}: must be one of {', '.join((*FORMS, ADAPTER))}")
+    formats = (*FORMS, ADAPTER, _RUN)
+    if cfg.format not in formats:
+        problems.append(f"format={cfg.format}: must be one of {', '.join(formats)}")
     if cfg.base is not None and cfg.format != ADAPTER:
         problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
     if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
@@ -104,13 +193,36 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append(
             f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
         )
+    if cfg.format == _RUN and (cfg.checkpoint is not None or cfg.revisions):
+        problems.append("format=run: writes all checkpoints and revisions; leave checkpoint= and revisions= out")
+    if cfg.format != VECTORS:
+        problems += [
+            f"{given}: only format={VECTORS} holds how texts become vectors; set that format, or leave it out"
+            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
+            if cfg[key]
+        ]
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
     if not all(isinstance(language, str) for language in _languages(cfg)):
         problems.append(f"language={cfg.language}: give a code such as en, or several: [en,de]")
     if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():
         problems.append(f"results={cfg.results}: no such folder; give the folder that holds your runs, such as runs/")
+    problems += _push_problems(cfg)
     if ranks.world_size() > 1:
         problems.append("export runs in one process: start it without torchrun")
     if problems:
         raise ConfigError(problems)
+
+
+def _push_problems(cfg: DictConfig) -> list[str]:
+    """The problems of the settings of an upload."""
+    problems = []
+    if cfg.push is None and cfg.to is None:
+        problems.append("to: give a folder to write to (to=<folder>), or a repository of the hub (push=owner/name)")
+    if cfg.push is None and cfg.dry_run:
+        problems.append("dry_run=true: lists what push= would send; give push=owner/name")
+    if cfg.push is not None and (problem := name_problem(str(cfg.push))):
+        problems.append(f"push={cfg.push}: {problem}")
+    if problem := branch_problem(str(cfg.hub.branch)):
+        problems.append(f"hub.branch={cfg.hub.branch}: {problem}")
+    return problems

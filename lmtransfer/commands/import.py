@@ -1,4 +1,4 @@
-"""Load a published checkpoint as a run that every command accepts as init=."""
+"""Load a published checkpoint as a run that every command accepts as init=, or copy a run of others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lmtransfer.config.sweep import sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.importing import imported_lines, next_lines, read_imported, write_imported
 from lmtransfer.importing.published_folder import find_published
+from lmtransfer.importing.run_copy import copied_lines, copy_run
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
@@ -27,6 +28,8 @@ def run(cfg: DictConfig) -> Path:
     if ranks.world_size() > 1:
         raise ConfigError("import runs in one process: start it without torchrun")
     folder = find_published(str(cfg.source), key="source")
+    if folder.is_run:
+        return _copy_run(cfg, folder.path)
     name = sweep_name(str(cfg.name or folder.name))
     words = None if cfg.tokenizer.add is None else Path(str(cfg.tokenizer.add)).expanduser().absolute()
     directory = None
@@ -40,3 +43,14 @@ def run(cfg: DictConfig) -> Path:
     for line in [*imported_lines(imported), *next_lines(directory.path, imported)]:
         console.print(line, markup=False, soft_wrap=True)
     return directory.path
+
+
+def _copy_run(cfg: DictConfig, folder: Path) -> Path:
+    """Copy a run that was pushed or exported as it is."""
+    if cfg.tokenizer.add is not None:
+        raise ConfigError("tokenizer.add: source= is a run of lmtransfer, which is copied as it is; leave it out")
+    run = copy_run(folder, Path(cfg.output_root), name=None if cfg.name is None else sweep_name(str(cfg.name)))
+    console = Console(highlight=False)
+    for line in copied_lines(run):
+        console.print(line, markup=False, soft_wrap=True)
+    return run.path

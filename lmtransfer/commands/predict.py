@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from omegaconf import DictConfig
@@ -15,7 +16,7 @@ from lmtransfer.importing.opening import is_pretrained, open_saved
 from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.prediction.answers_in_order import AnswersInOrder
 from lmtransfer.prediction.input import find_input, input_file, input_format, one_example
-from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
+from lmtransfer.prediction.output import STANDARD_OUTPUT, Write, open_output
 from lmtransfer.prediction.submission import Submission
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
@@ -33,8 +34,13 @@ _CHOICES = {
 }
 
 
-def run(cfg: DictConfig) -> None:
-    """Run the prediction: answers go to ``output``, everything else goes to standard error."""
+def run(cfg: DictConfig, *, write: Write | None = None) -> None:
+    """Run the prediction: answers go to ``output``, everything else goes to standard error.
+
+    Args:
+        cfg: the configuration.
+        write: takes the answers instead of standard output.
+    """
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
@@ -51,21 +57,25 @@ def run(cfg: DictConfig) -> None:
     if cfg.submission is not None and task is not None:
         report = _submit(cfg, runs, task, notes)
     else:
-        report = _answer(cfg, runs, task, notes)
+        report = _answer(cfg, runs, task, notes, write)
     for kind, count in notes.counts.items():
         console.print(f"{count:,} {kind} (first: {notes.first[kind]})", soft_wrap=True, markup=False)
     if cfg.output != STANDARD_OUTPUT:
         console.print(f"{report}, {time.monotonic() - start_time:.1f} s", soft_wrap=True, markup=False)
 
 
-def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes) -> str:
+def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
     """Write answers as JSON lines; return a summary."""
     reader = MaskedTexts() if task is None else task.reader()
     source = None if cfg.input is None else find_input(str(cfg.input))
     file_format = "" if source is None else input_format(cfg.format, source, reader)
     if source is not None:
         source.check_apart(str(cfg.output))
-    with open_output(str(cfg.output), overwrite=cfg.overwrite) as write:
+    if instead is None or cfg.output != STANDARD_OUTPUT:
+        opened: AbstractContextManager[Write] = open_output(str(cfg.output), overwrite=cfg.overwrite)
+    else:
+        opened = nullcontext(instead)
+    with opened as write:
         hardware = eager_hardware(cfg)
         answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:

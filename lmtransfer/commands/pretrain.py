@@ -7,9 +7,11 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lmtransfer.config.budget import effective_train
+from lmtransfer.config.phases import phases_of
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.pretraining.parts import check_pretraining
 from lmtransfer.pretraining.run import pretrain
+from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.seeds import pretrain_seeds
 from lmtransfer.reporting.render.terminal import report_console, sweep_table, terminal_table
 from lmtransfer.reporting.runs.collect import read_run
@@ -28,6 +30,7 @@ def run(cfg: DictConfig) -> Path:
     """
     check_pretraining(cfg, primary="pretrain")
     train = effective_train(cfg, primary="pretrain")
+    check_reached(train, phases_of(cfg))
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
     setup = TrainingSetup.of(cfg, train, hardware)

@@ -13,6 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
+from hydra.version import VersionBase
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -34,19 +35,20 @@ REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, Recur
 def compose_files(primary: str | None, given: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
     """Compose a primary config, or none, with ``key=value`` overrides; Hydra's own settings are in ``hydra``.
 
-    Hydra composes for one command at a time; afterwards the state of the calling command is restored.
+    Hydra composes for one command at a time; afterwards the state of the calling command or program is restored.
 
     Raises:
         HydraException: or another error in ``REFUSALS``.
     """
     searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
-    outer = GlobalHydra.instance().hydra
+    outer, base = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
             return compose(primary, overrides=[*given, *searched], return_hydra_config=True)
     finally:
         GlobalHydra.instance().clear()
+        VersionBase.instance().version_base = base
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
 

@@ -20,6 +20,8 @@ _ORDER = (
     "finetune",
     "evaluate",
     "predict",
+    "serve",
+    "embed",
     "export",
     "study",
     "report",

@@ -96,6 +96,9 @@ class TrainSettings(Settings):
     batch_examples: int | None = _setting(None, "labelled examples in one optimiser step, over all ranks", above=0)
     micro_batch_tokens: int | None = _setting(None, "tokens in one forward pass; null: all of the step", above=0)
     save_every: int | None = _setting(None, "steps between checkpoints; null: only at the end", above=0)
+    save_at: list[int | str] | None = _setting(
+        None, "tokens seen at which the model is kept for good, such as [0,100k,1M]; 0: the initial weights; null: none"
+    )
     eval_every: int | None = _setting(None, "steps between validations; null: only at the end", above=0)
     log_every: int = _setting(10, "steps between two lines of metrics.jsonl", above=0)
     max_grad_norm: float | None = _setting(None, "clip the gradient's norm to this; null: no clipping", above=0)
@@ -117,7 +120,7 @@ class HardwareSettings(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _setting("auto", "auto, fp32, bf16, fp16")
     threads: int | None = _setting(None, "CPU threads; null: the usable physical cores", above=0)
     compile: bool | Literal["auto"] = _setting(
-        "auto", "torch.compile each block: auto (on CUDA, in pretraining), true, false"
+        "auto", "torch.compile each block: auto (on CUDA, in pretraining, if possible), true, false"
     )
 
 

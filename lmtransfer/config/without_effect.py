@@ -19,6 +19,7 @@ WITHOUT_EFFECT = (
     "tracker",
     "tracker.*",
     "train.save_every",
+    "train.save_at",
     "train.log_every",
     "train.num_workers",
 )

@@ -5,9 +5,10 @@ Shape legend: T tokens of a packed batch, B sequences, C characters of a word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,9 @@ class PackedBatch:
         num_real: number of real sequences; the sequences after them are filler, which no loss counts.
         num_causal: number of sequences, from the first, with causal attention; the others have bidirectional attention.
             None: all sequences have the encoder's own attention. For encoders that support both.
-        chars_TC: character ids of each word, int16, if the tokenizer gives characters (see ``tokenizers.characters``).
+        chars_TC: character ids of each word, int16, if the tokenizer gives characters (see ``tokenizers.characters``);
+            always on the host, where an encoder finds the distinct words.
+        one_segment: whether all segment ids are known to be 0.
     """
 
     tokens_T: Tensor
@@ -38,6 +41,7 @@ class PackedBatch:
     num_real: int
     chars_TC: Tensor | None = None
     num_causal: int | None = None
+    one_segment: bool = False
 
     @property
     def num_sequences(self) -> int:
@@ -61,12 +65,16 @@ class PackedBatch:
 
     def to(self, device: torch.device | str) -> PackedBatch:
         """The same batch on ``device``, copied without blocking if the source is pinned."""
-        moved = {
-            field.name: getattr(self, field.name).to(device, non_blocking=True)
+        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
+        """The same batch with ``change`` applied to every tensor but the characters."""
+        changed: dict[str, Any] = {
+            field.name: change(getattr(self, field.name))
             for field in fields(self)
-            if isinstance(getattr(self, field.name), Tensor)
+            if isinstance(getattr(self, field.name), Tensor) and field.name != "chars_TC"
         }
-        return replace(self, **moved)
+        return replace(self, **changed)
 
     def halved(self, firsts: Sequence[int]) -> PackedBatch:
         """Cut each real sequence in two: positions of the second start at 0, and all segment ids are 0.
@@ -82,15 +90,15 @@ class PackedBatch:
         if min(lengths) <= 0:
             raise ValueError("a sequence cannot be cut before its first token or after its last token")
         lengths += self.lengths[self.num_real :]
-        cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        positions_T = torch.cat([torch.arange(length) for length in lengths])
+        device = self.tokens_T.device
         return replace(
             self,
             segments_T=torch.zeros_like(self.segments_T),
-            positions_T=positions_T.to(self.positions_T.device, non_blocking=True),
-            cu_seqlens=cu_seqlens.to(self.cu_seqlens.device, non_blocking=True),
+            positions_T=upload(np.concatenate([np.arange(length) for length in lengths]), device),
+            cu_seqlens=upload(np.array([0, *accumulate(lengths)], dtype=np.int32), device),
             lengths=tuple(lengths),
             num_real=2 * self.num_real,
+            one_segment=True,
         )
 
     def with_tokens(self, tokens_T: Tensor, chars_TC: Tensor | None = None) -> PackedBatch:
@@ -148,4 +156,16 @@ def pack(
         cu_seqlens=torch.from_numpy(cu_seqlens),
         lengths=tuple(lengths),
         num_real=num_real,
+        one_segment=not segments_T.any(),
     )
+
+
+def upload(numbers: np.ndarray, device: torch.device | str) -> Tensor:
+    """Numbers of the host as a tensor on ``device``.
+
+    A GPU copies them from page-locked memory, in the order of its other work, so the host does not wait for it.
+    """
+    tensor = torch.from_numpy(numbers)
+    if torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -18,7 +18,7 @@ from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.objective import imported_objective
-from lmtransfer.importing.published_folder import PublishedFolder, find_published
+from lmtransfer.importing.published_folder import COMMIT, PublishedFolder
 from lmtransfer.interop.added_tokens import resized_weights, with_words
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
@@ -160,6 +160,7 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
     if (folder.path / _CONFIG).is_file():
         shutil.copyfile(folder.path / _CONFIG, run.path / "published" / _CONFIG)
     hashes = {f"source/{name}": _sha256(folder.path / name) for name in folder.files}
+    hashes |= {COMMIT: folder.commit} if folder.commit else {}
     run.write_versions(versions(data={"tokenizer": imported.tokenizer.fingerprint, **hashes}))
     run.write_result(
         RunResult(
@@ -201,23 +202,21 @@ def next_lines(path: Path, imported: Imported) -> list[str]:
     return lines
 
 
-def import_into_cache(given: str, *, key: str) -> tuple[Path, Imported | None]:
+def import_into_cache(folder: PublishedFolder) -> tuple[Path, Imported | None]:
     """Return the run directory of a published model in the cache; import it now if the cache lacks it.
 
     The cache finds a model by the content of its files.
 
     Args:
-        given: folder or name on the hub, with or without the prefix ``hf:``.
-        key: the configuration key that the user set, for messages.
+        folder: its files.
 
     Returns:
         The run directory, and the imported model if it was imported now.
 
     Raises:
-        CheckpointError: there is no such model, or it cannot be imported.
+        CheckpointError: it cannot be imported.
         DataError: the cache cannot be written.
     """
-    folder = find_published(given, key=key)
     cache = default_cache_dir() / "imported"
     run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
     with writing(run):
@@ -231,7 +230,8 @@ def import_into_cache(given: str, *, key: str) -> tuple[Path, Imported | None]:
 
 def _digest(folder: PublishedFolder, *, memo: Path) -> str:
     """Hex digest of everything that affects the imported run."""
-    content = [IMPORT_FORMAT, *([name, source_digest(folder.path / name, memo)] for name in folder.files)]
+    files = ([name, source_digest(folder.path / name, memo)] for name in folder.files)
+    content = [IMPORT_FORMAT, *([folder.source, folder.commit] if folder.commit else []), *files]
     return blake2b(json.dumps(content).encode(), digest_size=6).hexdigest()
 
 

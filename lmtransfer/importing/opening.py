@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.importing.published_folder import PREFIX
+from lmtransfer.hub.copies import repository_of
+from lmtransfer.importing.published_folder import COMMIT, PREFIX, find_published
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved
+from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved, seed_folders
 from lmtransfer.training import distributed
 
 
 def run_folder(path: str | Path, *, key: str) -> RunDirectory:
-    """Return the run directory that the user named; ``hf:<folder or name on the hub>`` gives a directory in the cache.
+    """Return the run directory that the user named; ``hf:<folder or name on the hub>`` may give one in the cache.
 
     Raises:
         RunDirectoryError: there is no such run directory.
@@ -23,14 +25,23 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
         # Imported here: most runs do not start from a published model and need not load the code that reads one.
         from lmtransfer.importing.importing import import_into_cache, imported_lines
 
-        folder, imported = import_into_cache(str(path), key=key)
+        published = find_published(str(path), key=key)
+        if published.is_run:
+            return RunDirectory.open(published.path)
+        folder, imported = import_into_cache(published)
         if imported is not None and distributed.is_main():
             for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
                 print(line, file=sys.stderr)
         return RunDirectory.open(folder)
+    named, _ = split_revision(str(path))
     try:
-        return RunDirectory.open(Path(path).expanduser())
+        return RunDirectory.open(Path(named).expanduser())
     except RunDirectoryError as error:
+        before, at, named = named.rpartition("@")
+        if at and Path(before).expanduser().is_dir():
+            raise RunDirectoryError(
+                f"{key}={path}: {named!r} is not a revision of a run: give the tokens seen, such as {before}@1M"
+            ) from None
         raise RunDirectoryError(f"{key}: {error}") from None
 
 
@@ -38,7 +49,8 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
     """Open the run that the user named.
 
     Args:
-        path: the directory as the user gave it; the prefix ``hf:`` marks a published model, which is imported.
+        path: the directory as the user gave it; ``@1M`` at its end names a revision, and the prefix ``hf:`` marks a
+            published model, which is imported.
         key: the configuration key that the user set, for messages.
         trust: whether the user trusts the run even if somebody else made it.
 
@@ -46,7 +58,16 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
         RunDirectoryError: the directory is missing, or is not a run with a model.
         CheckpointError: its tokenizer is damaged, or a published model cannot be imported.
     """
-    return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust)
+    _, revision = split_revision(str(path))
+    return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust, revision=revision)
+
+
+def origin_of(saved: SavedRun) -> str | None:
+    """The repository and the commit that a run came from, ``owner/name@<commit>``; None: it is not from the hub."""
+    source, commit = saved.config.get("source"), (saved.directory.read_versions().get("data") or {}).get(COMMIT)
+    if isinstance(source, str) and commit:
+        return f"{source.removeprefix(PREFIX).partition('@')[0]}@{commit}"
+    return repository_of(saved.path)
 
 
 def is_pretrained(path: str | Path) -> bool:
@@ -68,6 +89,9 @@ def trained_folders(path: str | Path) -> list[Path]:
     """
     directory = run_folder(path, key="run")
     config = directory.read_config()
+    _, revision = split_revision(str(path))
+    if revision is not None:
+        directory.revision(revision)  # raises: runs of tasks keep no revisions
     if "transfer" not in config or "task" not in config:
         raise RunDirectoryError(
             f"run={path}: was not trained on a task; give a run of probe or finetune; make one by lmtransfer finetune "
@@ -75,5 +99,6 @@ def trained_folders(path: str | Path) -> list[Path]:
         )
     folders = folders_with_checkpoints(directory.path)
     if not folders:
+        RunDirectory((seed_folders(directory.path) or [directory.path])[0]).check_not_divided()
         raise RunDirectoryError(f"run={path}: has no checkpoint yet; let it finish, or continue it with resume=true")
     return folders

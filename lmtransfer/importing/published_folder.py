@@ -1,4 +1,4 @@
-"""Finding a published model: a folder on this machine, or a model of the Hugging Face hub."""
+"""Finding a published model or a run of others: a folder on this machine, or a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import cast
 
-from lmtransfer.errors import CheckpointError
+from lmtransfer.errors import CheckpointError, HubError
+from lmtransfer.hub.copies import cached_copy, download
 
 #: Prefix that marks a published model where a run directory is also allowed: ``init=hf:bert-base-uncased``.
 PREFIX = "hf:"
 
+#: Name of the commit among the hashes of an imported run's data.
+COMMIT = "commit"
+
 #: The files of a model's folder that are read; ELECTRA's generator may be in a subfolder.
 _CONFIG = ("config.json", "generator/config.json", "options.json")
+_RUN_CONFIG = "config.yaml"
 _SAFETENSORS = ("model*.safetensors", "model*.safetensors.index.json", "generator/model*.safetensors")
 _LEGACY = ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "generator/pytorch_model*.bin", "*.hdf5")
 _TOKENIZER = (
@@ -36,15 +40,22 @@ _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class PublishedFolder:
-    """The files of a published model.
+    """The files of a published model, or of a run.
 
     Attributes:
         path: absolute path of the folder.
         source: the source to record: that folder, or the name on the hub.
+        commit: the commit on the hub; None for a folder.
     """
 
     path: Path
     source: str
+    commit: str | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is a run directory and not a model in the format of transformers."""
+        return _is_run(self.path)
 
     @property
     def name(self) -> str:
@@ -59,24 +70,20 @@ class PublishedFolder:
 
 
 def find_published(given: str, *, key: str) -> PublishedFolder:
-    """Return the folder that the user named, or the local copy of a hub model, which is downloaded if it is missing.
+    """Return the folder that the user named, or the local copy of a hub repository, which is downloaded if needed.
 
     Args:
         given: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
         key: the configuration key that the user set, for messages.
 
     Raises:
-        CheckpointError: there is no such folder, and no such model can be downloaded.
+        CheckpointError: there is no such folder, or it holds neither a model nor a run.
+        HubError: the hub has no such repository or revision, or cannot be reached.
     """
     text = given.removeprefix(PREFIX)
     folder = Path(text).expanduser()
     if folder.is_dir():
-        if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
-            raise CheckpointError(
-                f"{key}={given}: is a run directory of lmtransfer, not a published model: use it directly, such as "
-                f"init={text}"
-            )
-        if not any((folder / name).is_file() for name in _CONFIG):
+        if not _is_run(folder) and not any((folder / name).is_file() for name in _CONFIG):
             raise CheckpointError(
                 f"{key}={given}: has no config.json; a published model is a folder with config.json, model.safetensors "
                 "(or pytorch_model.bin) and its tokenizer's files (tokenizer.json, or vocab.txt and the like)"
@@ -89,13 +96,17 @@ def find_published(given: str, *, key: str) -> PublishedFolder:
             f"{key}={given}: there is no such folder; give one that holds config.json, the weights and the tokenizer's "
             "files, or the name of a model on the hub (owner/name)"
         )
-    name, _, revision = text.partition("@")
-    return PublishedFolder(_from_hub(name, revision or None, f"{key}={given}"), text)
+    return _from_hub(text, f"{key}={given}")
 
 
 def wanted_files(names: Iterable[str]) -> list[str]:
-    """Select the files that are read, sorted; if there are safetensors files, other weight files are skipped."""
+    """Select the files that are read, sorted; if there are safetensors files, other weight files are skipped.
+
+    Of a run directory all files are read.
+    """
     names = sorted(names)
+    if _RUN_CONFIG in names and not set(names) & set(_CONFIG):
+        return names
     weights = _matching(names, _SAFETENSORS) or _matching(names, _LEGACY)
     return sorted({*_matching(names, (*_CONFIG, *_TOKENIZER)), *weights})
 
@@ -111,35 +122,39 @@ def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     return [name for name in names if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)]
 
 
-def _from_hub(name: str, revision: str | None, shown: str) -> Path:
-    """Return the hub's model as a folder in the hub's cache; without a network request if the copy is complete.
+def _from_hub(text: str, asked: str) -> PublishedFolder:
+    """Return the hub's repository as a folder in the hub's cache.
+
+    A complete copy of a model is used without asking the hub. Of a run, the newest state is wanted, so the hub is asked
+    and the copy is used only if it cannot be reached.
 
     Raises:
-        CheckpointError: the model is not in the cache and cannot be downloaded.
+        CheckpointError: the repository holds neither a model nor a run.
+        HubError: it is not in the cache and cannot be downloaded.
     """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # The hub's errors derive from those of its HTTP library and from OSError.
-    faults = cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, OSError, ValueError))
+    name, _, given = text.partition("@")
+    revision = given or None
+    copy = cached_copy(name, revision)
+    if copy is not None and _is_whole(copy):
+        return PublishedFolder(copy, text, copy.name)
     try:
-        cached = Path(snapshot_download(name, revision=revision, local_files_only=True))
-        if _is_whole(cached):
-            return cached
-    except faults:
-        pass  # not in the cache yet
-    try:
-        wanted = wanted_files(HfApi().list_repo_files(name, revision=revision))
-        if not wanted:
-            raise CheckpointError(f"{shown}: this model on the hub has no config.json and no readable weights")
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except faults as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
+        folder = download(name, revision, asked=asked, choose=wanted_files)
+    except HubError as error:
+        if copy is None or not _is_run(copy):
+            raise HubError(
+                f"{error}. There is no such folder on this machine either: give one that holds config.json, the "
+                "weights and the tokenizer's files, or the name of a model on the hub (owner/name)"
+            ) from error
+        folder = copy
+    if folder is None:
         raise CheckpointError(
-            f"{shown}: there is no such folder, and the model could not be downloaded from the hub ({reason[0]}). Give "
-            "a folder that holds config.json, the weights and the tokenizer's files, or the name of a model on the "
-            "hub (owner/name). The download needs a network connection; a model that was downloaded before does not"
-        ) from error
+            f"{asked}: this repository of the hub holds no model (config.json and weights) and no run (config.yaml)"
+        )
+    return PublishedFolder(folder, text, folder.name)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / _RUN_CONFIG).is_file() and not any((folder / name).is_file() for name in _CONFIG)
 
 
 def _is_whole(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from lmtransfer.errors import LmtransferError
 from lmtransfer.kept_predictions.scored import Kept, example_keys
 from lmtransfer.reporting.page.texts import ExampleText, FoundTexts
 from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.tasks.folds import FOLDS
 
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
@@ -55,12 +56,13 @@ class TaskTexts:
         node = run.config.get("task")
         if not isinstance(node, Mapping) or "_target_" not in node:
             return f"the configuration of the run does not say where the data of the task {kept.task} are"
-        name = json.dumps([node, kept.split, run.config.get("data_root")], sort_keys=True, default=str)
+        split = "train" if kept.split == FOLDS else kept.split
+        name = json.dumps([node, split, run.config.get("data_root")], sort_keys=True, default=str)
         if name not in self._read:
-            self._read[name] = self._read_texts(run, node, kept)
+            self._read[name] = self._read_texts(run, node, kept, split)
         return self._read[name]
 
-    def _read_texts(self, run: Run, node: Mapping[str, Any], kept: Kept) -> Mapping[int, ExampleText] | str:
+    def _read_texts(self, run: Run, node: Mapping[str, Any], kept: Kept, split: str) -> Mapping[int, ExampleText] | str:
         # Imported here, since these import torch, and a report without kept predictions does not need it.
         from lmtransfer.runs.run_directory import RunDirectory
         from lmtransfer.runs.trust import is_own, local_task
@@ -77,9 +79,9 @@ class TaskTexts:
         if given.get("labels", ()) is None:
             given["labels"] = list(kept.examples.labels)  # not read from the training split
         try:
-            if _num_bytes(given, kept.split, data_root) > MOST_BYTES:
+            if _num_bytes(given, split, data_root) > MOST_BYTES:
                 return f"the files of the task {kept.task} are larger than {MOST_BYTES >> 20} MiB"
-            return _texts_of(_task(given, data_root), kept.split)
+            return _texts_of(_task(given, data_root), split)
         except (LmtransferError, *_UNREADABLE):
             return (
                 f"the files of the task {kept.task} cannot be read here; set data_root= or LMTRANSFER_DATA to the "

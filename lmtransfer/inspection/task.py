@@ -69,7 +69,7 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
     hidden = sum(not example.has_gold for example in encoded.examples)
     table.add_row("examples", f"{num:,}", f"{hidden:,} without gold answer" if hidden else "")
     if len(encoded) != num:
-        table.add_row("sequences", f"{len(encoded):,}", "an example longer than the limit is cut into windows")
+        table.add_row("sequences", f"{len(encoded):,}", "an example has several: windows or choices")
     marks = ", ".join(f"{value:,.0f}" for value in np.quantile(encoded.lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
     table.add_row("length", f"{encoded.lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}")
     table.add_row("cut", f"{encoded.num_truncated:,}", "examples truncated to max_length")

@@ -163,7 +163,7 @@ def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
     """
     config = read_json(Path(folder) / "config.json")
     family = family_of_config(config, source=str(Path(folder) / "config.json"))
-    task = family.tasks.get(kind, "transformers has no such class")
+    task = family.task(kind)
     if isinstance(task, str):
         raise CheckpointError(f"{folder}: {family.body} has no head for {kind}: {task}")
     tensors = read_weight_files(Path(folder))

@@ -16,7 +16,18 @@ from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.interop.generator import SeparateGenerator, separate_generator
 
-_TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": "labels of words", "span": "spans"}
+_TASK_NAMES = {
+    "classification": "labels",
+    "multi_label": "labels",
+    "regression": "a number",
+    "tagging": "labels of words",
+    "span": "spans",
+}
+_PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,7 @@ class RunToPublish:
         kind: kind of the heads.
         head: tensors of the objectives, such as ``mlm.dense.weight``, if the kind is "pretraining"; otherwise those of
             a task's head (``hidden.weight``, ``output.weight``, ...).
-        labels: label names of classification and tagging, in the order of the outputs.
+        labels: label names of classification (one label or several) and tagging, in the order of the outputs.
         head_dropout: dropout of a task's head.
         pad_id: padding id of the written tokenizer; ``vocab_size`` adds one row of zeros to the embeddings.
         specials: ids of "cls", "sep", "mask", "unk".
@@ -43,7 +54,7 @@ class RunToPublish:
     model: Mapping[str, Any]
     vocab_size: int
     encoder: Mapping[str, Tensor]
-    kind: Literal["encoder", "pretraining", "classification", "regression", "tagging", "span"]
+    kind: Literal["encoder", "pretraining", "classification", "multi_label", "regression", "tagging", "span"]
     head: Mapping[str, Tensor]
     labels: tuple[str, ...]
     head_dropout: float
@@ -200,7 +211,7 @@ def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish
 
 
 def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish) -> _Made:
-    task = family.tasks.get(cast(TaskKind, run.kind), "transformers has no such class")
+    task = family.task(cast(TaskKind, run.kind))
     if isinstance(task, str):
         raise CheckpointError(f"{family.body} has no published head for {_TASK_NAMES[run.kind]}: {task}")
     outputs = len(run.head["output.bias"])
@@ -241,7 +252,7 @@ def _labels(run: RunToPublish) -> dict[str, Any]:
     }
     if run.kind == "tagging":
         return named
-    return named | {"problem_type": "regression" if run.kind == "regression" else "single_label_classification"}
+    return named | {"problem_type": _PROBLEM_TYPES[run.kind]}
 
 
 def _more_rows(run: RunToPublish) -> int:

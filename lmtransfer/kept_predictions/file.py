@@ -281,7 +281,10 @@ def _check(examples: ScoredExamples) -> None:
         < max(1, len(examples.class_names))
     ):
         raise ValueError("classes contains a class without a name")
-    if examples.kind in ("classification", "tagging"):
+    if examples.kind in ("classification", "multi_label", "tagging"):
+        highest = 1 if examples.kind == "multi_label" else len(examples.labels) - 1
         for name, array in (("predicted", examples.predicted), ("gold", examples.gold)):
-            if array.min(initial=0) < 0 or array.max(initial=0) >= len(examples.labels):
+            if array.min(initial=0) < 0 or array.max(initial=0) > highest:
                 raise ValueError(f"{name} contains a label without a name")
+    if examples.kind == "multi_label" and (np.diff(offsets) != len(examples.labels)).any():
+        raise ValueError("offsets do not give each example one answer for each label")

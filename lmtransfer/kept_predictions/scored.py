@@ -1,6 +1,6 @@
 """Predictions of a run for each example, and the contribution of each example to each metric.
 
-Shape legend: N examples, R answers (N, or the words of all sentences).
+Shape legend: N examples, R answers (N, or the words of all sentences, or a decision about each label of each example).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-Kind = Literal["classification", "regression", "tagging", "span", "pairs"]
+Kind = Literal["classification", "multi_label", "regression", "tagging", "span", "pairs"]
 
 #: Maximum bytes of an id, and of an answer or its gold answer; longer ones are cut.
 MOST_ID_BYTES, MOST_TEXT_BYTES = 100, 300
@@ -71,8 +71,8 @@ class ScoredExamples:
         keys: unique keys that match examples across runs: a hash of the content, uint64, shape (N,).
         clusters: number of the group of each example, such as its passage, int64, shape (N,).
         lengths: characters of each input, int64, shape (N,).
-        predicted: index of the label (classification, tagging), or the score (regression), shape (R,); empty for spans
-            and pairs.
+        predicted: index of the label (classification, tagging), 1 or 0 for each label in order (multi_label), or the
+            score (regression), shape (R,); empty for spans and pairs.
         gold: the gold answers, in the same form.
         offsets: the answers of example n are ``predicted[offsets[n]:offsets[n + 1]]``, int64, shape (N + 1,).
         answers: text of each answer, cut at ``MOST_TEXT_BYTES``; for spans only.
@@ -107,6 +107,16 @@ class ScoredExamples:
     def __len__(self) -> int:
         """N."""
         return len(self.ids)
+
+    def label_set(self, decisions: np.ndarray, row: int) -> str:
+        """Return the names of an example's labels in one text.
+
+        Args:
+            decisions: ``predicted`` or ``gold`` of answers of kind multi_label.
+            row: number of the example.
+        """
+        chosen = np.flatnonzero(decisions[self.offsets[row] : self.offsets[row + 1]])
+        return ", ".join(self.labels[label] for label in chosen.tolist()) or "no label"
 
     def select(self, rows: np.ndarray) -> ScoredExamples:
         """Return the examples with these numbers, in that order; each number may occur at most once."""

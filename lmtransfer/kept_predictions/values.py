@@ -11,8 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.confusion import F1, Accuracy, ConfusionMetric, Matthews
 from lmtransfer.metrics.correlation import Pearson, Spearman
+from lmtransfer.metrics.label_sets import LabelSetF1, f1_of_counts
 
 #: Up to this many examples, a metric without a shortcut is recomputed once for each left-out example.
 _MOST_LEFT_OUT = 5_000
@@ -31,7 +33,7 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     compute = _of_answers(examples, metric)
     if compute is None or (rows is None and not len(examples)) or (rows is not None and not len(rows)):
         return None
-    predicted, gold = examples.predicted, examples.gold
+    predicted, gold = _by_example(examples)
     return compute(predicted, gold) if rows is None else compute(predicted[rows], gold[rows])
 
 
@@ -66,7 +68,10 @@ def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     compute, num = _of_answers(examples, metric), len(examples)
     if compute is None or num < 2:
         return None
-    predicted, gold = examples.predicted, examples.gold
+    predicted, gold = _by_example(examples)
+    if examples.kind == "multi_label":
+        right_NC, total_NC = predicted * gold, predicted + gold
+        return f1_of_counts(right_NC.sum(0) - right_NC, total_NC.sum(0) - total_NC, average="macro")
     if examples.kind == "classification":  # examples with equal label and answer are interchangeable
         _, firsts, which = np.unique(np.stack([predicted, gold]), axis=1, return_index=True, return_inverse=True)
         values = [compute(np.delete(predicted, row), np.delete(gold, row)) for row in firsts]
@@ -74,6 +79,14 @@ def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     if num > _MOST_LEFT_OUT:
         return None
     return np.array([compute(np.delete(predicted, row), np.delete(gold, row)) for row in range(num)])
+
+
+def _by_example(examples: ScoredExamples) -> tuple[np.ndarray, np.ndarray]:
+    """Answers and gold answers, shape (N,), or (N, C) for sets of labels."""
+    if examples.kind != "multi_label":
+        return examples.predicted, examples.gold
+    shape = len(examples), len(examples.labels)
+    return examples.predicted.reshape(shape), examples.gold.reshape(shape)
 
 
 def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, np.ndarray], float] | None:
@@ -87,6 +100,8 @@ def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, 
             "matthews": lambda: Matthews(num_labels=num_labels),
         }
         return _computed(confusions[metric]) if metric in confusions else None
+    if examples.kind == "multi_label" and metric == "macro_f1":
+        return _computed(lambda: LabelSetF1(num_labels=num_labels, average="macro"))
     correlations: dict[str, Callable[[], Pearson | Spearman]] = {"pearson": Pearson, "spearman": Spearman}
     if examples.kind == "regression" and metric in correlations:
         return _computed(correlations[metric])
@@ -94,7 +109,7 @@ def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, 
 
 
 def _computed(
-    make: Callable[[], ConfusionMetric | Pearson | Spearman],
+    make: Callable[[], Metric],
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     def compute(predicted: np.ndarray, gold: np.ndarray) -> float:
         metric = make()

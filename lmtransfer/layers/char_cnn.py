@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from lmtransfer.data.batch import upload
 
 #: Number of ELMo's character ids: 0 is no character, byte b has id b + 1, and the marks have the ids after the bytes.
 NUM_CHARACTERS = 262
@@ -98,16 +101,17 @@ class CharacterCnn(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, chars_TC: Tensor) -> Tensor:
-        """Character ids, any integer dtype, (T, C) -> (T, D)."""
-        chars_UC, word_T = distinct_rows(chars_TC, multiple=_WORDS_MULTIPLE)
-        embedded_UCE = self.embedding(self._trimmed(chars_UC).long())
+        """Character ids, any integer dtype, on the host, (T, C) -> (T, D) on the device of the module."""
+        chars_UC, word_T = distinct_rows(chars_TC.numpy(), multiple=_WORDS_MULTIPLE)
+        device = self.embedding.weight.device
+        embedded_UCE = self.embedding(upload(self._trimmed(chars_UC), device).long())
         pooled = [_strongest(convolution, embedded_UCE) for convolution in self.convolutions]
         words_UD = self.activation(torch.cat(pooled, dim=1))
         for highway in self.highways:
             words_UD = highway(words_UD)
-        return self.projection(words_UD).index_select(0, word_T)
+        return self.projection(words_UD).index_select(0, upload(word_T, device))
 
-    def _trimmed(self, chars_UC: Tensor) -> Tensor:
+    def _trimmed(self, chars_UC: np.ndarray) -> np.ndarray:
         """Remove columns at the end in which all filters see only padding again; the maxima do not change."""
         width = int((chars_UC != PADDING_CHARACTER).sum(1).max()) + self.max_width
         return chars_UC[:, : -(-width // _CHARACTERS_MULTIPLE) * _CHARACTERS_MULTIPLE]
@@ -123,7 +127,7 @@ def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
     return nn.functional.linear(windows, weight).max(1).values + convolution.bias
 
 
-def distinct_rows(rows_TC: Tensor, *, multiple: int = 1) -> tuple[Tensor, Tensor]:
+def distinct_rows(rows_TC: np.ndarray, *, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """The distinct rows (U, C), and for each row its index among them, int64 (T,).
 
     U is rounded up to a multiple of ``multiple`` with extra rows. Rows are compared by a 64-bit hash, which is many
@@ -131,11 +135,8 @@ def distinct_rows(rows_TC: Tensor, *, multiple: int = 1) -> tuple[Tensor, Tensor
     1 in 10^9.
     """
     generator = torch.Generator().manual_seed(0)
-    factors_C = torch.randint(-(2**62), 2**62, (rows_TC.shape[1],), generator=generator) * 2 + 1
-    hashes_T = (rows_TC.long() * factors_C.to(rows_TC.device)).sum(1)  # wraps around
-    hashes_U, word_T = torch.unique(hashes_T, return_inverse=True)
-    first_U = torch.full_like(hashes_U, len(rows_TC)).scatter_reduce(
-        0, word_T, torch.arange(len(rows_TC), device=rows_TC.device), "amin"
-    )
-    first_U = nn.functional.pad(first_U, (0, -len(first_U) % multiple))
-    return rows_TC.index_select(0, first_U), word_T
+    factors_C = torch.randint(-(2**62), 2**62, (rows_TC.shape[1],), generator=generator).numpy() * 2 + 1
+    hashes_T = (rows_TC.astype(np.int64) * factors_C).sum(1)  # wraps around
+    _, first_U, word_T = np.unique(hashes_T, return_index=True, return_inverse=True)
+    first_U = np.pad(first_U, (0, -len(first_U) % multiple))
+    return rows_TC[first_U], word_T

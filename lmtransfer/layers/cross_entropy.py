@@ -14,20 +14,22 @@ from torch import Tensor
 
 #: Number of logits of one chunk: 1 MiB in bfloat16, which stays in the second-level cache of a CPU.
 _CHUNK_LOGITS = 1 << 19
+#: The same on other devices, for which large chunks are fast: 256 MiB in bfloat16, and 512 MiB for the probabilities.
+_CHUNK_LOGITS_ELSEWHERE = 1 << 27
 
 
 def _chunks(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Split the positions into chunks whose logits stay in cache.
+    """Split the positions into chunks whose logits stay in cache, or on other devices do not fill the memory.
 
     Yields:
         The slice of the chunk; its cross entropies and its most probable ids, (m,); its probabilities, (m, V).
     """
     accumulate = torch.promote_types(hidden_MD.dtype, torch.float32)
     size = len(targets_M)
-    rows = max(1, _CHUNK_LOGITS // len(weight_VD)) if hidden_MD.device.type == "cpu" else size
-    for start in range(0, size, max(rows, 1)):
+    rows = max(1, _chunk_logits(hidden_MD.device) // len(weight_VD))
+    for start in range(0, size, rows):
         part = slice(start, start + rows)
         logits = torch.nn.functional.linear(hidden_MD[part], weight_VD, bias_V)
         targets = targets_M[part, None]
@@ -37,6 +39,10 @@ def _chunks(
         top_log = probabilities.gather(-1, best).log_()
         losses = -(logits.gather(-1, targets).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
         yield part, losses, best[:, 0], probabilities
+
+
+def _chunk_logits(device: torch.device) -> int:
+    return _CHUNK_LOGITS if device.type == "cpu" else _CHUNK_LOGITS_ELSEWHERE
 
 
 def _subtract_targets(probabilities: Tensor, targets: Tensor) -> None:
@@ -91,6 +97,54 @@ class _CrossEntropySum(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None
 
 
+class _LargeCrossEntropySum(torch.autograd.Function):
+    """The same, if the gradient of all logits would fill the memory: forward also multiplies, chunk by chunk."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        dtype = hidden_MD.dtype
+        weight = weight_VD.to(dtype)
+        bias = None if bias_V is None else bias_V.to(dtype)
+        accumulate = torch.promote_types(dtype, torch.float32)
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        total = torch.zeros((), dtype=accumulate, device=hidden_MD.device)
+        hits_M = torch.empty(len(targets_M), dtype=torch.bool, device=hidden_MD.device)
+        grad_hidden = torch.empty_like(hidden_MD) if needs_gradient else None
+        grad_weight = torch.zeros_like(weight, dtype=accumulate) if needs_gradient else None
+        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=accumulate)
+        for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M):
+            total += (losses * weights_M[part]).sum()
+            hits_M[part] = best == targets_M[part]
+            if grad_hidden is None or grad_weight is None:
+                continue
+            _subtract_targets(probabilities, targets_M[part])
+            probabilities.mul_(weights_M[part, None])
+            if grad_bias is not None:
+                grad_bias += probabilities.sum(0)
+            gradient = probabilities.to(dtype)
+            grad_hidden[part] = gradient @ weight
+            grad_weight += gradient.T @ hidden_MD[part]
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
+        ctx.mark_non_differentiable(hits_M)
+        return total, hits_M
+
+    @staticmethod
+    def backward(ctx: Any, grad_sum: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        return (
+            grad_hidden * grad_sum if needs_hidden else None,
+            (grad_weight * grad_sum).to(weight_dtype) if needs_weight else None,
+            (grad_bias * grad_sum).to(bias_dtype) if needs_bias else None,
+            None,
+            None,
+        )
+
+
 def cross_entropy_sum(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -111,8 +165,10 @@ def cross_entropy_sum(
     device = hidden_MD.device.type
     if torch.is_autocast_enabled(device):
         hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
+    is_large = device != "cpu" and len(hidden_MD) * len(weight_VD) > 2 * _CHUNK_LOGITS_ELSEWHERE
+    kind = _LargeCrossEntropySum if is_large else _CrossEntropySum
     with torch.autocast(device, enabled=False):
-        return _CrossEntropySum.apply(hidden_MD, weight_VD, bias_V, targets_M, weights_M)
+        return kind.apply(hidden_MD, weight_VD, bias_V, targets_M, weights_M)
 
 
 class _CrossEntropies(torch.autograd.Function):

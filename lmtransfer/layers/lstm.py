@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from lmtransfer.data.batch import upload
 from lmtransfer.layers.recurrence import recurrence
 
 #: State of all sequences in one direction: projections (B, P) and cells (B, H).
@@ -52,8 +53,7 @@ class TimeMajor:
             time_T = lengths_B[owner_T] - 1 - time_T
         order_T = np.lexsort((rank_B[owner_T], time_T))
         order, restore, ranked, rank = (
-            torch.from_numpy(array).to(device, non_blocking=True)
-            for array in (order_T, np.argsort(order_T), sorted_B, rank_B)
+            upload(array, device) for array in (order_T, np.argsort(order_T), sorted_B, rank_B)
         )
         return cls(order, restore, ranked, rank, tuple(np.bincount(time_T).tolist()))
 
@@ -64,9 +64,9 @@ class ProjectedLstm(nn.Module):
     There are two paths. The fused path is PyTorch's LSTM; it runs on CUDA if nothing is clipped. The exact path clips
     at each time step, as the published ELMo does. On a CPU the exact path also runs without clipping, because it is
     faster there: 2,048 tokens in 64 sequences, input width 128, 512 cells, output width 128, forward and backward on
-    one core take 101 ms, and 161 ms with ``nn.LSTM``. Both paths compute in float32 at every precision, with one
-    exception: on a CPU under autocast, the factors of the matrix products have the dtype of autocast (62 ms). Sums,
-    gates, cells and clipping stay float32.
+    one core take 101 ms, and 161 ms with ``nn.LSTM``. The fused path computes in float32 at every precision. On
+    the exact path under autocast, the factors of the matrix products have the dtype of autocast (62 ms). Sums, gates,
+    cells and clipping stay float32.
 
     The weights are initialised as in TensorFlow: Glorot uniform matrices and biases 0, except the two biases of the
     forget gate, whose sum is 1.
@@ -152,9 +152,9 @@ class ProjectedLstm(nn.Module):
         self, inputs_TD: Tensor, hidden: Tensor, cells: Tensor, batch_sizes: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
         into_gates, recurrent, input_bias, state_bias, project = self._weights
-        dtype = self._dtype
-        if inputs_TD.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
+        dtype, device = self._dtype, inputs_TD.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
         with torch.autocast(inputs_TD.device.type, enabled=False):
             gates = nn.functional.linear(inputs_TD.to(dtype), into_gates.to(dtype))
             return recurrence(

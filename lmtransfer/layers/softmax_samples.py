@@ -19,6 +19,8 @@ def sample_softmax(
 ) -> Tensor:
     """Sample one id per position from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
 
+    On other devices than a CPU the product has the dtype of autocast, as the product of the loss has.
+
     The method is inversion: the sample is the first id at which the cumulative probability exceeds the uniform number
     of the position. A sample therefore depends only on its own position, not on the rest of the batch.
     google-research/electra samples from the same distribution with Gumbel noise, which needs V random numbers per
@@ -35,13 +37,17 @@ def sample_softmax(
         int64, (M,).
     """
     device, dtype = hidden_MD.device, torch.promote_types(hidden_MD.dtype, torch.float32)
+    product = dtype
+    if device.type != "cpu" and torch.is_autocast_enabled(device.type):
+        product = torch.get_autocast_dtype(device.type)
     with torch.autocast(device.type, enabled=False):
-        hidden, weight, bias, uniform = (t.to(dtype) for t in (hidden_MD, weight_VD, bias_V, uniform_M))
+        hidden, weight, bias = (t.to(product) for t in (hidden_MD, weight_VD, bias_V))
+        uniform = uniform_M.to(dtype)
         rows = max(1, _CHUNK_LOGITS.get(device.type, _CHUNK_LOGITS_ELSEWHERE) // len(weight))
         samples = torch.empty(len(hidden), dtype=torch.int64, device=device)
         for start in range(0, len(hidden), rows):
             part = slice(start, start + rows)
-            logits = torch.nn.functional.linear(hidden[part], weight, bias).div_(temperature)
+            logits = torch.nn.functional.linear(hidden[part], weight, bias).to(dtype).div_(temperature)
             sums = logits.sub_(logits.amax(-1, keepdim=True)).exp_().cumsum_(-1)
             found = torch.searchsorted(sums, uniform[part, None] * sums[:, -1:], right=True)
             samples[part] = found[:, 0]

@@ -21,7 +21,7 @@ class Metric(Protocol):
     name: str
 
     def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
-        """Add one batch; both arrays have shape (B,)."""
+        """Add one batch; both arrays have shape (B,), or (B, C) for sets of labels: probabilities, and 0 or 1."""
         ...
 
     def compute(self) -> float:

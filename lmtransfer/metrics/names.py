@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.confusion import F1, Accuracy, Matthews
 from lmtransfer.metrics.correlation import Pearson, Spearman
+from lmtransfer.metrics.label_sets import AveragePrecision, LabelSetF1
 
-MetricName = Literal["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman"]
 
-
-def make_metric(name: MetricName, *, num_labels: int, positive: int = 1) -> Metric:
-    """Make a new metric.
+def make_metric(name: str, *, num_labels: int, positive: int = 1) -> Metric:
+    """Make a new metric of one label or one number for each example.
 
     Args:
-        name: name of the metric.
+        name: ``accuracy``, ``f1``, ``macro_f1``, ``matthews``, ``pearson`` or ``spearman``.
         num_labels: number of labels (ignored by correlations).
         positive: index of the label whose F1 counts.
     """
@@ -28,3 +25,15 @@ def make_metric(name: MetricName, *, num_labels: int, positive: int = 1) -> Metr
     if name == "matthews":
         return Matthews(num_labels=num_labels)
     return Pearson() if name == "pearson" else Spearman()
+
+
+def make_label_set_metric(name: str, *, num_labels: int) -> Metric:
+    """Make a new metric of a set of labels for each example.
+
+    Args:
+        name: ``micro_f1``, ``macro_f1`` or ``average_precision``.
+        num_labels: number of labels.
+    """
+    if name == "average_precision":
+        return AveragePrecision(num_labels=num_labels)
+    return LabelSetF1(num_labels=num_labels, average="micro" if name == "micro_f1" else "macro")

@@ -112,6 +112,6 @@ class BiGptEncoder(Encoder):
 def mirrored_places(batch: PackedBatch) -> Tensor:
     """For each token the index in T of its mirror image: the token in the reversed sequence at its position, int64."""
     starts_and_lasts = batch.cu_seqlens[:-1].long() + batch.cu_seqlens[1:].long() - 1
-    lengths = torch.tensor(batch.lengths, device=batch.tokens_T.device)
+    lengths = batch.cu_seqlens.diff()
     sums_T = torch.repeat_interleave(starts_and_lasts, lengths, output_size=len(batch.tokens_T))
     return sums_T - torch.arange(len(sums_T), device=sums_T.device)

@@ -10,17 +10,32 @@ from torch import nn
 
 from lmtransfer.models.base import encoders_in
 
+#: Versions of the code of one class of blocks; PyTorch's own limit is 8.
+_VERSIONS = 64
+
 
 def compile_blocks(learner: nn.Module) -> None:
-    """Compile every block separately, once for each input shape; attention is not compiled.
+    """Compile every block separately, once for each input shape; dense blocks of attention are not compiled.
 
     Blocks of encoders with ``compiles=False`` (relative positions, LSTMs) run without compilation.
     """
     _keep_by_instructions()
+    _allow_versions()
     for encoder in encoders_in(learner):
         if encoder.compiles:
             for block in encoder.blocks():
                 block.compile(dynamic=False)
+
+
+def _allow_versions() -> None:
+    """Allow as many versions of a block's code as there are shapes and kinds of blocks.
+
+    Beyond the limit blocks run without compilation. A generator, the last layer and few sizes of batches exceed 8.
+    """
+    import torch._dynamo
+
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, _VERSIONS)
 
 
 def _keep_by_instructions() -> None:

@@ -35,15 +35,6 @@ class PaddedLayout(Layout):
         slots = Slots((self.block.size * self.block.num_keys,), None)
         return DenseBlocks(slots, slots, (self.block,))
 
-    @cached_property
-    def cu_keys(self) -> Tensor:
-        """Not available: variable-length kernels would see the padding.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("padded rows are computed in dense blocks; call the model on a CPU, or in float32")
-
 
 @dataclass(frozen=True, slots=True)
 class PaddedRows(PackedBatch):

@@ -153,7 +153,7 @@ class RelativeStack(nn.Module):
         return keys_XD
 
     def _segments(self, batch: PackedBatch) -> Tensor | None:
-        return batch.segments_T if self.segments and bool(batch.segments_T.any()) else None
+        return None if batch.one_segment or not self.segments else batch.segments_T
 
     def _layout(self, keys: Keys, segments_T: Tensor | None, order_T: Tensor | None = None) -> RelativeLayout:
         num_seen = max(self.memory_length, 1) if self.same_length else None

@@ -6,8 +6,7 @@ Shape legend: T tokens, B sequences, M prediction positions, N output positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +37,7 @@ class PretrainingBatch:
         read_index: for "masked" and "starts", the indices into the last layer of the states at ``positions_M`` and at
             the first tokens of the rows; None if the last layer contains exactly these states, in order.
         keys: which tokens of the corpus each row holds, for error messages.
+        moved_from: the batch on the host that was moved to a device; None: this batch is on the host.
     """
 
     original: PackedBatch
@@ -54,6 +54,12 @@ class PretrainingBatch:
     per_target: Mapping[str, Tensor] = field(default_factory=dict)
     per_token: Mapping[str, Tensor] = field(default_factory=dict)
     follows: bool | None = None
+    moved_from: PretrainingBatch | None = None
+
+    @property
+    def on_host(self) -> PretrainingBatch:
+        """The same batch on the host: its numbers can be read without waiting for a device."""
+        return self if self.moved_from is None else self.moved_from
 
     @property
     def num_tokens(self) -> int:
@@ -67,7 +73,8 @@ class PretrainingBatch:
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
         """The same batch on ``device``; the copy does not block if the batch is pinned."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return replace(moved, moved_from=self.on_host)
 
     def pin_memory(self) -> PretrainingBatch:
         """The same batch in page-locked memory, from which a GPU copies without blocking."""
@@ -75,20 +82,12 @@ class PretrainingBatch:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> PretrainingBatch:
         """Apply ``change`` to every tensor; tensors that ``original`` and ``inputs`` share stay shared."""
-        changed: dict[str, Any] = {
-            part.name: change(getattr(self.inputs, part.name))
-            for part in fields(self.inputs)
-            if isinstance(getattr(self.inputs, part.name), Tensor)
-        }
-        inputs = replace(self.inputs, **changed)
+        inputs = self.inputs.each(change)
         same = self.original.tokens_T is self.inputs.tokens_T
-        characters = self.original.chars_TC
         return replace(
             self,
             inputs=inputs,
-            original=inputs
-            if same
-            else inputs.with_tokens(change(self.original.tokens_T), None if characters is None else change(characters)),
+            original=inputs if same else inputs.with_tokens(change(self.original.tokens_T), self.original.chars_TC),
             positions_M=change(self.positions_M),
             targets_M=change(self.targets_M),
             weights_M=change(self.weights_M),

@@ -89,7 +89,6 @@ class PermutationLanguageModel(Objective):
 
 def _reads(batch: PretrainingBatch) -> OutputPositions:
     """The positions to predict, without spare places: the cost of a query stream depends on its longest row."""
-    positions_M = batch.positions_M[: batch.num_targets]
-    sequence_M = torch.bucketize(positions_M, batch.original.cu_seqlens[1:].long(), right=True)
-    counts = torch.bincount(sequence_M, minlength=batch.original.num_sequences)
-    return OutputPositions(positions_M, tuple(counts.tolist()))
+    count, edges = batch.num_targets, np.append(0, np.cumsum(batch.original.lengths))
+    counts = OutputPositions.of(batch.on_host.positions_M.numpy()[:count], edges).counts
+    return OutputPositions(batch.positions_M[:count], counts)

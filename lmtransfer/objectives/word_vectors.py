@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from lmtransfer.data.batch import upload
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -31,6 +33,7 @@ class Contexts:
         left_N: number of context words on the left, int64.
         right_N: number of context words on the right, int64.
         noise_NK: ids of the noise words, int64.
+        reach: the largest number of context words on one side.
     """
 
     positions_N: Tensor
@@ -38,19 +41,22 @@ class Contexts:
     left_N: Tensor
     right_N: Tensor
     noise_NK: Tensor
+    reach: int
 
     @classmethod
     def of(cls, batch: PretrainingBatch) -> Contexts:
         """The contexts of a batch."""
-        left_T, right_T = (batch.per_token[name] for name in NEEDS)
-        positions_N = (left_T + right_T).nonzero()[:, 0]
+        left_T, right_T = _sides(batch)
+        positions = np.flatnonzero(left_T + right_T)
+        positions_N = upload(positions, batch.original.tokens_T.device)
         noise = [numbers for name, numbers in batch.per_token.items() if name.startswith("negative_")]
         return cls(
             positions_N=positions_N,
             words_N=batch.original.tokens_T[positions_N],
-            left_N=left_T[positions_N],
-            right_N=right_T[positions_N],
+            left_N=batch.per_token[NEEDS[0]][positions_N],
+            right_N=batch.per_token[NEEDS[1]][positions_N],
             noise_NK=torch.stack(noise, dim=1)[positions_N],
+            reach=int(np.maximum(left_T, right_T).max(initial=0)),
         )
 
     def pairs(self) -> Iterator[tuple[slice, slice, Tensor]]:
@@ -59,11 +65,16 @@ class Contexts:
         Yields:
             The slice of N with the words; the slice of N with their context words; and which pairs count, float32.
         """
-        reach = int(torch.maximum(self.left_N.max(), self.right_N.max())) if len(self.left_N) else 0
-        for distance in range(1, reach + 1):
+        for distance in range(1, self.reach + 1):
             front, back = slice(None, -distance), slice(distance, None)
             yield front, back, (self.right_N[front] >= distance).float()
             yield back, front, (self.left_N[back] >= distance).float()
+
+
+def _sides(batch: PretrainingBatch) -> tuple[np.ndarray, np.ndarray]:
+    """The number of context words of each token on the left and on the right, (T,) each, read on the host."""
+    left_T, right_T = (batch.on_host.per_token[name].numpy() for name in NEEDS)
+    return left_T, right_T
 
 
 class NegativeSampling(Objective):
@@ -121,7 +132,7 @@ class SkipGram(NegativeSampling):
 
     def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; the number of pairs of a word and a context word."""
-        return int((batch.per_token[NEEDS[0]] + batch.per_token[NEEDS[1]]).sum())
+        return int(np.add(*_sides(batch)).sum())
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
         """The sum over pairs, and how many context words score above the noise."""
@@ -157,7 +168,7 @@ class ContinuousBagOfWords(NegativeSampling):
 
     def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; the number of words with context."""
-        return int(torch.count_nonzero(batch.per_token[NEEDS[0]] + batch.per_token[NEEDS[1]]))
+        return int(np.count_nonzero(np.add(*_sides(batch))))
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
         """The sum over words, and how many words score above the noise."""

@@ -8,6 +8,7 @@ from typing import Any
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
 from lmtransfer.tasks.source import TaskSource
@@ -53,10 +54,14 @@ class TaskAnswers:
         self._tokenizer = runs[0].tokenizer
         self._learners = [open_trained(run, task, hardware) for run in runs]
 
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the first run."""
+        return self._learners[0].encoder
+
     def of(self, examples: Sequence[Example]) -> list[Answer]:
         """One answer for each example, in order."""
-        encoder = self._learners[0].encoder
-        encoded = encode_examples(self._task, examples, self._tokenizer, encoder)
+        encoded = encode_examples(self._task, examples, self._tokenizer, self.encoder)
         if encoded.num_truncated:
             self._notes.add("inputs truncated to max_length of the encoder", examples[0].id, encoded.num_truncated)
         source, device, autocast = TaskSource(encoded), self._hardware.device, self._hardware.precision.autocast

@@ -126,13 +126,31 @@ def input_file(
         notes: counts irregularities.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
     """
+    path = None if source.arrives else source.path
+    lines = lines_of(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
+    return InputFile(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
+
+
+def lines_of(
+    source: InputSource,
+    notes: Notes,
+    *,
+    encoding_errors: EncodingErrors = "strict",
+    before_waiting: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[int, str]]:
+    """The lines of an input with their numbers, from 1, without line ends; one is in memory at a time.
+
+    Args:
+        source: the input.
+        notes: counts irregularities.
+        encoding_errors: see ``input_file``.
+        before_waiting: called before the input waits for more data.
+    """
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
         print("type one input per line; end with Ctrl-D", file=sys.stderr)
     if source.path is None or source.arrives:
-        path, lines = None, _incoming(source.path, source.name, encoding_errors, notes, answers.flush)
-    else:
-        path, lines = source.path, read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
-    return InputFile(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
+        return _incoming(source.path, source.name, encoding_errors, notes, before_waiting)
+    return read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
 
 
 def one_example(text: str, reader: Reader) -> Any:

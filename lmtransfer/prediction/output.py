@@ -63,7 +63,7 @@ def free_place(given: str, *, overwrite: bool) -> Path:
     """
     path = Path(given).expanduser()
     if path.is_dir():
-        raise RunDirectoryError(f"output={given}: is a folder; name a file in it, or - for standard output")
+        raise RunDirectoryError(f"output={given}: is a folder; name a file in it")
     if path.exists() and not overwrite:
         raise RunDirectoryError(f"output={given}: already exists; name another file, or set overwrite=true")
     if not path.parent.is_dir():

@@ -55,7 +55,7 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     if problems:
         raise ConfigError(problems)
     with open_dict(cfg):
-        cfg.init = str(saved.path)
+        cfg.init = saved.given
         cfg.model = OmegaConf.create(model)
         for phase in phases_of(cfg):
             _take_arguments(saved, OmegaConf.select(cfg, phase.objective).losses, key=phase.objective, given=given)

@@ -18,11 +18,17 @@ from torch import nn
 
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.save_points import not_reached
 from lmtransfer.training.callbacks import Callback, TokenForecast, UnigramPlateau, millions
 
 
 def watchers_of(
-    learner: PretrainingLearner, *, seconds: float | None, entropy: float | None, from_scratch: bool
+    learner: PretrainingLearner,
+    *,
+    seconds: float | None,
+    entropy: float | None,
+    from_scratch: bool,
+    save_at: Sequence[int] = (),
 ) -> list[Callback]:
     """The callbacks of a run: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
 
@@ -31,6 +37,7 @@ def watchers_of(
         seconds: the budget, if it is in seconds.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
         from_scratch: whether all weights started at random, as in the measured runs.
+        save_at: the numbers of tokens at which the model is kept.
     """
     masked = masked_loss(learner.listed())
     callbacks: list[Callback] = []
@@ -38,13 +45,14 @@ def watchers_of(
         callbacks.append(UnigramPlateau(entropy=entropy, loss=masked, warns=from_scratch))
     if seconds is None:
         return callbacks
-    if masked != "mlm" or not from_scratch:
-        return [*callbacks, TokenForecast(seconds=seconds)]
+    measured = masked == "mlm" and from_scratch
     num_weights = block_weights(learner.encoder)
-    forecast = TokenForecast(
-        seconds=seconds, meaning=lambda tokens, rate: meaning(tokens, rate, num_weights=num_weights)
-    )
-    return [*callbacks, forecast]
+
+    def forecast(tokens: float, rate: float) -> list[str]:
+        means = meaning(tokens, rate, num_weights=num_weights) if measured else ()
+        return [*means, *not_reached(save_at, tokens)]
+
+    return [*callbacks, TokenForecast(seconds=seconds, meaning=forecast)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             metrics = {"loss": losses[-1]} | {f"loss/memory {n}": loss for n, loss in zip(lengths, losses, strict=True)}
             more = {"curve": {"key": "memory_length", "values": lengths, "losses": losses}}
         with open_dict(cfg):
-            cfg.run = str(saved.path)
+            cfg.run = saved.given
         name = sweep_name(cfg.name or _default_name(cfg, saved, lengths))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         plain = resolved(cfg)
@@ -94,7 +94,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
 
 def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -> str:
     """The name of the run, plus the corpus if another one is given, plus ``memory`` if memory lengths are given."""
-    parts = ["pretrain", saved.path.name]
+    parts = ["pretrain", saved.name]
     parts += [str(cfg.corpus.name)] if cfg.get("corpus") is not None else []
     return "-".join([*parts, *(["memory"] if lengths is not None else [])])
 
@@ -107,7 +107,7 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
         RunDirectoryError: the run is not trusted, and the corpus that it names is not the one it was trained on.
     """
     config: Any = OmegaConf.create(saved.config)
-    config.init = str(saved.path)
+    config.init = saved.given
     config.data_root = cfg.data_root or (config.get("data_root") if saved.trusted else None)
     config.cache_dir = config.get("cache_dir") if saved.trusted else None
     config.tokenizer = None  # use the run's saved tokenizer
@@ -134,7 +134,7 @@ def _num_counted(measurement: Measurement) -> int:
 
 
 def _print(metrics: dict[str, float], saved: SavedRun, directory: RunDirectory, console: Console) -> None:
-    table = Table(title=f"{saved.path.name}, held-out text", title_justify="left", title_style="bold", box=box.SIMPLE)
+    table = Table(title=f"{saved.name}, held-out text", title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
     table.add_column("", justify="right")
     for name, value in metrics.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from lmtransfer.config.phases import Phase
+from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult
@@ -91,6 +92,9 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         table.add_row("weights", averaged)
     if started := result.more.get("phases"):
         table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in started))
+    if kept := result.more.get("revisions"):
+        last = with_revision(short_path(path), kept[-1])
+        table.add_row("revisions", f"{', '.join(map(count_text, kept))} tokens; start from one with init={last}")
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"

@@ -33,6 +33,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import given_keys, go_on_from
+from lmtransfer.pretraining.save_points import save_points
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import averaging, build_optimizer
@@ -90,7 +91,9 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     if cfg.get("embeddings") is not None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
-    averaging(TrainSettings.from_config(cfg.train))
+    train = TrainSettings.from_config(cfg.train)
+    averaging(train)
+    save_points(train)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])
@@ -117,7 +120,7 @@ def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
 def _check_characters(cfg: DictConfig) -> None:
     """Raise if the model reads characters and the tokenizer gives none."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
-    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "gives_characters", False):
+    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
         raise ConfigError(
             f"tokenizer: {tokenizer.__name__} splits words into pieces, but {model.__name__} reads whole words as "
             "characters: use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"

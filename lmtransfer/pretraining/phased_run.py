@@ -35,6 +35,7 @@ from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import watchers_of
 from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.save_points import check_reached, passed, save_points
 from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.randomness import derived_seed
@@ -72,6 +73,7 @@ class PhasedRun:
     ) -> None:
         self.cfg, self.setup, self.parts, self.start = cfg, setup, parts, start
         self.phases = phases_of(cfg)
+        self.save_at = save_points(setup.train)
         self.state = TrainState()
         self.state.seconds = self.state.prepared = 0.0 if start is None else start.seconds
         self.place = 0
@@ -89,6 +91,7 @@ class PhasedRun:
             trackers: receive the numbers of the training.
 
         Raises:
+            ConfigError: ``train.save_at`` is beyond a budget in epochs.
             DataError: the text gives no rows for one of the phases.
         """
         self.directory, self.entropy, self.text, self.trackers = directory, entropy, text, trackers
@@ -97,9 +100,9 @@ class PhasedRun:
             PretrainingData(text, parts, train=train, hardware=self.setup.hardware, seed=self.cfg.seed)
             for parts, train in zip(self.parts, trains, strict=True)
         ]
-        if len(self.phases) > 1:
-            for data in self.data:
-                _ = data.stream.steps_per_epoch  # raises now, not after hours of training
+        if len(self.phases) > 1 or (self.save_at and self.setup.train.epochs):
+            lengths = [data.stream.steps_per_epoch for data in self.data]  # raises now, not after hours of training
+            check_reached(self.setup.train, self.phases, steps_per_epoch=max(lengths))
         self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
         self.average = self._new_average()
         self.callbacks = self._new_callbacks()
@@ -122,6 +125,9 @@ class PhasedRun:
                 self.callbacks = self._new_callbacks()
                 self.trainer = self._new_trainer()
         self.trainer.resume()
+        kept = self.directory.checkpoints.revisions()
+        for note in passed(self.save_at, tokens=self.state.tokens if self.state.step else -1, kept=kept):
+            self.trainer.progress.note(note)
 
     def train(self) -> TrainState:
         """Train the current phase and all later phases, each until its share of the budget is used up.
@@ -189,7 +195,9 @@ class PhasedRun:
         """The callbacks of the phase; with several phases there is no token forecast, because their steps differ."""
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
         from_scratch = not self.cfg.init and self.start is None
-        return watchers_of(self.learner, seconds=seconds, entropy=self.entropy, from_scratch=from_scratch)
+        return watchers_of(
+            self.learner, seconds=seconds, entropy=self.entropy, from_scratch=from_scratch, save_at=self.save_at
+        )
 
     def _go_over(self) -> None:
         """Move from the finished phase to the next phase."""
@@ -260,7 +268,7 @@ class PhasedRun:
             learner=learner,
             stream=stream,
             optimizer=self.optimizer,
-            plan=replace(plan, schedule=self._schedule(), until=phase.ends),
+            plan=replace(plan, schedule=self._schedule(), until=phase.ends, save_at=self.save_at),
             validation=validation,
             average=self.average,
             output=Output(

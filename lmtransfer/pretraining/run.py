@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from omegaconf import DictConfig
 from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.commits import keep_commits, with_commits
 from lmtransfer.pretraining.continued import recipe_remark
@@ -23,7 +25,7 @@ from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.training import TrainingSetup, averaging
-from lmtransfer.runs.trust import mark_as_own
+from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
@@ -31,6 +33,9 @@ from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Newest
 from lmtransfer.training.state import TrainState
+
+#: Patterns of the keys that name the folders of the text.
+TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
 
 
 def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
@@ -63,6 +68,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     parts = each[-1]
     if found is not None:
         _check_text(found, text)
+        if not is_own(found):
+            found.write_config(plain)  # with the paths of this machine
         mark_as_own(found)  # the config was given again on this machine and is the same
     start = None
     if cfg.embeddings is not None:
@@ -88,7 +95,15 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         if found is not None:
             phased_run.resume()
         state = phased_run.train()
-        result = _result(state, parts, text, entropy, average=averaging(setup.train), flops=phased_run.flops)
+        result = _result(
+            state,
+            parts,
+            text,
+            entropy,
+            average=averaging(setup.train),
+            flops=phased_run.flops,
+            revisions=list(directory.checkpoints.revisions()),
+        )
         directory.write_result(result)
         trackers.finish(result)
     if distributed.is_main():
@@ -104,6 +119,7 @@ def _result(
     *,
     average: Newest | None,
     flops: float | None,
+    revisions: Sequence[int],
 ) -> RunResult:
     metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
     shares = part_shares(text.prepared.train, text.tokenizer)
@@ -124,6 +140,7 @@ def _result(
             **({} if flops is None else {"flops": flops}),
             **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
             **({"phases": state.phases} if state.phases else {}),
+            **({"revisions": list(revisions)} if revisions else {}),
             **({} if average is None else {"weights": str(average)}),
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
@@ -142,8 +159,20 @@ def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -
     if not (path / "config.yaml").is_file():
         return None
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
-    check_resumable(directory.read_config(), plain)
+    check_resumable(directory.read_config(), plain, allowed=_moved(directory, _origin(cfg)))
     return directory
+
+
+def _origin(cfg: DictConfig) -> str | None:
+    """The repository and the commit of ``init``; None if it is not from the hub."""
+    return origin_of(open_saved(cfg.init, key="init")) if cfg.init else None
+
+
+def _moved(directory: RunDirectory, origin: str | None) -> list[str]:
+    """The keys that may name another place if a run continues on another machine, because the content is compared."""
+    data = directory.read_versions().get("data") or {}
+    texts = TEXT_PATHS if data.get("corpus") and not is_own(directory) else ()
+    return [*texts, *(["init"] if origin is not None and data.get("init") == origin else [])]
 
 
 def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
@@ -152,9 +181,9 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
     if distributed.is_main():
         with naming(directory.tokenizer):
             text.tokenizer.save(directory.tokenizer)
-    directory.write_versions(
-        versions(data={"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint})
-    )
+    origin = _origin(cfg)
+    prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
+    directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))
     directory.write_config(plain)
     mark_as_own(directory)
     return directory

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.config.plain import resolved
-from lmtransfer.pretraining.run import pretrain
+from lmtransfer.pretraining.run import TEXT_PATHS, pretrain
 from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
@@ -48,7 +48,8 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
     if directory.config_path.is_file():
         started = directory.read_config()
         several = isinstance(started.get("seeds"), int) and started["seeds"] > 1
-        check_resumable(started, plain, allowed=["seeds"] if several else [])
+        # Each seed checks its text itself, wherever the text is.
+        check_resumable(started, plain, allowed=[*TEXT_PATHS, *(["seeds"] if several else [])])
     directory.write_config(plain)
     runs = []
     for seed in range(cfg.seed, cfg.seed + cfg.seeds):

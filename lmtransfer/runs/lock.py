@@ -17,6 +17,7 @@ LOCK = ".lock"
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
 
 _WORTH_READING = 100  # logged steps from which a failed run is kept, since its curves help to find the cause
+_INITIAL = "tokens-0"  # the checkpoint of the initial weights, which cost nothing
 
 _held: dict[Path, int] = {}
 _created: list[Path] = []
@@ -153,7 +154,8 @@ def _kept(folder: Path) -> bool:
         if sum(1 for _ in lines) >= _WORTH_READING:
             return True
     patterns = ("result.json", "learning_rate_tries.json", "checkpoints/*/manifest.json")
-    return any(next(folder.rglob(pattern), None) is not None for pattern in patterns)
+    found = (path for pattern in patterns for path in folder.rglob(pattern))
+    return any(path.parent.name != _INITIAL for path in found)
 
 
 def _is_current(folder: Path) -> bool:

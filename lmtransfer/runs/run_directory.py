@@ -6,10 +6,11 @@
         config.yaml        the resolved configuration
         versions.json      versions of Python, PyTorch and other packages, the user's git commit, hashes of the data
         tokenizer/         the tokenizer, which turns text into ids
-        checkpoints/       last and best (see ``training.checkpoint``)
+        checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoint``)
         metrics.jsonl      one object for each logged step
         trackers/          for each other tracker the id of its record, and what it keeps in the run
         predictions/       the answer to each example (see ``kept_predictions.file``), for a run of a task
+        folds/             in cross-validation: a run directory for each fold
         result.json        the result, once the run is finished
 """
 
@@ -23,6 +24,7 @@ from typing import Any, TypeVar, overload
 
 import yaml
 
+from lmtransfer.config.revisions import count_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
 from lmtransfer.runs import lock
@@ -182,6 +184,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def folds(self) -> Path:
+        """Path of the folder ``folds``."""
+        return self.path / "folds"
+
+    @property
     def result_path(self) -> Path:
         """Path of ``result.json``."""
         return self.path / "result.json"
@@ -195,14 +202,39 @@ class RunDirectory:
         """The folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``.
 
         Raises:
-            RunDirectoryError: it has no checkpoint.
+            RunDirectoryError: it has no checkpoint, or one for each fold.
         """
+        self.check_not_divided()
         for name in ("best", "last"):
             if (self.path / "checkpoints" / name).is_dir():
                 return self.path / "checkpoints" / name
         raise RunDirectoryError(
             f"the run {self.path} has no checkpoint yet: let it finish, or continue it with resume=true"
         )
+
+    def revision(self, tokens: int) -> Path:
+        """The folder of the revision that was kept at ``tokens`` tokens.
+
+        Raises:
+            RunDirectoryError: it has no such revision.
+        """
+        kept = self.checkpoints.revisions()
+        if tokens in kept:
+            return kept[tokens]
+        there = f"it has {', '.join(map(count_text, kept))}" if kept else "it has none (train.save_at keeps them)"
+        raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {there}")
+
+    def check_not_divided(self) -> None:
+        """Check that the run was not cross-validated, and so has one model.
+
+        Raises:
+            RunDirectoryError: it has a model for each fold.
+        """
+        if self.folds.is_dir():
+            raise RunDirectoryError(
+                f"the run {self.path} was cross-validated, so it has a model for each fold and none for all examples: "
+                f"give one of them, such as {self.folds / 'fold-0'}, or train a model without task.folds"
+            )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved configuration as plain values. Only rank 0 writes; on other ranks nothing happens."""

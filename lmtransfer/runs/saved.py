@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lmtransfer.config.build import build, component_problems, is_component
+from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, listed
 from lmtransfer.layers.lora import merged_tensors
 from lmtransfer.models.base import Encoder
@@ -43,12 +44,24 @@ class SavedRun:
         config: resolved configuration, plain values.
         tokenizer: tokenizer of the run.
         trusted: whether files and data sets named in its configuration may be read: the user made the run or trusts it.
+        revision: the tokens seen of the revision that the user chose; None: the trained model.
     """
 
     directory: RunDirectory
     config: dict[str, Any]
     tokenizer: Tokenizer
     trusted: bool
+    revision: int | None = None
+
+    @property
+    def given(self) -> str:
+        """The run as a user names it: its path, with ``@`` and the tokens of a revision."""
+        return with_revision(self.path, self.revision)
+
+    @property
+    def name(self) -> str:
+        """The name of its folder, with the tokens of a revision."""
+        return with_revision(self.path.name, self.revision)
 
     @property
     def path(self) -> Path:
@@ -121,17 +134,23 @@ class SavedRun:
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
-        """The folder of a checkpoint: the named one; by default ``best``, or ``last`` if there is no ``best``.
+        """The folder of a checkpoint: the named one; by default the revision, else ``best``, else ``last``.
 
         Raises:
-            RunDirectoryError: there is no such checkpoint, or it belongs to a phase that other phases follow.
+            RunDirectoryError: there is no such checkpoint, or it belongs to a phase that other phases follow; or one is
+                named although the user chose a revision.
             CheckpointError: its entry about the phase is damaged.
         """
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
             raise RunDirectoryError(f"the run {self.path} has several seeds: choose one of them, such as {seeds[0]}")
-        folder = self.directory.best_checkpoint() if name is None else folder / name
+        if self.revision is not None:
+            if name is not None:
+                raise RunDirectoryError(f"{self.given} names a revision, so checkpoint={name} has no effect: keep one")
+            folder = self.directory.revision(self.revision)
+        else:
+            folder = self.directory.best_checkpoint() if name is None else folder / name
         if not folder.is_dir():
             raise RunDirectoryError(f"the run {self.path} has no checkpoint {name!r}")
         self._check_phase(folder)
@@ -143,6 +162,11 @@ class SavedRun:
         if not phases or not (folder / STATE).is_file():
             return
         started = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
+        if started and len(started) < len(phases) and self.revision is not None:
+            raise RunDirectoryError(
+                f"{self.given}: was kept in the phase {shown(started[-1]['name'])}, before the phase with the main "
+                "objective of the run: choose a later revision"
+            )
         if started and len(started) < len(phases):
             raise RunDirectoryError(
                 f"the run {self.path} was interrupted in its phase {shown(started[-1]['name'])}, before the phase with "
@@ -150,7 +174,9 @@ class SavedRun:
             )
 
 
-def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: bool = False) -> SavedRun:
+def read_saved(
+    directory: RunDirectory, *, given: str | Path, key: str, trust: bool = False, revision: int | None = None
+) -> SavedRun:
     """Read a run directory.
 
     Args:
@@ -158,6 +184,7 @@ def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: b
         given: the name that the user gave, for messages.
         key: the configuration key that named the run, for messages.
         trust: whether the user trusts the run, whoever made it.
+        revision: the tokens of the revision that the user chose; None: the trained model.
 
     Raises:
         RunDirectoryError: it is not a run that holds a model.
@@ -169,7 +196,7 @@ def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: b
             f"{key}={given}: has no model with a tokenizer; give a run of pretrain, import, probe or finetune, "
             "such as runs/pretrain/<name>"
         )
-    return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory))
+    return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory), revision)
 
 
 def folders_with_checkpoints(path: Path) -> list[Path]:
@@ -194,7 +221,9 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
             f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: continue it with resume=true, or "
             f"choose one of them, such as {folders[0]}"
         )
-    found = [read_saved(RunDirectory.open(folder), given=folder, key="init") for folder in folders]
+    found = [
+        read_saved(RunDirectory.open(folder), given=folder, key="init", revision=run.revision) for folder in folders
+    ]
     for one in found:
         one.checkpoint()
         if one.tokenizer.fingerprint != run.tokenizer.fingerprint:

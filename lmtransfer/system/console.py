@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
@@ -15,7 +16,7 @@ from lmtransfer.system.printable import printable
 
 
 class Console(RichConsole):
-    """A console without markup that escapes control characters in all its output.
+    """A console without markup that escapes control characters in all its output; in a notebook it prints plain lines.
 
     Names of runs, tasks, labels and losses come from files that anyone may have written. ``[bold]`` in a name is
     printed as it is, and an escape sequence is printed in escaped form.
@@ -38,7 +39,15 @@ class Console(RichConsole):
         file: IO[str] | None = None,
     ) -> None:
         super().__init__(
-            stderr=stderr, quiet=quiet, width=width, highlight=highlight, file=file, markup=False, emoji=False
+            stderr=stderr,
+            quiet=quiet,
+            width=width,
+            highlight=highlight,
+            file=file,
+            markup=False,
+            emoji=False,
+            force_jupyter=False,  # there, each line would be an output of its own, and a spinner needs ipywidgets
+            force_terminal=False if _in_notebook() else None,
         )
 
     def status(self, status: RenderableType, **settings: Any) -> Status:
@@ -52,3 +61,8 @@ class Console(RichConsole):
                 yield Segment(printable(segment.text), segment.style)
             else:
                 yield segment
+
+
+def _in_notebook() -> bool:
+    """Whether output goes to a notebook; its environment asks for the colours and spinners of a terminal."""
+    return type(sys.stdout).__module__.startswith("ipykernel")

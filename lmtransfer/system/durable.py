@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lmtransfer.system.machine import naming
 
@@ -38,16 +38,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace the content of ``path``; after a crash it holds either all of the new bytes or the old content."""
-    staged = _staged(path)
-    try:
-        with naming(path):
-            staged.write_bytes(content)
-            flush(staged)
-            staged.replace(path)
-            flush(path.parent)
-    except BaseException:
-        remove(staged)
-        raise
+    with staged_file(path) as file:
+        file.write(content)
 
 
 def reserve(path: Path) -> None:
@@ -98,6 +90,36 @@ def _is_alive(pid: int) -> bool:
     except OSError:  # the process belongs to another user
         return True
     return True
+
+
+@contextmanager
+def staged_file(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file to write and read; it becomes ``path`` if the block ends without an error, else it is removed.
+
+    An existing ``path`` is replaced.
+
+    Raises:
+        OSError: it cannot be written; the error names ``path``.
+    """
+    staged = _staged(path)
+    try:
+        with naming(path):
+            with _opened(staged, path) as file:
+                yield file
+            flush(staged)
+            staged.replace(path)
+            flush(path.parent)
+    except BaseException:
+        remove(staged)
+        raise
+
+
+def _opened(staged: Path, path: Path) -> BinaryIO:
+    try:
+        return staged.open("w+b")
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 @contextmanager

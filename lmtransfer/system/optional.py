@@ -11,14 +11,17 @@ from lmtransfer.errors import LmtransferError
 #: Import name -> extra of pyproject.toml that installs it.
 EXTRAS = {
     "datasketch": "duplicates",
+    "fastapi": "serve",
     "h5py": "elmo",
     "mlflow": "mlflow",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "peft": "peft",
+    "sentence_transformers": "sentence-transformers",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
     "transformers": "transformers",
+    "uvicorn": "serve",
     "wandb": "wandb",
     "zstandard": "zstd",
 }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import connection, get_context, parent_process
+from types import ModuleType
 from typing import Any, TypeVar
 
 from lmtransfer.system.interrupts import SIGNALS, held_back
@@ -26,20 +29,25 @@ class Workers:
 
     Args:
         executor: the pool of processes.
+        with_main: whether the processes import the main module.
     """
 
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
-        self._executor = executor
+    def __init__(self, executor: ProcessPoolExecutor, *, with_main: bool) -> None:
+        self._executor, self._with_main = executor, with_main
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call ``function`` in a worker; the first call starts a process."""
-        with held_back():  # a child interrupted during its start would print a traceback
+        left_out = nullcontext() if self._with_main else _main_left_out()
+        with held_back(), left_out:  # a child interrupted during its start would print a traceback
             return self._executor.submit(function, *arguments)
 
 
 @contextmanager
 def workers(num_workers: int, set_up: Callable[..., None] | None = None, *arguments: Any) -> Iterator[Workers]:
     """Worker processes inside the block; at its end started calls are finished, and waiting calls are dropped.
+
+    They import the main module only if ``set_up`` or its arguments are defined there, because the main module may be a
+    user's script without a guard against that.
 
     Args:
         num_workers: number of processes.
@@ -50,9 +58,20 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
         num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=(set_up, arguments)
     )
     try:
-        yield Workers(executor)
+        yield Workers(executor, with_main=b"__main__" in pickle.dumps((set_up, arguments)))
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _main_left_out() -> Iterator[None]:
+    """Processes that start in the block do not import the main module."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _start(set_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:

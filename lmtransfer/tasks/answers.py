@@ -26,6 +26,44 @@ class LabelAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelSetAnswer:
+    """Any number of labels.
+
+    Attributes:
+        labels: indices of the labels, ascending.
+        names: names of these labels.
+        probabilities: probability of each label of the task, by name.
+    """
+
+    labels: tuple[int, ...]
+    names: tuple[str, ...]
+    probabilities: dict[str, float]
+
+    def plain(self) -> dict[str, Any]:
+        """``labels`` and ``probabilities``."""
+        return {"labels": list(self.names), "probabilities": self.probabilities}
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceAnswer:
+    """One of the choices of an example.
+
+    Attributes:
+        choice: index of the choice.
+        text: the choice itself.
+        probabilities: share of each choice in the odds of all; empty for a baseline.
+    """
+
+    choice: int
+    text: str
+    probabilities: tuple[float, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """``choice``, from 0, its ``answer`` and ``probabilities``."""
+        return {"choice": self.choice, "answer": self.text, "probabilities": list(self.probabilities) or None}
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreAnswer:
     """A number."""
 

@@ -70,6 +70,8 @@ class Task(ABC):
         num_train: size of the seeded subset of the training split; None: all of it.
         dev_from_train: fraction of the training examples in the held-out part, which chooses checkpoints and learning
             rates; None: the ``dev`` split chooses (the result says so if ``dev`` is also the reported split).
+        folds: number of folds of the training split, each of which is scored by a run on the others; None: the run is
+            scored on another split.
         splits: names of the available splits.
         notes: unusual input in the splits that were read, by split.
         zero_shot: the task scores pretraining runs as they are: it has no head, and nothing is trained.
@@ -87,6 +89,7 @@ class Task(ABC):
     max_length: int | None = None
     num_train: int | None = None
     dev_from_train: float | None = None
+    folds: int | None = None
     notes: Mapping[str, Notes] = MappingProxyType({})
     no_answer: bool = False
 
@@ -172,6 +175,18 @@ class Task(ABC):
 
         Returns:
             None if answers cannot be kept example by example.
+        """
+        return None
+
+    def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
+        """Return how well the probabilities of answers fit their accuracy, as plain values for a ``result.json``.
+
+        Args:
+            encoded: examples with gold answers.
+            outputs: outputs of the head, float32, shape (R, K).
+
+        Returns:
+            None if answers have no probabilities that could be calibrated.
         """
         return None
 

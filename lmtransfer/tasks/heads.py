@@ -2,7 +2,7 @@
 
 The trainable heads are in ``transfer.heads``.
 
-Shape legend: R rows of targets, K columns of a head's outputs.
+Shape legend: R rows of targets, K columns of a head's outputs, C labels.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
+from lmtransfer.tasks.class_weights import ClassWeights
+
 #: The target of an example whose gold answer is hidden.
 NO_LABEL = -1
 
-#: Arrays in encoded examples, tensors in a batch; shape (R,).
+#: Arrays in encoded examples, tensors in a batch; shape (R,), or (R, C) for sets of labels.
 Values = TypeVar("Values")
 
 
@@ -45,6 +47,17 @@ class LabelTargets(Targets[Values]):
 
     Attributes:
         labels: int64; -1 if hidden.
+    """
+
+    labels: Values
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSetTargets(Targets[Values]):
+    """A set of labels for each sequence.
+
+    Attributes:
+        labels: int8, shape (R, C): 1 if the sequence has the label, else 0; -1 in the whole row if it is hidden.
     """
 
     labels: Values
@@ -119,7 +132,7 @@ class HeadSpec:
     pairs: bool = False
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray | None:
-        """Return one predicted value for each row of outputs (R, K), shape (R,); None if one value is not enough."""
+        """Return the prediction for each row of outputs (R, K), shape (R,) or (R, C); None if it needs several rows."""
         return None
 
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray | None:
@@ -147,12 +160,20 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClassificationSpec(HeadSpec):
-    """One of C labels per sequence; outputs are the C logits."""
+    """One of C labels per sequence; outputs are the C logits.
+
+    Attributes:
+        class_weights: weights of the labels in the training loss; None: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
+    """
 
     kind: ClassVar[str] = "classification"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.ClassificationHead"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
+
+    class_weights: ClassWeights | None = None
+    label_smoothing: float = 0.0
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
         """The label with the highest logit."""
@@ -172,6 +193,42 @@ class ClassificationSpec(HeadSpec):
         """The label."""
         label = int(self.gold(targets)[0])
         return "label hidden" if label < 0 else f"label {labels[label]}"
+
+
+@dataclass(frozen=True, slots=True)
+class MultiLabelSpec(HeadSpec):
+    """Any number of C labels per sequence; outputs are the C logits, one independent decision each."""
+
+    kind: ClassVar[str] = "multi_label"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.MultiLabelHead"
+    per: ClassVar[Literal["sequence", "token"]] = "sequence"
+    has_mean: ClassVar[bool] = True
+
+    def predicted(self, outputs: np.ndarray) -> np.ndarray:
+        """Whether each label's probability is above 0.5, shape (R, C)."""
+        return outputs > 0
+
+    def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
+        """Whether each sequence has each label, shape (R, C)."""
+        return LabelSetTargets.of(targets).labels > 0
+
+    def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """Logits of the mean probabilities."""
+        logits = np.stack(outputs).astype(np.float64)
+        has, has_not = (-np.logaddexp(0, sign * logits) for sign in (-1, 1))  # log-probabilities
+        found: np.ndarray = np.logaddexp.reduce(has, axis=0) - np.logaddexp.reduce(has_not, axis=0)
+        return found
+
+    def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
+        """Count how often each label is given."""
+        yield from zip(labels, self.gold(targets).sum(0).tolist(), strict=True)
+
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+        """The labels."""
+        (given,) = LabelSetTargets.of(targets).labels
+        if (given < 0).any():
+            return "labels hidden"
+        return f"labels {', '.join(np.array(labels)[given > 0]) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class TaskBatch:
         keys: ids of the sequences' examples.
         first_lengths: tokens of the first text of each pair, on the host; None for single texts.
         features: output of a frozen encoder for them (see ``transfer.features``), or None to run the encoder.
+        moved_from: the batch on the host that was moved to a device; None: this batch is on the host.
     """
 
     packed: PackedBatch
@@ -44,6 +45,12 @@ class TaskBatch:
     keys: Sequence[str]
     first_lengths: tuple[int, ...] | None = None
     features: Tensor | None = None
+    moved_from: TaskBatch | None = None
+
+    @property
+    def on_host(self) -> TaskBatch:
+        """The same batch on the host: its numbers can be read without waiting for a device."""
+        return self if self.moved_from is None else self.moved_from
 
     @property
     def num_tokens(self) -> int:
@@ -63,6 +70,7 @@ class TaskBatch:
             targets=self.targets.each(lambda values: values.to(device, non_blocking=True)),
             target_owners_R=self.target_owners_R.to(device, non_blocking=True),
             features=None if self.features is None else self.features.to(device, non_blocking=True),
+            moved_from=self.on_host,
         )
 
 

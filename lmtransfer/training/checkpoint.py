@@ -5,6 +5,9 @@
 ``carry.safetensors`` with the recurrent state; ``raw.safetensors`` with the trained weights if the model is an average;
 and one file for each other part of the learner.
 
+A revision, ``tokens-<number>``, holds the model once that many tokens were seen (``train.save_at``): a ``model`` and a
+``state.json``, without what resuming needs. It is never replaced by a later one.
+
 A save is staged in a folder next to its place (``.last.new``), flushed to disk, and exchanged with two renames
 (``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
 ``Checkpoints.newest`` finds it.
@@ -16,6 +19,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +39,7 @@ from lmtransfer.untrusted.tensor_files import check_tensor_file
 MANIFEST = "manifest.json"
 STATE = "state.json"
 
+_REVISION = "tokens-"
 _MANIFEST = Fields({"files": Entries(Fields({"bytes": Whole(), "sha256": Text()}))})
 
 
@@ -83,7 +88,7 @@ class Checkpoints:
         """Write the checkpoint ``name``; the previous one of that name stays until the new one is complete.
 
         Args:
-            name: ``last`` or ``best``.
+            name: ``last``, ``best`` or a ``revision_name``.
             tensors: tensors by file name without suffix; no file is written for an empty mapping.
             state: plain numbers, strings, lists and dicts; must contain ``step``.
 
@@ -139,7 +144,7 @@ class Checkpoints:
         """
         _check_no_link(self.folder)
         try:
-            for name in ("last", "best"):
+            for name in ("last", "best", *self._staged_revisions()):
                 self._finish_interrupted_save(name)
         except OSError as error:
             raise CheckpointError(
@@ -155,6 +160,26 @@ class Checkpoints:
             old.rename(final)
         remove(staged)
         remove(old)
+
+    def revisions(self) -> dict[int, Path]:
+        """The folders of the revisions by their number of tokens, ascending; they may be damaged."""
+        return {tokens: self.folder / revision_name(tokens) for tokens in sorted(_tokens_of(self.folder))}
+
+    def drop_revisions(self, *, after: int) -> None:
+        """Remove the revisions of later steps: a run that resumes from an earlier checkpoint makes them again.
+
+        Args:
+            after: the step of the checkpoint.
+        """
+        for folder in self.revisions().values():
+            with suppress(CheckpointError):  # a damaged one is reported when it is used
+                if _read_state(folder)["step"] > after:
+                    remove(folder)
+
+    def _staged_revisions(self) -> list[str]:
+        """The names of the revisions whose save was interrupted."""
+        staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
+        return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
     def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
         """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this.
@@ -195,6 +220,17 @@ class Checkpoints:
                 "start the run again with another name=, or restore the folder from a copy"
             )
         return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
+
+
+def revision_name(tokens: int) -> str:
+    """The name of the checkpoint that is kept once ``tokens`` tokens were seen."""
+    return f"{_REVISION}{tokens}"
+
+
+def _tokens_of(folder: Path) -> list[int]:
+    """The numbers of tokens of the revisions in a folder."""
+    found = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
+    return [int(number) for number in found if number.isdecimal()]
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -259,12 +295,13 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def preflight(folder: Path, *, num_bytes: int) -> None:
+def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
     """Check before training that checkpoints can be written: permissions and free disk space.
 
     Args:
         folder: the ``checkpoints`` folder of the run.
         num_bytes: size of one checkpoint.
+        kept_bytes: size of all revisions that will be kept.
 
     Raises:
         CheckpointError: checkpoints cannot be written, or the folder is a link.
@@ -280,11 +317,13 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
         raise CheckpointError(
             f"cannot write checkpoints to {folder}: {error}; set output_root=<another folder>"
         ) from error
-    needed = 3 * num_bytes  # last, best, and the staged one
+    needed = 3 * num_bytes + kept_bytes  # last, best, and the staged one
     if free < needed:
+        revisions = f"; those of train.save_at: {kept_bytes / 1e6:,.0f} MB" if kept_bytes else ""
         raise CheckpointError(
-            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and the one that is being written), but {folder} "
-            f"has {free / 1e6:,.0f} MB free: free some disk space, or set output_root=<a folder on another disk>"
+            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and the one that is being written{revisions}), but "
+            f"{folder} has {free / 1e6:,.0f} MB free: free some disk space, or set "
+            "output_root=<a folder on another disk>"
         )
 
 

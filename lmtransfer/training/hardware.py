@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
+import shutil
+import sysconfig
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -18,6 +23,9 @@ from lmtransfer.training.precision import Format, Precision, fastest_format
 # parameters of mallopt, from glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
+#: Least compute capability of a GPU for which blocks are compiled: Triton no longer supports Volta (7.0).
+_COMPILES_FROM = (7, 5)
+
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
@@ -29,6 +37,7 @@ class Hardware:
         reason: reason for this format.
         threads: number of CPU threads in use.
         compile: whether to compile the blocks.
+        uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
     """
 
     device: torch.device
@@ -36,12 +45,14 @@ class Hardware:
     reason: str
     threads: int
     compile: bool
+    uncompiled: str = ""
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else threads
         number_format = f"{self.precision.name} ({self.reason})"
-        return f"{self.device} ({name}), {number_format}" + (", compiled" if self.compile else "")
+        compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
+        return f"{self.device} ({name}), {number_format}{compiled}"
 
 
 def setup(
@@ -58,11 +69,12 @@ def setup(
         device: ``auto`` takes the GPU of this rank if there is one, else the CPU.
         precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
         threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
-        compile: ``auto`` compiles on CUDA.
+        compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
 
     Raises:
-        ConfigError: the device does not exist, or does not support the precision.
+        ConfigError: the device does not exist, or does not support the precision, or ``compile`` is true and something
+            is missing for it.
     """
     chosen = _device(device)
     number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
@@ -73,13 +85,33 @@ def setup(
         tune_allocator()
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
+    missing = missing_to_compile(chosen) if chosen.type == "cuda" and compile else ""
+    if missing and compile is True:
+        raise ConfigError(f"hardware.compile=true is not possible here: {missing}; use auto or false")
     return Hardware(
         device=chosen,
         precision=Precision(name=number_format.name, device=chosen),
         reason=number_format.reason,
         threads=torch.get_num_threads(),
-        compile=chosen.type == "cuda" if compile == "auto" else compile,
+        compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
+        uncompiled=missing,
     )
+
+
+def missing_to_compile(device: torch.device) -> str:
+    """What is missing to compile code for a GPU, in words; empty: nothing.
+
+    The code is written in Triton, which compiles a small C program for each kernel to start it.
+    """
+    if torch.cuda.get_device_capability(device) < _COMPILES_FROM:
+        return "Triton needs a newer GPU"
+    if find_spec("triton") is None:
+        return "the package triton is not installed"
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "there is no C compiler (gcc or clang)"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return "the C headers of Python are not installed (Python.h)"
+    return ""
 
 
 def _device(name: str) -> torch.device:

@@ -16,13 +16,14 @@ class Loss:
 
     Attributes:
         sum: the sum over the counted items, a scalar tensor with gradient.
-        count: number of items in the sum (masked tokens, pairs, examples), known before the forward pass. For a metric
-            it may be a scalar tensor that the pass computes; then ``counts`` does not contain it.
+        count: number of items in the sum (masked tokens, pairs, examples), or their total weight, known before the
+            forward pass. For a metric it may be a scalar tensor that the pass computes; then ``counts`` does not
+            contain it.
         weight: its factor in the total; 0: a metric, which is logged but not trained on.
     """
 
     sum: Tensor
-    count: int | Tensor
+    count: float | Tensor
     weight: float = 1.0
 
 
@@ -40,7 +41,7 @@ class Batch(Protocol):
 class Learner(nn.Module):
     """An objective or a task over an encoder."""
 
-    def counts(self, batch: Any) -> dict[str, int]:
+    def counts(self, batch: Any) -> Mapping[str, float]:
         """The counts of the losses of ``batch``, by name, before the forward pass."""
         raise NotImplementedError
 

@@ -13,18 +13,18 @@ from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
-from lmtransfer.training.checkpoint import Checkpoints, preflight
+from lmtransfer.training.checkpoint import Checkpoints, preflight, revision_name
 from lmtransfer.training.learner import BatchStream, Learner
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
 from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.plan import Plan
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
+from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.training.update import Updater
+from lmtransfer.training.update import Launched, Updater
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,33 @@ class Output:
     trackers: Sequence[Tracker] = ()
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     callbacks: Sequence[Callback] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far a run is after a step: what schedule and budget depend on."""
+
+    step: int
+    updates: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A step that is launched.
+
+    Attributes:
+        launched: its tokens, and later its outcome.
+        fraction: share of the budget that was used up before it.
+        epoch: number of epochs seen after it, with fraction.
+        progress: the progress after it, if it changes the weights.
+    """
+
+    launched: Launched
+    fraction: float
+    epoch: float
+    progress: _Progress
 
 
 class Trainer:
@@ -94,9 +121,12 @@ class Trainer:
         self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
         self._started_at = 0.0  # time of the start, corrected as if there had been no interruptions
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
+        self._in_flight: _InFlight | None = None  # the step that the device makes while the host notes the one before
 
     def resume(self) -> None:
-        """Resume from the newest complete checkpoint, or from the start if there is none; logs are cut back to it.
+        """Resume from the newest complete checkpoint, or from the start if there is none.
+
+        Logs and revisions are cut back to it: what came later is made again.
 
         If the newest checkpoint is ``best``, a crash happened before ``last`` was saved, possibly at the end of
         training. Then ``last`` is saved now.
@@ -119,6 +149,9 @@ class Trainer:
             self.state.finished = None  # the budget was raised
         for tracker in self.trackers:
             tracker.rewind(self.state.step)
+        if distributed.is_main():
+            self.checkpoints.drop_revisions(after=self.state.step)
+        distributed.barrier()
         for note in notes:
             self.progress.note(note)
 
@@ -132,7 +165,12 @@ class Trainer:
         """
         state = self.state
         if self.checkpoints is not None and distributed.is_main():
-            preflight(self.checkpoints.folder, num_bytes=self.snapshot.num_bytes())
+            num_ahead = sum(point >= state.tokens for point in self.plan.save_at)
+            preflight(
+                self.checkpoints.folder,
+                num_bytes=self.snapshot.num_bytes(),
+                kept_bytes=num_ahead * self.snapshot.num_model_bytes(),
+            )
         distributed.share_weights(self.learner)
         self._started_at = self.clock() - state.seconds
         with ExitStack() as stack:
@@ -140,11 +178,18 @@ class Trainer:
             stack.enter_context(self.progress)
             steps = stack.enter_context(StepSource(self.stream, start=state.step))
             self.learner.train()
+            if state.step == 0:
+                self._keep_revisions(seen=-1)
             while state.finished is None or state.evaluation_due:
-                if not state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
-                    self._step(steps)
-                improved = state.evaluation_due and not agreed_stop() and self._evaluate()
-                stop = agreed_stop()
+                improved = False
+                if state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
+                    stop = agreed_stop()
+                else:
+                    seen = state.tokens
+                    stop = self._step(steps)
+                    self._keep_revisions(seen=seen)
+                if state.evaluation_due and not stop:
+                    improved, stop = self._evaluate(), agreed_stop()
                 if not state.evaluation_due:
                     self._log()
                 if improved:
@@ -162,40 +207,93 @@ class Trainer:
         return every is not None and self.state.step % every == 0
 
     def _fraction(self) -> float:
-        state = self.state
+        return self._fraction_at(self._progress())
+
+    def _fraction_at(self, at: _Progress) -> float:
         return self.plan.budget.fraction(
-            steps=state.updates, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
+            steps=at.updates, tokens=at.tokens, seconds=at.seconds, prepared=self.state.prepared
         )
 
-    def _step(self, steps: StepSource) -> None:
-        """Make one step of the optimiser, and its record."""
-        state, start_time, fraction = self.state, self.clock(), self._fraction()
+    def _progress(self) -> _Progress:
+        state = self.state
+        return _Progress(step=state.step, updates=state.updates, tokens=state.tokens, seconds=state.seconds)
+
+    def _step(self, steps: StepSource) -> str | None:
+        """Make one step of the optimiser, and its record; the device may begin the next step before it.
+
+        Returns:
+            The name of a signal that requested any rank to stop, or None; None also while a step is in flight.
+        """
+        start_time = self.clock()
+        made = self._in_flight or self._launch(steps, after=self._progress())
+        self._in_flight = self._launch(steps, after=made.progress) if self._goes_ahead(made) else None
+        stop = self._account(made, start_time=start_time)
+        return None if self._in_flight else stop
+
+    def _launch(self, steps: StepSource, *, after: _Progress) -> _InFlight:
+        """Let the device make one step.
+
+        Args:
+            steps: the source of its data.
+            after: the progress before this step.
+        """
+        fraction = self._fraction_at(after)
 
         def factor(tokens: int) -> float:
-            timed = self.plan.budget.by_the_clock and not state.updates  # only the first update needs the time
+            timed = self.plan.budget.by_the_clock and not after.updates  # only the first update needs the time
             seconds = distributed.from_main(self.clock() - self._started_at) if timed else 0.0
-            after = self.plan.budget.fraction_after(
-                fraction, state.updates, tokens=state.tokens + tokens, seconds=seconds, prepared=state.prepared
+            fraction_after = self.plan.budget.fraction_after(
+                fraction, after.updates, tokens=after.tokens + tokens, seconds=seconds, prepared=self.state.prepared
             )
-            return self.plan.schedule(step=state.updates, fraction=fraction, fraction_after=after)
+            return self.plan.schedule(step=after.updates, fraction=fraction, fraction_after=fraction_after)
 
         self.learner.on_progress(fraction)
-        step, outcome = steps.next(), None
-        while outcome is None:
+        ahead = after.updates > 0 and self.average is None  # a budget in seconds times the first update
+        step, launched = steps.next(), None
+        while launched is None:
             try:
-                outcome = self.updater.step(step, factor=factor)
+                launched = self.updater.launch(step, factor=factor, ahead=ahead)
             except OutOfDeviceMemory as error:
                 step, note = steps.again(step, error)
                 self.progress.note(note)
-        state.step, state.epoch = step.number + 1, step.epoch
+        return _InFlight(
+            launched=launched,
+            fraction=fraction,
+            epoch=step.epoch,
+            progress=_Progress(
+                step=step.number + 1,
+                updates=after.updates + 1,
+                tokens=after.tokens + launched.tokens,
+                # for the schedule of the next step, if it is launched before this one is noted
+                seconds=distributed.from_main(self.clock() - self._started_at) if launched.is_ahead else after.seconds,
+            ),
+        )
+
+    def _goes_ahead(self, made: _InFlight) -> bool:
+        """Whether the next step may begin before the outcome of this one is known.
+
+        It may not if the weights after this step are to be evaluated or saved.
+        """
+        if not made.launched.is_ahead:
+            return False
+        every = (self.plan.save_every, None if self.validation is None else self.validation.every)
+        if any(number is not None and made.progress.step % number == 0 for number in every):
+            return False
+        return self._fraction_at(made.progress) < self.plan.until and not agreed_stop()
+
+    def _account(self, made: _InFlight, *, start_time: float) -> str | None:
+        """Wait for the outcome of a step, and note it; returns the signal that requested any rank to stop."""
+        state, outcome = self.state, made.launched.outcome()
+        state.step, state.epoch = made.progress.step, made.epoch
         state.skipped += not outcome.updated
         state.tokens += outcome.tokens * outcome.updated
         now = self.clock()
-        state.seconds = distributed.from_main(now - self._started_at)
+        of_ranks = distributed.gather((now - self._started_at, stop_requested()))
+        state.seconds = of_ranks[0][0]
         self._unlogged_tokens += outcome.tokens
         self._unlogged_seconds += now - start_time
         if self.plan.budget.by_the_clock:
-            state.shares_used.append(fraction)
+            state.shares_used.append(made.fraction)
         state.record = {
             "step": state.step,
             "tokens": state.tokens,
@@ -208,7 +306,7 @@ class Trainer:
             "skipped": state.skipped,
         }
         fraction = self._fraction()
-        if fraction >= self.plan.until:
+        if fraction >= self.plan.until and self._in_flight is None:
             state.finished = "budget"
         if self.average is not None and outcome.updated:
             self.average.on_progress(fraction=fraction)
@@ -218,6 +316,7 @@ class Trainer:
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
         )
+        return first_stop(stop for _, stop in of_ranks)
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far; after an interruption, a resumed run evaluates first."""
@@ -250,6 +349,20 @@ class Trainer:
         """Record the real tokens per second since the latest logged step, without evaluations and saves."""
         rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
         self.state.record["tokens_per_second"] = round(rate, 1)
+
+    def _keep_revisions(self, *, seen: int) -> None:
+        """Keep the model for each point of ``plan.save_at`` that was reached since ``seen`` tokens.
+
+        This comes before the next save of ``last``, so that a run resumed from there has all earlier revisions.
+        """
+        reached = [point for point in self.plan.save_at if seen < point <= self.state.tokens]
+        if self.checkpoints is None or not reached:
+            return
+        tensors, state = self.snapshot.take_model()
+        if distributed.is_main():
+            for point in reached:
+                self.checkpoints.save(revision_name(point), tensors=tensors, state=state)
+        distributed.barrier()
 
     def _save(self, name: str) -> None:
         if self.checkpoints is None:

@@ -24,6 +24,7 @@ class Plan:
         precision: number format.
         max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
         save_every: steps between saves of ``last``, which is also saved at the end and when interrupted.
+        save_at: numbers of tokens, ascending: the model is kept as a revision once that many were seen.
         log_every: steps between records; evaluations are always logged.
         max_bad_steps: training fails after this many steps in a row whose loss is not finite.
     """
@@ -36,5 +37,6 @@ class Plan:
     precision: Precision = field(default_factory=Precision)
     max_grad_norm: float | None = None
     save_every: int | None = None
+    save_at: tuple[int, ...] = ()
     log_every: int = 10
     max_bad_steps: int = 3

@@ -31,7 +31,7 @@ class Precision:
         self, *, name: PrecisionName = "fp32", device: torch.device | str = "cpu", init_scale: float = 2.0**16
     ) -> None:
         self.name = name
-        self.device_type = torch.device(device).type
+        self.device = torch.device(device)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
         self.scaler = LossScale(init_scale=init_scale) if name == "fp16" else None
 
@@ -39,12 +39,16 @@ class Precision:
         """The autocast context for a forward pass."""
         if self.dtype is torch.float32:
             return nullcontext()
-        return torch.autocast(self.device_type, dtype=self.dtype)
+        return torch.autocast(self.device.type, dtype=self.dtype)
 
     @property
     def optimizer_dtype(self) -> torch.dtype:
-        """The format of the products in an optimiser: float32 with fp16, because the range of float16 is too small."""
-        return torch.float32 if self.dtype is torch.float16 else self.dtype
+        """The format of the products in an optimiser: bfloat16, but float32 where a GPU would only emulate it.
+
+        With fp16 it is float32, because the range of float16 is too small.
+        """
+        emulated = self.device.type == "cuda" and fastest_format(self.device).name != "bf16"
+        return torch.float32 if self.dtype is torch.float16 or emulated else self.dtype
 
     @property
     def scale(self) -> float:

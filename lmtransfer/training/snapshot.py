@@ -76,6 +76,16 @@ class Snapshot:
             state["averaged"] = self.average.num
         return tensors, state | {"files": [name for name, content in tensors.items() if content]}
 
+    def take_model(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """The model alone, and the part of the state that describes it; every rank must call this."""
+        tensors, state = self.take()
+        kept = ("step", "tokens", "phases", "aliases", "averaged")
+        return {"model": tensors["model"]}, {name: state[name] for name in kept if name in state}
+
+    def num_model_bytes(self) -> int:
+        """The size of the model, with its heads."""
+        return sum(t.numel() * t.element_size() for t in weights(self.learner.parts()["model"]).values())
+
     def num_bytes(self) -> int:
         """The approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
         parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)

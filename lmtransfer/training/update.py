@@ -45,6 +45,23 @@ class Outcome:
     bad_keys: tuple[str, ...] = ()
 
 
+class Launched:
+    """A step that is made, or will be made by the device without another word of the host.
+
+    Attributes:
+        tokens: real tokens of the step over all ranks.
+        is_ahead: the host has not waited for the device, so the outcome is not known yet.
+    """
+
+    def __init__(self, tokens: int, outcome: Callable[[], Outcome], *, is_ahead: bool) -> None:
+        self.tokens, self.is_ahead = tokens, is_ahead
+        self._outcome = outcome
+
+    def outcome(self) -> Outcome:
+        """The result of the step; waits until the device has made it. Call it once."""
+        return self._outcome()
+
+
 class Updater:
     """Makes optimiser steps.
 
@@ -58,6 +75,9 @@ class Updater:
         device: device of the learner.
         precision: number format.
         max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
+
+    Attributes:
+        asynchronous: the device works while the host does something else.
     """
 
     def __init__(
@@ -77,9 +97,14 @@ class Updater:
         self.precision = precision
         self.max_grad_norm = max_grad_norm
         self.recurrent_states: dict[int, Any] = {}
+        self.asynchronous = torch.device(device).type == "cuda"
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> Outcome:
+        """Train on the data of one step, and wait for its result; see ``launch``."""
+        return self.launch(step, factor=factor).outcome()
+
+    def launch(self, step: Step, *, factor: Callable[[int], float], ahead: bool = False) -> Launched:
         """Train on the data of one step.
 
         If a loss or the gradient is not finite, weights and optimiser state do not change.
@@ -88,6 +113,8 @@ class Updater:
             step: the share of this rank in the step.
             factor: factor on the peak learning rates, as a function of the real tokens of the step over all ranks; it
                 is called on every rank after the gradients are computed.
+            ahead: do not wait for an asynchronous device, which then decides itself whether weights change. A recurrent
+                state, a loss scale and optimisers other than AdamW need the decision of the host, so it waits for them.
 
         Raises:
             OutOfDeviceMemory: the memory of a device did not suffice; nothing has changed.
@@ -106,8 +133,18 @@ class Updater:
             raise
         parameters = self.optimizer.parameters
         distributed.sum_gradients(parameters)
+        numbers = StepNumbers(passed.losses, _gradient_norm(parameters))
+        ahead = ahead and self.asynchronous and self.precision.scaler is None and self.optimizer.skips_on_device
+        if ahead and not passed.is_recurrent:
+            return self._go_ahead(step, passed, numbers, factor(passed.tokens))
+        outcome = self._finish(step, passed, numbers, factor)
+        return Launched(passed.tokens, lambda: outcome, is_ahead=False)
+
+    def _finish(self, step: Step, passed: Accumulated, numbers: StepNumbers, factor: Callable[[int], float]) -> Outcome:
+        """Wait for the numbers of the step, and update if all are finite."""
+        parameters = self.optimizer.parameters
         scale, scaler = self.precision.scale, self.precision.scaler
-        sums, found, scaled_norm = _read(passed.losses, _gradient_norm(parameters))
+        sums, found, scaled_norm = numbers.read()
         norm = scaled_norm / scale
         losses, loss = _means(passed, sums, found)
 
@@ -136,23 +173,80 @@ class Updater:
             bad_keys=_bad_keys(step.micro_batches, sums),
         )
 
+    def _go_ahead(self, step: Step, passed: Accumulated, numbers: StepNumbers, rate_factor: float) -> Launched:
+        """Let the device update if all numbers of the step are finite, without waiting for it."""
+        gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
+        skip = distributed.largest_on_device(numbers.not_finite())
+        if self.max_grad_norm is not None and gradients:
+            torch._foreach_mul_(gradients, (self.max_grad_norm / numbers.norm).clamp(max=1.0))
+        self.optimizer.set_factor(rate_factor)
+        self.optimizer.step(skip=skip)
+        self.optimizer.zero_grad()
+        numbers.copy_to_host()
 
-def _read(
-    losses: Sequence[dict[str, Loss]], norm: Tensor
-) -> tuple[list[dict[str, float]], list[dict[str, float]], float]:
-    """Read all numbers of the step from the device, in a single wait.
+        def outcome() -> Outcome:
+            sums, found, norm = numbers.read()
+            losses, loss = _means(passed, sums, found)
+            return Outcome(
+                losses=losses,
+                loss=loss,
+                tokens=passed.tokens,
+                gradient_norm=norm,
+                factor=rate_factor,
+                updated=math.isfinite(norm) and all(math.isfinite(value) for value in losses.values()),
+                bad_keys=_bad_keys(step.micro_batches, sums),
+            )
 
-    Returns:
-        The loss sums of each micro-batch; the counts of each micro-batch that the pass computed (for metrics); and the
-        gradient norm.
+        return Launched(passed.tokens, outcome, is_ahead=True)
+
+
+class StepNumbers:
+    """The numbers of one step on the device, which the host reads together.
+
+    Args:
+        losses: losses of each micro-batch.
+        norm: norm of the gradient.
     """
-    counts = [{n: loss.count for n, loss in of_batch.items() if isinstance(loss.count, Tensor)} for of_batch in losses]
-    tensors = [loss.sum for of_batch in losses for loss in of_batch.values()]
-    tensors += [count for of_batch in counts for count in of_batch.values()]
-    *numbers, norm_value = torch.stack([*(tensor.reshape(()).to(norm) for tensor in tensors), norm]).tolist()
-    values = iter(numbers)
-    sums, found = ([{name: next(values) for name in of_batch} for of_batch in read] for read in (losses, counts))
-    return sums, found, norm_value
+
+    def __init__(self, losses: Sequence[dict[str, Loss]], norm: Tensor) -> None:
+        self.losses, self.norm = losses, norm
+        #: the counts of each micro-batch that the pass computed (for metrics)
+        self._counts = [
+            {name: loss.count for name, loss in of_batch.items() if isinstance(loss.count, Tensor)}
+            for of_batch in losses
+        ]
+        tensors = [loss.sum for of_batch in losses for loss in of_batch.values()]
+        tensors += [count for of_batch in self._counts for count in of_batch.values()]
+        self._numbers = torch.stack([*(tensor.reshape(()).to(norm) for tensor in tensors), norm])
+        self._copied: torch.Event | None = None
+
+    def not_finite(self) -> Tensor:
+        """1 if any number is not finite, else 0: a float32 scalar on the device."""
+        return (~self._numbers.isfinite()).any().float()
+
+    def copy_to_host(self) -> None:
+        """Copy the numbers as soon as the device has them; the host does not wait."""
+        if self._numbers.device.type == "cuda":
+            on_host = torch.empty(self._numbers.shape, dtype=self._numbers.dtype, pin_memory=True)
+            self._numbers = on_host.copy_(self._numbers, non_blocking=True)
+            self._copied = torch.Event("cuda")
+            self._copied.record()
+
+    def read(self) -> tuple[list[dict[str, float]], list[dict[str, float]], float]:
+        """Wait for the numbers.
+
+        Returns:
+            The loss sums of each micro-batch; the counts of each micro-batch that the pass computed; and the gradient
+            norm.
+        """
+        if self._copied is not None:
+            self._copied.synchronize()
+        *numbers, norm = self._numbers.tolist()
+        values = iter(numbers)
+        sums, found = (
+            [{name: next(values) for name in of_batch} for of_batch in read] for read in (self.losses, self._counts)
+        )
+        return sums, found, norm
 
 
 def _means(

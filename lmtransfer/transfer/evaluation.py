@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.kept_predictions.file import MOST_EXAMPLES, is_kept
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec, Targets
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
@@ -51,12 +53,14 @@ class Evaluation:
         outputs: outputs of the head, float32, shape (R, K).
         collapsed: whether all predicted labels (or scores) are the same although the gold ones are not.
         answers: the answer to each example; None if not requested, or if it cannot be kept.
+        calibration: calibration of the probabilities as plain values; None if not requested, or if the task has none.
     """
 
     metrics: dict[str, float]
     outputs: np.ndarray
     collapsed: bool
     answers: ScoredExamples | None = None
+    calibration: dict[str, Any] | None = None
 
 
 def run_head(
@@ -82,7 +86,7 @@ def run_head(
     encoded = source.encoded
     scored = all(example.has_gold for example in encoded.examples)
     values: np.ndarray | None = None
-    loss_sum, count = 0.0, 0
+    loss_sum, count = 0.0, 0.0
     batches = evaluation_batches(
         source, micro_batch_tokens=max_tokens, rank=distributed.rank(), world_size=distributed.world_size()
     )
@@ -95,7 +99,7 @@ def run_head(
                 if scored:
                     loss = learner.head.loss(logits, moved)
                     loss_sum += float(loss.sum)
-                    count += int(loss.count)
+                    count += float(loss.count)
             if values is None:
                 values = np.zeros((len(encoded.targets), found.shape[1]), dtype=np.float32)
             values[encoded.target_rows(np.asarray(batch.rows))] = found
@@ -126,7 +130,8 @@ def evaluate(
         device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
-        keep: also return the answer to each example, if the task supports it and there are not too many examples.
+        keep: also return calibration and the answer to each example, as far as the task supports it and there are not
+            too many examples.
 
     Raises:
         DataError: examples without a gold answer (published test sets).
@@ -139,6 +144,18 @@ def evaluate(
             "a split cannot be scored; choose another split"
         )
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
+    return score_outputs(task, encoded, outputs, keep=keep)
+
+
+def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool = False) -> Evaluation:
+    """Score the outputs of a head, or of several heads that each saw a part of the examples.
+
+    Args:
+        task: the task.
+        encoded: the examples, all with gold answers.
+        outputs: outputs of the head for all of them.
+        keep: see ``evaluate``.
+    """
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
         predicted = list(answers)
@@ -150,6 +167,7 @@ def evaluate(
         outputs=outputs.values,
         collapsed=is_collapsed(task.head, outputs.values, encoded.targets),
         answers=scored,
+        calibration=task.calibration(encoded, outputs.values) if keep else None,
     )
 
 
@@ -164,7 +182,7 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
     predicted, gold = head.predicted(outputs), head.gold(targets)
     if predicted is None or gold is None or len(predicted) == 0:
         return False
-    return len(np.unique(predicted)) == 1 and len(np.unique(gold)) > 1
+    return len(np.unique(predicted, axis=0)) == 1 and len(np.unique(gold, axis=0)) > 1
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.transfer.segments import owners, segment_sum
+from lmtransfer.transfer.segments import at, owners, segment_sum
 
 
 class LayerSelection(nn.Module):
@@ -48,13 +48,14 @@ class OneLayer(LayerSelection):
     Args:
         index: 0 is the embedding layer, L the last; negative numbers count from the end.
         num_layers: L of the encoder.
+        key: the user's setting, for messages.
 
     Raises:
         ConfigError: the encoder has no such layer.
     """
 
-    def __init__(self, *, index: int, num_layers: int) -> None:
-        super().__init__(indices=(layer_number(index, num_layers=num_layers, given=str(index)),))
+    def __init__(self, *, index: int, num_layers: int, key: str = "transfer.layers") -> None:
+        super().__init__(indices=(layer_number(index, num_layers=num_layers, given=f"{key}={index}"),))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """((T, D),) -> (T, D)."""
@@ -68,15 +69,16 @@ class SideBySide(LayerSelection):
         indices: 0 is the embedding layer, L the last; negative numbers count from the end. A layer that is given twice,
             such as 0 and the last of word vectors, is read once.
         num_layers: L of the encoder.
+        key: the user's setting, for messages.
 
     Raises:
         ConfigError: the list is empty, or the encoder has no such layer.
     """
 
-    def __init__(self, *, indices: Sequence[int], num_layers: int) -> None:
-        given = f"[{','.join(map(str, indices))}]"
+    def __init__(self, *, indices: Sequence[int], num_layers: int, key: str = "transfer.layers") -> None:
+        given = f"{key}=[{','.join(map(str, indices))}]"
         if not indices:
-            raise ConfigError("transfer.layers=[] is not allowed: use one layer or more, such as [0,last]")
+            raise ConfigError(f"{given} is not allowed: use one layer or more, such as [0,last]")
         numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, given=given) for index in indices)
         super().__init__(indices=tuple(numbers), widths=len(numbers))
 
@@ -91,14 +93,14 @@ def layer_number(index: int, *, num_layers: int, given: str) -> int:
     Args:
         index: -L - 1 to L.
         num_layers: L of the encoder.
-        given: the user's input, for messages.
+        given: the user's setting and its value, for messages.
 
     Raises:
         ConfigError: the encoder has no such layer.
     """
     if not -num_layers - 1 <= index <= num_layers:
         raise ConfigError(
-            f"transfer.layers={given}: the encoder has layers 0 (embeddings) to {num_layers}; use one of them, "
+            f"{given}: the encoder has layers 0 (embeddings) to {num_layers}; use one of them, "
             "last, a list of several, or mix"
         )
     return index % (num_layers + 1)
@@ -143,9 +145,10 @@ def normalise_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-
 
     Args:
         hidden_TD: packed sequences.
-        lengths: their lengths, int64, shape (B,).
+        lengths: their lengths, int64, shape (B,), on the host.
         epsilon: added to the variance.
     """
+    lengths = at(lengths, hidden_TD.device)
     owner_T = owners(lengths, num_tokens=len(hidden_TD))
 
     def sequence_mean(values_T: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ Shape legend: T tokens of a packed batch, B sequences, D width, E width of a com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,9 +12,10 @@ from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.lora import merge_updates
-from lmtransfer.models.base import Encoder, OutputPositions
+from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.base import Head
@@ -24,7 +24,7 @@ from lmtransfer.transfer.pooling import Pooling
 from lmtransfer.transfer.standardising import Standardising
 
 
-class TaskLearner(Learner):
+class TaskLearner(ComposedEncoder, Learner):
     """Runs the modules of a task in this order: encoder, reading, composition, head.
 
     A frozen encoder is run under ``no_grad``. Its features of an example never change, so a batch can contain them
@@ -59,11 +59,9 @@ class TaskLearner(Learner):
         use_pooler: bool = False,
         standardise: bool = False,
     ) -> None:
-        super().__init__()
-        self.encoder, self.reading, self.composition = encoder, reading, composition
+        super().__init__(encoder=encoder, reading=reading, composition=composition, use_pooler=use_pooler)
         self.head = head
         self.freezing = freezing
-        self.use_pooler = use_pooler
         self.depths: dict[str, int] = {}
         self._learning: list[bool] = []  # by depth, as last set
         encoder.requires_grad_(False)
@@ -136,8 +134,8 @@ class TaskLearner(Learner):
         self.freezing.set_mode(self.encoder, mode)
         return self
 
-    def counts(self, batch: TaskBatch) -> dict[str, int]:
-        """The head's count: examples, or words."""
+    def counts(self, batch: TaskBatch) -> dict[str, float]:
+        """The head's count: examples, their weight, or words."""
         return {self.head.loss_name: self.head.count(batch)}
 
     def losses(self, batch: TaskBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
@@ -177,8 +175,7 @@ class TaskLearner(Learner):
 
     def composed(self, batch: TaskBatch) -> Tensor:
         """The head's input, (B, E) or (T, E), before it is standardised."""
-        packed = self._read(batch)
-        return self._pooled(self._compose(self._layers(packed), packed))
+        return self.vectors(self._read(batch))
 
     def _answer(self, composed: Tensor) -> Tensor:
         return self.head(composed if self.standardising is None else self.standardising(composed))
@@ -199,30 +196,3 @@ class TaskLearner(Learner):
         if not self.composition.of_pairs or batch.first_lengths is None:
             return batch.packed
         return batch.packed.halved(batch.first_lengths)
-
-    def _layers(self, packed: PackedBatch) -> Sequence[Tensor]:
-        """The layers that the reading needs, at the real tokens that the composition uses."""
-        encoder = self.encoder
-        indices = self.reading.indices
-        tokens = self.composition.tokens
-        if tokens == "all":
-            output = encoder(packed)
-            return [output.layers[index][: packed.num_tokens] for index in indices]
-        offsets = packed.cu_seqlens[: packed.num_real + 1].long()
-        wanted_B = offsets[:-1] if tokens == "first" else offsets[1:] - 1
-        last = encoder.num_layers
-        skip = last in indices
-        num_filler = packed.num_sequences - packed.num_real
-        output_positions = OutputPositions(wanted_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
-        output = encoder(packed, output_positions=output_positions)
-        return [output.layers[index] if index == last and skip else output.layers[index][wanted_B] for index in indices]
-
-    def _compose(self, layers: Sequence[Tensor], packed: PackedBatch) -> Tensor:
-        composition = self.composition
-        lengths = packed.cu_seqlens[: packed.num_real + 1].diff().long()
-        per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
-        return composition(self.reading(layers, per_token), lengths)
-
-    def _pooled(self, composed_BE: Tensor) -> Tensor:
-        pooler = self.encoder.pooler
-        return pooler(composed_BE) if self.use_pooler and pooler is not None else composed_BE

@@ -23,28 +23,15 @@ from lmtransfer.transfer.freezing import (
 )
 from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.joint.share import TextShare
-from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
+from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.lora import Lora
-from lmtransfer.transfer.pooling import (
-    AttentionPooling,
-    BiLstm,
-    BiLstmStates,
-    Compared,
-    EveryToken,
-    Max,
-    Mean,
-    OneToken,
-    Pooling,
-)
+from lmtransfer.transfer.pooling import BiLstmStates, Compared, EveryToken, Pooling
 from lmtransfer.transfer.rates import FreezeName, Rates
-
-PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: The same with "family" resolved.
-ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
+from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
 
 
-class TransferMethod:
+class TransferMethod(VectorMethod):
     """Builds the learner of a task for an encoder.
 
     ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
@@ -116,7 +103,7 @@ class TransferMethod:
         self,
         *,
         freeze: FreezeName,
-        layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
+        layers: Layers = "last",
         pooling: PoolingName = "family",
         pairs: Literal["auto", "together", "apart"] = "together",
         pieces: Pieces | Literal["auto"] = "auto",
@@ -149,6 +136,13 @@ class TransferMethod:
             encoder_rate=encoder_rate,
         )
         self.rates.check(freeze, unfreeze_share=unfreeze_share)
+        super().__init__(
+            layers=layers,
+            pooling=pooling,
+            mix_layer_norm=mix_layer_norm,
+            lstm_dim=lstm_dim,
+            attention_dim=attention_dim,
+        )
         self.freezing = _freezing(freeze, unfreeze_share)
         if embedding_rate == 0:
             self.freezing = FixedEmbeddings(self.freezing)
@@ -156,15 +150,10 @@ class TransferMethod:
         self.lora = None
         if freeze == "lora":
             self.lora = Lora(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, matrices=lora_matrices)
-        self.layers = layers
-        self.pooling: PoolingName = pooling
         self.pairs = pairs
         self.pieces: Pieces | Literal["auto"] = pieces
         self.head_hidden_dim = head_hidden_dim
         self.dropout = dropout
-        self.mix_layer_norm = mix_layer_norm
-        self.lstm_dim = lstm_dim
-        self.attention_dim = attention_dim
         self.standardise = standardise
         self.attention: Direction | Literal["auto"] = attention
 
@@ -181,57 +170,11 @@ class TransferMethod:
         except ConfigError as error:
             raise ConfigError(f"transfer.attention={self.attention}: {error}; use auto") from error
 
-    @property
-    def layers_given(self) -> str:
-        """``layers`` as a user writes it."""
-        return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
-
-    def resolved_pooling(self, encoder: Encoder) -> ResolvedPooling:
-        """The pooling for this encoder, with "family" resolved.
-
-        Raises:
-            ConfigError: pooling of a token that has seen only itself (the first of a causal encoder, the last of a
-                backward encoder, any token of static word vectors); or a family's pooler with another layer than the
-                last.
-        """
-        if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
-            raise ConfigError(
-                f"transfer.pooling={self.pooling}: static word vectors do not depend on the other words; "
-                "use mean, max, bilstm or attention"
-            )
-        if self.pooling == "cls" and encoder.attention == "causal":
-            raise ConfigError(
-                "transfer.pooling=cls: a causal encoder's first token sees no other token; "
-                "use last_token, mean, max, bilstm or attention"
-            )
-        if self.pooling == "last_token" and encoder.attention == "backward":
-            raise ConfigError(
-                "transfer.pooling=last_token: a backward encoder's last token sees no other token; "
-                "use cls, mean, max, bilstm or attention"
-            )
-        if self.pooling != "family":
-            return self.pooling
-        if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
-            raise ConfigError(
-                f"transfer.pooling=family with transfer.layers={self.layers_given}: the encoder's pooler was made for "
-                "the last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
-            )
-        token = encoder.family_head.token
-        if token == "last" and encoder.attention == "backward":
-            return "cls"  # a backward encoder reads the first token last
-        if token == "first" and encoder.attention == "causal":
-            return "last_token"
-        return "cls" if token == "first" else "last_token" if token == "last" else "mean"
-
     def resolved_pieces(self, encoder: Encoder) -> Pieces:
         """Which tokens of a word give its label with this encoder, for tagging."""
         if self.pieces != "auto":
             return self.pieces
         return "last" if encoder.attention == "causal" else "mean" if encoder.attention == "none" else "first"
-
-    def uses_pooler(self, encoder: Encoder) -> bool:
-        """Whether the encoder's own pooler is part of the head."""
-        return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
     def learner(self, encoder: Encoder, *, head: HeadSpec, seed: int) -> TaskLearner:
         """Build the task's learner; new parameters depend on ``seed`` only, and torch's generator does not change.
@@ -248,9 +191,9 @@ class TransferMethod:
             torch.manual_seed(derived_seed(seed, "head"))
             self.attend(encoder)
             tokens = head.per == "token"
-            reading = self._reading(encoder.num_layers)
+            reading = self.reading(encoder.num_layers)
             dim = encoder.dim * reading.widths
-            composition = self._token_states(dim) if tokens else self._composition(encoder, dim)
+            composition = self._token_states(dim) if tokens else self.composition(encoder, dim)
             if head.pairs and self._reads_apart(composition):
                 composition = Compared(composition)
             module = self._head(encoder, head, input_dim=composition.output_dim)
@@ -273,14 +216,6 @@ class TransferMethod:
         """
         return self.rates.scales(learner)
 
-    def _reading(self, num_layers: int) -> LayerSelection:
-        if self.layers == "mix":
-            return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
-        if isinstance(self.layers, int | str):
-            return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
-        indices = [num_layers if layer == "last" else int(layer) for layer in self.layers]
-        return SideBySide(indices=indices, num_layers=num_layers)
-
     def _adapt(self, encoder: Encoder, reading: LayerSelection) -> None:
         """Give the encoder the low-rank updates of LoRA.
 
@@ -295,18 +230,6 @@ class TransferMethod:
                 f"transfer.layers={self.layers_given} with transfer=lora: the head reads the embeddings only, but the "
                 "updates are above them; choose a higher layer, or transfer=frozen"
             )
-
-    def _composition(self, encoder: Encoder, dim: int) -> Pooling:
-        pooling = self.resolved_pooling(encoder)
-        if pooling == "cls":
-            return OneToken(dim=dim, which="first")
-        if pooling == "last_token":
-            return OneToken(dim=dim, which="last")
-        if pooling == "bilstm":
-            return BiLstm(dim=dim, hidden_dim=self.lstm_dim)
-        if pooling == "attention":
-            return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
-        return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
     def _reads_apart(self, composition: Pooling) -> bool:
         """Whether the texts of a pair are read as two sequences.

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.transfer.segments import lstm_states, segment_sum
+from lmtransfer.transfer.segments import at, lstm_states, owners, segment_max, segment_sum
 
 #: Which tokens a composition uses: the first of each sequence, the last, or all.
 Tokens = Literal["first", "last", "all"]
@@ -46,7 +46,7 @@ class Pooling(nn.Module):
 
         Args:
             hidden: (T, D), or (B, D) if ``tokens`` is one token per sequence.
-            lengths: tokens of each sequence, int64, shape (B,).
+            lengths: tokens of each sequence, int64, shape (B,), on the host.
 
         Returns:
             float32, shape (B, E), or (T, E).
@@ -95,7 +95,7 @@ class Mean(Pooling):
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, D)."""
-        return segment_sum(hidden.float(), lengths) / lengths[:, None]
+        return segment_sum(hidden.float(), lengths) / at(lengths, hidden.device)[:, None]
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         """The same for padded rows, (B, L, D) -> (B, D)."""
@@ -115,7 +115,7 @@ class Max(Pooling):
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, D)."""
-        return torch.segment_reduce(hidden.float(), "max", lengths=lengths, axis=0)
+        return segment_max(hidden.float(), lengths)
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
         """The same for padded rows, (B, L, D) -> (B, D)."""
@@ -139,8 +139,9 @@ class AttentionPooling(Pooling):
         """(T, D) -> (B, D)."""
         hidden_TD = hidden.float()
         scores_T = self.score(torch.tanh(self.project(hidden_TD))).float().squeeze(1)
-        highest_B = torch.segment_reduce(scores_T.detach(), "max", lengths=lengths)
-        weights_T = torch.exp(scores_T - torch.repeat_interleave(highest_B, lengths))
+        highest_B = segment_max(scores_T.detach(), lengths)
+        owner_T = owners(at(lengths, hidden.device), num_tokens=len(scores_T))
+        weights_T = torch.exp(scores_T - highest_B[owner_T])
         total_B = segment_sum(weights_T[:, None], lengths)
         return segment_sum(weights_T[:, None] * hidden_TD, lengths) / total_B
 
@@ -176,7 +177,7 @@ class BiLstm(BiLstmStates):
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, 2 * hidden_dim)."""
-        return torch.segment_reduce(super().forward(hidden, lengths), "max", lengths=lengths, axis=0)
+        return segment_max(super().forward(hidden, lengths), lengths)
 
 
 class Compared(Pooling):

@@ -5,9 +5,12 @@ Shape legend: T tokens of a packed batch, B sequences, D width, E width of the r
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+
+from lmtransfer.data.batch import upload
 
 
 def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
@@ -15,10 +18,21 @@ def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
 
     Args:
         values_TD: packed sequences.
-        lengths: their lengths, int64, shape (B,).
+        lengths: their lengths, int64, shape (B,), on the host or on the device of the values.
     """
-    owner_T = owners(lengths, num_tokens=len(values_TD))
+    owner_T = owners(at(lengths, values_TD.device), num_tokens=len(values_TD))
     return values_TD.new_zeros(len(lengths), values_TD.shape[1]).index_add(0, owner_T, values_TD)
+
+
+def segment_max(values: Tensor, lengths: Tensor) -> Tensor:
+    """The maximum of each feature over each sequence, (T, ...) -> (B, ...); ``lengths`` as for ``segment_sum``."""
+    # unsafe: the kernel does not check that the lengths add up to T, for which a GPU would make the host wait.
+    return torch.segment_reduce(values, "max", lengths=at(lengths, values.device), axis=0, unsafe=True)
+
+
+def at(lengths: Tensor, device: torch.device) -> Tensor:
+    """The lengths on ``device``; the host does not wait for it."""
+    return lengths if lengths.device == device else upload(lengths.numpy(), device)
 
 
 def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
@@ -32,23 +46,23 @@ def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
     return torch.repeat_interleave(sequences, lengths, output_size=num_tokens)
 
 
-def time_major_order(lengths: Tensor, *, num_tokens: int) -> tuple[Tensor, Tensor]:
+def time_major_order(lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """The order of packed tokens for PyTorch's LSTMs: first all first tokens, with the longest sequence first.
 
     Args:
-        lengths: tokens of each sequence, int64, shape (B,).
-        num_tokens: their sum.
+        lengths: tokens of each sequence, int64, shape (B,), on the host.
 
     Returns:
         The token at each index of that order, int64, shape (T,); and the number of sequences with a token at each
-        position, int64, on the CPU.
+        position, int64.
     """
-    owner_T = owners(lengths, num_tokens=num_tokens)
-    starts_B = lengths.cumsum(0) - lengths
-    position_T = torch.arange(num_tokens, device=lengths.device) - starts_B[owner_T]
-    rank_B = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
-    order_T = torch.argsort(position_T * len(lengths) + rank_B[owner_T])
-    return order_T, torch.bincount(position_T).cpu()
+    lengths_B = lengths.numpy()
+    owner_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
+    starts_B = np.cumsum(lengths_B) - lengths_B
+    position_T = np.arange(len(owner_T)) - starts_B[owner_T]
+    rank_B = np.argsort(np.argsort(-lengths_B, kind="stable"))
+    order_T = np.argsort(position_T * len(lengths_B) + rank_B[owner_T])
+    return order_T, np.bincount(position_T)
 
 
 def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
@@ -59,9 +73,10 @@ def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
     Args:
         lstm: an LSTM with input width D.
         hidden_TD: packed sequences.
-        lengths: their lengths, int64, shape (B,).
+        lengths: their lengths, int64, shape (B,), on the host.
     """
-    order_T, batch_sizes = time_major_order(lengths, num_tokens=len(hidden_TD))
+    order_T, batch_sizes = time_major_order(lengths)
+    order, restore = (upload(indices, hidden_TD.device) for indices in (order_T, np.argsort(order_T)))
     with torch.autocast(hidden_TD.device.type, enabled=False):
-        states, _ = lstm(PackedSequence(hidden_TD.float()[order_T], batch_sizes))
-    return states.data[torch.argsort(order_T)]
+        states, _ = lstm(PackedSequence(hidden_TD.float()[order], torch.from_numpy(batch_sizes)))
+    return states.data[restore]

@@ -1,1 +1,1 @@
-"""Use of pretrained runs without training: the probability of a sentence, and predictions for each [MASK]."""
+"""Use of runs without training: the probability of a sentence, the cosine of two, predictions for each [MASK]."""

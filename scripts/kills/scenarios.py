@@ -69,7 +69,7 @@ _OBJECTIVES = {
     "cbow": _Pretraining((*_VECTORS, "optimizer=adamw"), WHOLE_WORDS),
     "lm": _Pretraining(("model=gpt_mini", *_DEEP, "train.micro_batch_tokens=128")),
     "lm_contiguous": _Pretraining(("model=transformer_xl_laptop", *_DEEP, "model.memory_length=16", "optimizer=adamw")),
-    "mlm": _Pretraining(("embeddings=counted",)),
+    "mlm": _Pretraining(("embeddings=counted", "train.save_at=[0,2k,2100,10k]")),
     "mlm_bow": _Pretraining((*BERT, "train.ema_decay=0.9")),
     "mlm_entities": _Pretraining(tokenizer=(*VOCABULARY, "tokenizer.lowercase=false"), texts="cased"),
     "mlm_laptop": _Pretraining(("model=modern_laptop", *_DEEP[:-1], "optimizer=adamw")),

@@ -20,8 +20,8 @@ from .process import Command, descendants, environment, start, still_there
 from .scenarios import Scenario
 from .world import World
 
-#: Folders in which a checkpoint is written, or kept while it is replaced.
-_CHANGING = frozenset(f".{name}.{end}" for name in ("last", "best") for end in ("new", "old"))
+#: Folders in which a checkpoint is written, or kept while it is replaced, and other temporary files.
+_CHANGING = re.compile(r"\.(last|best|tokens-\d+)\.(new|old)|\..*\.tmp")
 _RESUMED = re.compile(r"resuming after step ([\d,]+) from (\S+)")
 _DONE = re.compile("exists already|holds an export already")
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
@@ -268,7 +268,8 @@ def unfinished(folder: Path) -> dict[str, int]:
     found: dict[str, int] = {}
     for checkpoints in folder.rglob("checkpoints"):
         run = checkpoints.parent
-        steps = [step for place in checkpoints.iterdir() if (step := _step(place)) is not None]
+        places = [place for place in checkpoints.iterdir() if "tokens-" not in place.name]  # no run resumes from those
+        steps = [step for place in places if (step := _step(place)) is not None]
         if steps and not (run / "result.json").is_file() and not _is_staged(run):
             found[run.relative_to(folder).as_posix()] = max(steps)
     return found
@@ -304,7 +305,7 @@ def _staged(folder: Path) -> Iterator[str]:
         try:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:
-                    if entry.name.startswith(".") and (entry.name.endswith(".tmp") or entry.name in _CHANGING):
+                    if _CHANGING.fullmatch(entry.name):
                         yield entry.path
                     elif entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)

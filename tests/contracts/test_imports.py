@@ -23,7 +23,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 BATCH, LEARNER = "data.batch", "training.learner"
 PLAIN = {"errors", "randomness", "system", "untrusted"}
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"system.waiting"},
+    "__init__": {"system.waiting", "api"},
     "errors": set(),
     "randomness": set(),
     "former_names": set(),
@@ -42,9 +42,10 @@ ALLOWED: dict[str, set[str]] = {
     "training": PLAIN,
     "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
-    | {"config.without_effect"},
+    | {"config.without_effect", "config.revisions"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "layers", "models", "data", "training"},
-    "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
+    "hub": {"errors"},
+    "importing": PLAIN | {"hub", "config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
     | {"importing", "tasks.base"},
@@ -53,17 +54,24 @@ ALLOWED: dict[str, set[str]] = {
     | {"verdicts", "reporting", "importing", "objectives", "pretraining"},
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
-    | {"kept_predictions", "reporting", "importing"},
-    "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
-    "export": PLAIN
+    | {"kept_predictions", "reporting", "importing", "transfer"},
+    "prediction": PLAIN | {"models", "data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
+    "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
+    "serving": PLAIN
+    | {"", "data", "tokenizers", "tasks", "training", "runs", "importing", "transfer", "zero_shot", "prediction"}
+    | {"reporting"},
+    "exporting": PLAIN
     | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
-    | {"transfer", "reporting", "importing"},
+    | {"transfer", "reporting", "importing", "hub"},
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "sweeps": {"errors", "config", "system", "reporting"},
     "commands": {"*"},
+    "api": PLAIN
+    | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "importing", "transfer", "prediction"}
+    | {"reporting", "launch"},
     "launch": {"errors", "config", "runs.lock", "sweeps", "system"},
     "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},
@@ -71,7 +79,8 @@ ALLOWED: dict[str, set[str]] = {
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "batch", "corpora", "store", "screening", "stream"),
+    "data": ("documents", "files", "text_lines", "parquet_files", "batch")
+    + ("corpora", "store", "screening", "stream"),
     "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }
 
@@ -188,7 +197,8 @@ def test_every_dependency_is_needed() -> None:
 def test_every_optional_package_is_in_its_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for package, extra in EXTRAS.items():
-        named = [re.split(r"[<>=!~\[ ]", entry)[0] for entry in project["optional-dependencies"][extra]]
+        entries = project["optional-dependencies"][extra]
+        named = [re.split(r"[<>=!~\[ ]", entry)[0].replace("-", "_") for entry in entries]
         assert package in named, f"pip install 'lmtransfer[{extra}]' would not install {package}"
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
-from lmtransfer.tasks.heads import LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
+from lmtransfer.tasks.heads import LabelSetTargets, LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.transfer.heads.base import Head
 
@@ -33,7 +33,12 @@ def asked(
 
 
 def targets_of(rows: Rows, *, dtype: torch.dtype = torch.int64) -> Targets[Tensor]:
-    """Rows of numbers as targets: of one number a label (or a score, float32), of three a tag, of five a span."""
+    """Rows of numbers as targets: of one number a label (or a score, float32), of three a tag, of five a span.
+
+    Rows of int8 are sets of labels.
+    """
+    if dtype == torch.int8:
+        return LabelSetTargets(torch.tensor(rows, dtype=dtype))
     kinds: dict[int, type[Targets[Tensor]]] = {
         1: LabelTargets if dtype == torch.int64 else ScoreTargets,
         3: TagTargets,

@@ -17,13 +17,13 @@ from lmtransfer.interop.reading import Published, read_published
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec, TaggingSpec
+from lmtransfer.tasks.heads import ClassificationSpec, MultiLabelSpec, RegressionSpec, SpanSpec, TaggingSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.weights import load_weights, weights
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
-SPECS = {spec.kind: spec for spec in (ClassificationSpec, RegressionSpec, TaggingSpec, SpanSpec)}
+SPECS = {spec.kind: spec for spec in (ClassificationSpec, MultiLabelSpec, RegressionSpec, TaggingSpec, SpanSpec)}
 LENGTHS = [9, 24, 2, 24, 1, 13]
 VOCABULARY = 89
 CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -148,7 +148,8 @@ def task_learner(encoder: Any, kind: Any, *, labels: int = 3, seed: int = 0) -> 
 def run_with_head(learner: TaskLearner, model: dict[str, Any], kind: Any, *, pad: int = 0, **changes: Any) -> Any:
     """A task's run, to be published."""
     encoder = cast(Encoder, learner.encoder)
-    labels = tuple("abcdefgh"[: learner.head.output.out_features]) if kind in ("classification", "tagging") else ()
+    named = kind in ("classification", "multi_label", "tagging")
+    labels = tuple("abcdefgh"[: learner.head.output.out_features]) if named else ()
     arguments: dict[str, Any] = {
         "model": model,
         "vocab_size": encoder.vocab_size,
@@ -196,7 +197,8 @@ def assert_task_survives(
     with torch.no_grad():
         theirs = peer.eval()(**inputs)
     logits = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1) if kind == "span" else theirs.logits
-    real = logits if kind in ("classification", "regression") else logits[inputs["attention_mask"].bool()]
+    of_tokens = kind in ("tagging", "span")
+    real = logits[inputs["attention_mask"].bool()] if of_tokens else logits
     torch.testing.assert_close(ours, real, **CLOSE)
     assert (ours.max(0).values - ours.min(0).values).min() > 0.01  # the inputs make a difference
     return files

@@ -11,6 +11,7 @@ from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, make_world
 SPLITS = {"train": 120, "dev": 40, "test": 30}
 FILES = {
     "text_pair": ["task=text_pair", *(f"task.{split}=data/pairs_{split}.tsv" for split in SPLITS)],
+    "multi_label": ["task=multi_label", *(f"task.{split}=data/sets_{split}.jsonl" for split in SPLITS)],
     "regression": ["task=regression", *(f"task.{split}=data/scores_{split}.csv" for split in SPLITS)],
     "tagging": ["task=tagging", *(f"task.files.{split}=data/tags_{split}.conll" for split in SPLITS)],
     "span_qa": [
@@ -28,6 +29,7 @@ def make_task_world(folder: Path) -> None:
     for seed, (split, num) in enumerate(SPLITS.items()):
         rng = random.Random(seed)
         _write_pairs(folder / "data" / f"pairs_{split}.tsv", num, rng)
+        _write_sets(folder / "data" / f"sets_{split}.jsonl", num, rng)
         _write_scores(folder / "data" / f"scores_{split}.csv", num, rng)
         _write_tags(folder / "data" / f"tags_{split}.conll", num, rng)
         _write_questions(folder / "data" / f"questions_{split}.jsonl", num, rng)
@@ -41,6 +43,16 @@ def _write_pairs(path: Path, num: int, rng: random.Random) -> None:
             f"{rng.choice(OTHER)} film\t{rng.choice(POSITIVE if i % 2 else NEGATIVE)}\t{'same' if i % 2 else 'other'}"
         )
     path.write_text("\n".join(rows) + "\n")
+
+
+def _write_sets(path: Path, num: int, rng: random.Random) -> None:
+    """A kind word gives one label, an unkind word another; many texts have both, some have none."""
+    rows = []
+    for _ in range(num):
+        words = rng.choices(POSITIVE[:2] + NEGATIVE[:2] + OTHER[:2], k=3)
+        kinds = {"kind": POSITIVE, "unkind": NEGATIVE}
+        rows.append({"text": " ".join(words), "labels": [k for k, own in kinds.items() if set(own) & set(words)]})
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
 
 
 def _write_scores(path: Path, num: int, rng: random.Random) -> None:

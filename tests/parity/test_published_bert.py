@@ -94,11 +94,12 @@ def test_every_architecture_computes_the_same_and_goes_back_to_the_byte(
         torch.testing.assert_close(pair, logits, **CLOSE)
 
 
-@pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "span"])
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "regression", "tagging", "span"])
 @pytest.mark.parametrize("norm", KINDS)
 def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: str, norm: str) -> None:
     names = {
         "classification": "SequenceClassification",
+        "multi_label": "SequenceClassification",
         "regression": "SequenceClassification",
         "tagging": "TokenClassification",
         "span": "QuestionAnswering",
@@ -106,6 +107,8 @@ def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: str, norm: s
     auto = getattr(transformers, f"AutoModelFor{names[kind]}")
     files = assert_task_survives(MODEL | {"norm": norm}, kind, auto, tmp_path, segments=True)
     assert files.architecture == f"{KINDS[norm]}For{names[kind]}"
+    if kind == "multi_label":
+        assert files.config["problem_type"] == "multi_label_classification"
     if kind == "regression":
         assert files.config["problem_type"] == "regression"
         assert list(files.config["id2label"]) == ["0"]

@@ -58,7 +58,7 @@ def test_gone_on_with_it_is_the_same_to_the_last_bit() -> None:
 
         def counted(self: loop.Trainer, steps: Any) -> None:
             taken(self, steps)
-            patch.setattr(loop, "agreed_stop", lambda: "Ctrl-C" if self.state.step == 4 else None)
+            patch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == 4 else None)
 
         patch.setattr(loop.Trainer, "_step", counted)
         assert lmtransfer(*BOW, "name=cut") != 0

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.export import folder as _exported_folder
+from lmtransfer.exporting import folder as _exported_folder
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.reading import read_published
 from lmtransfer.tasks.encoded import EncodedExamples

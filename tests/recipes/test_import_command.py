@@ -253,9 +253,23 @@ def test_mistakes_are_answered_and_leave_nothing_behind(world: Path, capsys: pyt
     said = capsys.readouterr().err
     assert all(name in said for name in ("runs/import/bert", "name=")), said
     assert (Path("runs/import/bert") / "config.yaml").read_bytes() == before
-    assert lmtransfer("import", "source=runs/import/bert", "name=again") == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("source=runs/import/bert", "init=")), said
+    assert lmtransfer("import", "source=runs/import/bert", "tokenizer.add=words.txt", "name=again") == 2
+    assert "tokenizer.add" in capsys.readouterr().err
+
+
+def test_a_run_is_copied_as_it_is(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("import", "source=bert") == 0
+    assert lmtransfer("import", "source=runs/import/bert", "name=again") == 0
+    assert "init=runs/import/again" in capsys.readouterr().out
+    ours, theirs = (
+        {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file() and not path.name.startswith(".")
+        }
+        for folder in (Path("runs/import/again"), Path("runs/import/bert"))
+    )
+    assert ours == theirs
 
 
 def test_a_name_on_the_hub_is_looked_for_in_its_cache_first(

@@ -18,7 +18,7 @@ from fakes.transfer_files import TASK, lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
 
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.pretraining import course
+from lmtransfer.pretraining import phased_run
 from lmtransfer.training import loop
 
 TINY = [
@@ -86,7 +86,7 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(self: loop.Trainer, steps: Any) -> None:
         taken(self, steps)
-        monkeypatch.setattr(loop, "agreed_stop", lambda: "Ctrl-C" if self.state.step == step else None)
+        monkeypatch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == step else None)
 
     monkeypatch.setattr(loop.Trainer, "_step", counted)
 
@@ -112,7 +112,7 @@ def test_a_kill_between_two_phases_changes_nothing(monkeypatch: pytest.MonkeyPat
         raise Kill
 
     with monkeypatch.context() as patch:
-        patch.setattr(course, "standardise", killed)
+        patch.setattr(phased_run, "standardise", killed)
         with pytest.raises(Kill):
             lmtransfer(*WORDS, "name=cut")
     assert len(records("cut")) == 3
@@ -174,14 +174,14 @@ def test_the_schedule_begins_anew_where_it_is_to() -> None:
 
 def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[dict[str, torch.Tensor]] = []
-    enter = course.PhasedRun._enter
+    enter = phased_run.PhasedRun._enter
 
-    def noted(self: course.PhasedRun) -> None:
+    def noted(self: phased_run.PhasedRun) -> None:
         whole = self.parts[-1].encoder
         states.append({name: tensor.detach().clone() for name, tensor in whole.state_dict().items()})
         enter(self)
 
-    monkeypatch.setattr(course.PhasedRun, "_enter", noted)
+    monkeypatch.setattr(phased_run.PhasedRun, "_enter", noted)
     assert lmtransfer(*WORDS, "name=run") == 0
     before, after = states
     changed = {name for name in before if not torch.equal(before[name], after[name])}

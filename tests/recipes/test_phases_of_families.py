@@ -15,7 +15,7 @@ from fakes.transfer_files import lmtransfer, make_world, sentence
 from safetensors.torch import load_file
 
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.pretraining import course
+from lmtransfer.pretraining import phased_run
 from lmtransfer.pretraining.continued import TakenHeads
 from lmtransfer.training import loop
 
@@ -74,13 +74,13 @@ def records(run: str) -> list[dict[str, Any]]:
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     """The weights of the learner where each phase begins."""
     states: list[dict[str, torch.Tensor]] = []
-    enter = course.PhasedRun._enter
+    enter = phased_run.PhasedRun._enter
 
-    def noted(self: course.PhasedRun) -> None:
+    def noted(self: phased_run.PhasedRun) -> None:
         states.append({name: tensor.detach().clone() for name, tensor in self.learner.state_dict().items()})
         enter(self)
 
-    monkeypatch.setattr(course.PhasedRun, "_enter", noted)
+    monkeypatch.setattr(phased_run.PhasedRun, "_enter", noted)
     return states
 
 
@@ -90,7 +90,7 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(self: loop.Trainer, steps: Any) -> None:
         taken(self, steps)
-        monkeypatch.setattr(loop, "agreed_stop", lambda: "Ctrl-C" if self.state.step == step else None)
+        monkeypatch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == step else None)
 
     monkeypatch.setattr(loop.Trainer, "_step", counted)
 

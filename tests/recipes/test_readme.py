@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
@@ -167,6 +168,7 @@ def write_published_bert(folder: Path) -> None:
 def test_the_commands_about_published_models_run(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_published_bert(world / "downloads/bert-base-uncased")
     (world / "my_words.txt").write_text("wonderword\nfineness\n", encoding="utf-8")
+    (world / "texts.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
     pretrain = ["corpus.max_documents=100", "train.steps=2", "train.batch_tokens=1024", "hardware.threads=1"]
     ran = []
     for words in commands_below("Published models"):
@@ -177,6 +179,7 @@ def test_the_commands_about_published_models_run(world: Path, capsys: pytest.Cap
         assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
         ran.append(words[0])
     assert ran[:4] == ["import", "finetune", "pretrain", "export"]
+    assert np.load(world / "vectors.npy").shape == (2, 16)
     for made in ("import/bert", "finetune/bert-sst2", "pretrain/bert-adapted"):
         assert (world / "runs" / made / "result.json").is_file(), made
     assert (world / "bert-sst2-hf/model.safetensors").is_file()

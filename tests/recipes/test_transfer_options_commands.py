@@ -168,3 +168,25 @@ def test_a_run_from_before_there_were_such_settings_goes_on(world: Path) -> None
     assert result("runs/finetune/old")["metrics"] == before["metrics"]
     assert lmtransfer("evaluate", "run=runs/finetune/old", "split=dev", "hardware=exact", "name=again") == 0
     assert result("runs/evaluate/again")["metrics"] == before["metrics"]
+
+
+def test_weights_and_smoothing_shape_training_and_not_the_measured_loss(world: Path) -> None:
+    for name, words in {"plain": [], "shaped": ["task.class_weights=balanced", "task.label_smoothing=0.2"]}.items():
+        assert lmtransfer("finetune", *QUICK, *words, "train.micro_batch_tokens=64", f"name={name}") == 0
+        found = result(f"runs/finetune/{name}")
+        assert lmtransfer("evaluate", f"run=runs/finetune/{name}", "split=dev", "hardware=exact", "name=again") == 0
+        assert result("runs/evaluate/again")["metrics"] == pytest.approx(found["metrics"], abs=1e-6)
+        shutil.rmtree("runs/evaluate/again")
+    assert _losses("runs/finetune/plain") != _losses("runs/finetune/shaped")
+
+
+def test_the_weight_of_a_label_is_given_by_its_name(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *QUICK, "task.class_weights={positive: 50}", "train.epochs=4", "name=ft") == 0
+    assert result("runs/finetune/ft")["metrics"]["accuracy"] < 0.5  # nearly all are called positive: two of five are
+    capsys.readouterr()
+    assert lmtransfer("finetune", *QUICK, "task.class_weights={spam: 5}", "name=x") == 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("task.class_weights", "'spam'", "negative, positive")), said
+    assert lmtransfer("finetune", *QUICK, "task.class_weights=heavy", "task.label_smoothing=1", "name=x") == 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("task.class_weights", "balanced", "task.label_smoothing")), said

@@ -11,7 +11,7 @@ import yaml
 from fakes.transfer_files import lmtransfer, result
 from test_phases import TINY, assert_same, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
 
-from lmtransfer.pretraining import course
+from lmtransfer.pretraining import phased_run
 
 FIRST = [*TINY, "phases=untied_first"]
 OWN = "objectives.mlm.output.weight"
@@ -30,13 +30,13 @@ def test_a_run_that_is_untied_at_first_goes_on_exactly(step: int) -> None:
 
 def test_the_tied_phase_begins_with_the_embedding_and_the_rest_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[dict[str, torch.Tensor]] = []
-    enter, go_over = course.PhasedRun._enter, course.PhasedRun._go_over
+    enter, go_over = phased_run.PhasedRun._enter, phased_run.PhasedRun._go_over
 
-    def noted(self: course.PhasedRun) -> None:
+    def noted(self: phased_run.PhasedRun) -> None:
         states.append({name: tensor.detach().clone() for name, tensor in self.learner.state_dict().items()})
 
-    monkeypatch.setattr(course.PhasedRun, "_go_over", lambda self: (noted(self), go_over(self))[-1])
-    monkeypatch.setattr(course.PhasedRun, "_enter", lambda self: (noted(self), enter(self))[-1])
+    monkeypatch.setattr(phased_run.PhasedRun, "_go_over", lambda self: (noted(self), go_over(self))[-1])
+    monkeypatch.setattr(phased_run.PhasedRun, "_enter", lambda self: (noted(self), enter(self))[-1])
     assert lmtransfer(*FIRST, "name=run") == 0
     _, untied, tied = states
     assert untied.keys() - tied.keys() == {OWN}

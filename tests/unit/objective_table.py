@@ -6,7 +6,7 @@ A new objective is one line in ``MEANT_FOR``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +102,31 @@ def small_model(name: str, **changes: Any) -> Any:
 
 
 def built(
-    name: str, store: TokenStore, *overrides: str, changes: Mapping[str, Any] | None = None
+    name: str,
+    store: TokenStore,
+    *overrides: str,
+    changes: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    **of_source: Any,
 ) -> tuple[PretrainingLearner, PretrainingSource, Any]:
-    """Learner, batches and config of an objective with the model it is meant for."""
+    """Learner, batches and config of an objective with the model it is meant for, or with another file of conf/model.
+
+    ``of_source`` are further settings of the batches.
+    """
     line, node = line_of(name), objective_node(name, *overrides)
+    if model is not None:
+        line = replace(line, model=model)
     tokenizer = line.tokenizer()
     rows, corruption = build(node.rows, tokenizer=tokenizer), build(node.corruption, tokenizer=tokenizer)
     objectives = [build(loss, tokenizer=tokenizer) for loss in node.losses.values()]
     encoder = small_model(line.model, **(changes or {})) if isinstance(line.model, str) else line.model()
     check_fit(encoder=encoder, objectives=objectives, rows=rows, corruption=corruption)
     source = PretrainingSource(
-        store=store, rows=rows, corruption=corruption, seed=0, output_positions=needed_output_positions(objectives)
+        store=store,
+        rows=rows,
+        corruption=corruption,
+        seed=0,
+        output_positions=needed_output_positions(objectives),
+        **of_source,
     )
     return PretrainingLearner(encoder, objectives), source, node

@@ -9,8 +9,9 @@ import torch
 from gpu_device import gpu
 from torch import Tensor
 
+from lmtransfer.layers.attention.flash import has_kernel, takes
 from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.layers.attention.packed import _dense, _has_flash, attention
+from lmtransfer.layers.attention.packed import _dense, attention
 
 pytestmark = pytest.mark.gpu
 
@@ -45,15 +46,16 @@ def _check(layout: Layout, num_queries: int, *, window: int | None) -> None:
     def dense(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return _dense(query, key, value, layout, layout.causal, window, 0.0)
 
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
-        assert _has_flash(tensors[0])
+    assert (layout.flash is not None) == has_kernel(device)
+    assert takes(*tensors[:3])
     exact = _results(dense, tensors, torch.float32)
     flash = _results(chosen, tensors, torch.bfloat16)
     blocks = _results(dense, tensors, torch.bfloat16)
+    rounding = 1e-4 if device.type == "cuda" else 1e-2  # a CPU computes ragged dense blocks in float32
     for name, truth, ours, theirs in zip(("output", "query", "key", "value"), exact, flash, blocks, strict=True):
         assert ours.isfinite().all(), name
         assert truth.norm() > 0, name
-        assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + 1e-4 * truth.norm(), name
+        assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + rounding * truth.norm(), name
 
 
 @pytest.mark.parametrize("causal", [False, True])

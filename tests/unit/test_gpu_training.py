@@ -109,12 +109,12 @@ def _trainer(
         budget=Budget(steps=steps),
         seed=0,
         device=device,
-        precision=precision,
+        precision=precision or Precision(device=device),
         max_grad_norm=1.0,
         checkpoints=None if folder is None else Checkpoints(folder),
         trackers=[losses],
         log_every=1,
-        progress=notes,
+        progress=notes or Progress(quiet=True),
     )
 
 

@@ -1,4 +1,4 @@
-"""The classification head, and what all heads have in common."""
+"""The heads for one label and for any number of labels, and what all heads have in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmtransfer.transfer.heads.base import Head
-from lmtransfer.transfer.heads.sequences import ClassificationHead, RegressionHead
+from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.heads.tagging import TaggingHead
 
@@ -21,13 +21,14 @@ def _heads(**changes: object) -> dict[str, Head]:
     arguments = {"input_dim": 64, **changes}
     return {
         "classification": ClassificationHead(num_labels=5, **arguments),  # type: ignore[arg-type]
+        "multi_label": MultiLabelHead(num_labels=5, **arguments),  # type: ignore[arg-type]
         "regression": RegressionHead(**arguments),  # type: ignore[arg-type]
         "tagging": TaggingHead(num_labels=5, **arguments),  # type: ignore[arg-type]
         "span": SpanHead(num_labels=3, max_answer_tokens=4, **arguments),  # type: ignore[arg-type]
     }
 
 
-WIDTHS = {"classification": 5, "regression": 1, "tagging": 5, "span": 2 + 1 + 3}
+WIDTHS = {"classification": 5, "multi_label": 5, "regression": 1, "tagging": 5, "span": 2 + 1 + 3}
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -95,3 +96,36 @@ def test_outputs_are_the_logits() -> None:
     logits = torch.randn(4, 3)
     head = ClassificationHead(input_dim=6, num_labels=3)
     torch.testing.assert_close(head.outputs(logits, asked([3, 1, 7, 2], ROWS)), logits, rtol=0, atol=0)
+
+
+SETS = [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]
+
+
+def _decisions(logits: Tensor) -> Tensor:
+    """The negative log-probability of each decision, one by one."""
+    chances = 1 / (1 + torch.exp(-logits))
+    parts = [
+        -torch.log(chance if given else 1 - chance)
+        for row, labels in zip(chances.unbind(0), SETS, strict=True)
+        for chance, given in zip(row.unbind(0), labels, strict=True)
+    ]
+    return torch.stack(parts).sum()
+
+
+def test_the_loss_of_a_set_is_that_of_its_decisions() -> None:
+    head = MultiLabelHead(input_dim=6, num_labels=3)
+    batch = asked([1] * 4, [[row] for row in SETS], dtype=torch.int8)
+    check_against_loop(head, batch, _decisions, 3)
+    assert head.count(batch) == 12
+    logits = torch.randn(4, 3)
+    mean = nn.BCEWithLogitsLoss()(logits, torch.tensor(SETS).float())
+    torch.testing.assert_close(head.loss(logits, batch).sum / head.count(batch), mean)
+    torch.testing.assert_close(head.outputs(logits, batch), logits, rtol=0, atol=0)
+
+
+def test_a_batch_of_sets_is_its_sequences() -> None:
+    head = MultiLabelHead(input_dim=6, num_labels=3, hidden_dim=4).double().eval()
+    nn.init.normal_(head.output.weight)
+    rows = [[row] for row in SETS]
+    check_batch_is_its_sequences(head, [3, 1, 7, 2], rows, dim=6, dtype=torch.int8)
+    check_half_precision(head.float(), asked([3, 1, 7, 2], rows, dtype=torch.int8), torch.randn(4, 6))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from lmtransfer.layers import cross_entropy as module
 from lmtransfer.layers.cross_entropy import cross_entropies
@@ -45,3 +49,47 @@ def test_of_no_positions_and_in_bfloat16() -> None:
     exact, _ = cross_entropies(hidden, weight, bias, targets)
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+
+
+class _Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.size = max(self.size, *(leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)), 0)
+        return made
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_sum_over_a_large_vocabulary_is_that_of_dense_logits(
+    has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK_LOGITS", 41 * 5)
+    hidden, weight, bias, targets = _inputs(torch.float64)
+    given, factors = bias if has_bias else None, torch.rand(23, dtype=torch.float64)
+    leaves = (hidden, weight, bias) if has_bias else (hidden, weight)
+    with _Largest() as largest:
+        ours, hits = module._LargeCrossEntropySum.apply(hidden, weight, given, targets, factors)
+        gradients = torch.autograd.grad(3 * ours, leaves)
+    logits = linear(hidden, weight, given)
+    theirs = (cross_entropy(logits, targets, reduction="none") * factors).sum()
+    torch.testing.assert_close(ours, theirs)
+    assert torch.equal(hits, logits.argmax(-1) == targets)
+    for local, their in zip(gradients, torch.autograd.grad(3 * theirs, leaves), strict=True):
+        torch.testing.assert_close(local, their)
+    assert largest.size <= max(41 * 6, 41 * 5)  # the weights, or the logits of five positions
+
+
+def test_the_sum_over_a_large_vocabulary_trains_only_what_is_trained() -> None:
+    hidden, weight, bias, targets = _inputs(torch.float64)
+    factors = torch.ones(23, dtype=torch.float64)
+    total, _ = module._LargeCrossEntropySum.apply(hidden, weight.detach(), bias.detach(), targets, factors)
+    total.backward()
+    assert hidden.grad is not None
+    with torch.no_grad():
+        again, _ = module._LargeCrossEntropySum.apply(hidden, weight, bias, targets, factors)
+    assert again == total

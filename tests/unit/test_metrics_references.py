@@ -11,7 +11,7 @@ from seqeval import metrics as seqeval
 from sklearn import metrics as sklearn
 
 from lmtransfer.metrics.chunks import Chunks, chunk_scores
-from lmtransfer.metrics.names import make_metric
+from lmtransfer.metrics.names import make_label_set_metric, make_metric
 from lmtransfer.verdicts.student import critical, two_sided
 
 
@@ -100,3 +100,38 @@ def test_students_distribution(degrees: float) -> None:
         assert two_sided(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), rel=1e-8)
     for level in (0.5, 0.05, 0.05 / 24, 1e-6):
         assert critical(level, degrees) == pytest.approx(stats.t.isf(level / 2, degrees), rel=1e-8)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_sets_of_labels(seed: int, ties: bool) -> None:
+    draw = np.random.default_rng(seed)
+    gold = (draw.random((97, 5)) < (0.5, 0.3, 0.1, 0.02, 0.0)).astype(int)  # the last label never occurs
+    said = np.clip(0.4 * gold + draw.normal(0.3, 0.2, gold.shape), 0, 1)
+    said = said.round(1) if ties else said
+    found = {}
+    for name in ("micro_f1", "macro_f1", "average_precision"):
+        metric = make_label_set_metric(name, num_labels=5)
+        for start in range(0, 97, 13):
+            metric.update(said[start : start + 13], gold[start : start + 13])
+        found[metric.name] = metric.compute()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the label that never occurs
+        expected = {
+            "micro_f1": sklearn.f1_score(gold, said > 0.5, average="micro"),
+            "macro_f1": sklearn.f1_score(gold, said > 0.5, average="macro", zero_division=0),
+            "average_precision": sklearn.average_precision_score(gold, said, average="macro"),
+        }
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["micro_f1", "macro_f1", "average_precision"])
+def test_sets_of_labels_at_the_edges(name: str) -> None:
+    metric = make_label_set_metric(name, num_labels=2)
+    with pytest.raises(ValueError, match=name):
+        metric.compute()
+    metric.update(np.zeros((3, 2)), np.zeros((3, 2)))
+    assert metric.compute() == 0.0
+    right = make_label_set_metric(name, num_labels=2)
+    right.update(np.eye(2), np.eye(2))
+    assert right.compute() == 1.0

@@ -15,7 +15,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.answering import MaskedTexts
 from lmtransfer.prediction.answers_in_order import AnswersInOrder
-from lmtransfer.prediction.input import asked, find_input, incoming_lines, input_format, one_example
+from lmtransfer.prediction.input import find_input, incoming_lines, input_file, input_format, one_example
 from lmtransfer.tasks.input_files import Given, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
@@ -41,7 +41,7 @@ def given(
 ) -> Iterator[Given]:
     """The examples of a file."""
     source = find_input(str(path))
-    return reader.read(asked(source, input_format(file_format, source, reader), columns, answers, Notes()))
+    return reader.read(input_file(source, input_format(file_format, source, reader), columns, answers, Notes()))
 
 
 def answered(

@@ -27,7 +27,7 @@ from lmtransfer.kept_predictions.scored import (
     scored_examples,
 )
 from lmtransfer.kept_predictions.values import contributions, metric_value
-from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
+from lmtransfer.tasks.answers import LabelAnswer, LabelSetAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
 from lmtransfer.tasks.file_formats.blimp import MinimalPair
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.qa.task import SpanQa
@@ -36,6 +36,7 @@ from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
+from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.tasks.text.regression import TextRegression
 
 NUM = 60
@@ -55,6 +56,22 @@ def classification() -> tuple[Any, list[Any], list[Any]]:
     examples = texts(rng, label=lambda rng, i: rng.choice([0, 0, 1, 2]))
     said = [e.label if rng.random() < 0.6 else rng.randrange(3) for e in examples]
     return made, examples, [LabelAnswer(label, made.labels[label]) for label in said]
+
+
+def multi_label() -> tuple[Any, list[Any], list[Any]]:
+    rng = random.Random(7)
+    made = MultiLabel(
+        name="m", labels=["x", "y", "z"], train="none.tsv", text_column="t", label_column="l",
+        metrics=["macro_f1", "micro_f1", "average_precision"],
+    )  # fmt: skip
+    examples = texts(rng, label_set=lambda rng, i: tuple(label for label in range(3) if rng.random() < 0.4))
+    answers = []
+    for example in examples:
+        chances = {name: rng.betavariate(2, 2) for name in made.labels}
+        chances |= {made.labels[label]: rng.betavariate(4, 2) for label in example.label_set}
+        chosen = tuple(label for label, chance in enumerate(chances.values()) if chance > 0.5)
+        answers.append(LabelSetAnswer(chosen, tuple(made.labels[label] for label in chosen), chances))
+    return made, examples, answers
 
 
 def regression() -> tuple[Any, list[Any], list[Any]]:
@@ -104,6 +121,7 @@ def pairs() -> tuple[Any, list[Any], list[Any]]:
 
 FAMILIES: dict[str, Callable[[], tuple[Any, list[Any], list[Any]]]] = {
     "classification": classification,
+    "multi_label": multi_label,
     "regression": regression,
     "tagging": tagging,
     "squad": lambda: questions("squad", no_answer=False),
@@ -113,7 +131,7 @@ FAMILIES: dict[str, Callable[[], tuple[Any, list[Any], list[Any]]]] = {
     "pairs": pairs,
 }
 #: Metrics that no single example has a share in, and those that are stated of groups of examples.
-NOT_KEPT = ("best_", "heq_d", "human_f1", "phenomenon/", "paradigm/", "news_", "books_")
+NOT_KEPT = ("average_precision", "best_", "heq_d", "human_f1", "phenomenon/", "paradigm/", "news_", "books_")
 
 
 def kept(examples: ScoredExamples, **more: Any) -> Kept:
@@ -161,20 +179,21 @@ def test_scores_of_examples_by_hand(tmp_path: Path) -> None:
     assert metric_value(found, "pearson") == pytest.approx(correlation)
 
 
-def test_matthews_without_each_example_is_the_brute_force() -> None:
-    task, examples, answers = classification()
+@pytest.mark.parametrize(("family", "metric"), [("classification", "matthews"), ("multi_label", "macro_f1")])
+def test_a_metric_without_each_example_is_the_brute_force(family: str, metric: str) -> None:
+    task, examples, answers = FAMILIES[family]()
     found = task.scored_examples(examples, answers)
-    whole = task.score(examples, answers)["matthews"]
+    whole = task.score(examples, answers)[metric]
     left_out = [
-        task.score([*examples[:i], *examples[i + 1 :]], [*answers[:i], *answers[i + 1 :]])["matthews"]
-        for i in range(NUM)
+        task.score([*examples[:i], *examples[i + 1 :]], [*answers[:i], *answers[i + 1 :]])[metric] for i in range(NUM)
     ]
     mean = sum(left_out) / NUM
-    assert contributions(found, "matthews") == pytest.approx([whole + (NUM - 1) * (mean - v) for v in left_out])
+    assert contributions(found, metric) == pytest.approx([whole + (NUM - 1) * (mean - v) for v in left_out])
 
 
 @pytest.mark.parametrize(("family", "metric"), [("classification", "matthews"), ("regression", "pearson"),
-                                                ("tagging", "f1"), ("quac", "f1")])  # fmt: skip
+                                                ("tagging", "f1"), ("quac", "f1"), ("multi_label", "micro_f1"),
+                                                ("multi_label", "macro_f1")])  # fmt: skip
 def test_the_spread_of_contributions_is_that_of_a_bootstrap(family: str, metric: str) -> None:
     task, examples, answers = FAMILIES[family]()
     found = task.scored_examples(examples, answers)
@@ -232,13 +251,15 @@ def test_the_same_predictions_are_the_same_bytes_and_few(tmp_path: Path) -> None
         assert arrays["predicted"].tolist() == said.tolist()
 
 
-@pytest.mark.parametrize("family", ["classification", "tagging", "squad"])
+@pytest.mark.parametrize("family", ["classification", "multi_label", "tagging", "squad"])
 def test_probabilities_and_places_are_kept_with_the_answers(family: str, tmp_path: Path) -> None:
     task, examples, answers = FAMILIES[family]()
     rng = random.Random(6)
     if family == "classification":
         answers = [replace(a, probabilities={a.name: rng.random()}) for a in answers]
         expected = [a.probabilities[a.name] for a in answers]
+    elif family == "multi_label":
+        expected = [max(chance, 1 - chance) for a in answers for chance in a.probabilities.values()]
     elif family == "tagging":
         answers = [replace(a, probabilities=tuple(rng.random() for _ in a.tags)) for a in answers]
         expected = [probability for a in answers for probability in a.probabilities]

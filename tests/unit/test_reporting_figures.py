@@ -18,6 +18,7 @@ from lmtransfer.reporting.figures.pretraining_settings import source_curves
 from lmtransfer.reporting.figures.style import label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import read_layer_weights
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 
@@ -311,3 +312,29 @@ def test_replaced_tokens_are_drawn_beside_the_base_rate(tmp_path):
         assert label in found
     assert "old" not in found
     assert any("base rate" in text for text in found)
+
+
+def test_reliability_of_the_runs_of_a_task(tmp_path):
+    bins = {"counts": [0, 5, 7], "confidences": [0.0, 0.5, 0.9], "accuracies": [0.0, 0.4, 0.7]}
+    for name, scaled in (("sharp", {"ece": 0.02, "loss": 0.5, **bins}), ("few", None)):
+        part = {"plain": {"ece": 0.124, "loss": 0.6, **bins}, "scaled": scaled, "temperature": 1.5 if scaled else None}
+        folder = transfer(tmp_path / "runs" / "finetune" / name, [0.7])
+        found = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**found, "calibration": part}))
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    (name,) = (name for name in figures if name.startswith("reliability-"))
+    found = texts(figures[name])
+    assert {"sharp, ECE 12.4", "few, ECE 12.4", "sharp, ECE 2.0", "confidence (%)", "accuracy (%)"} <= set(found)
+    assert "few, ECE 2.0" not in found
+
+
+def test_scores_by_language(tmp_path):
+    folder = transfer(tmp_path / "runs" / "finetune" / "mine", [0.7])
+    found = json.loads((folder / "result.json").read_text())
+    found["metrics"] |= {"language/de/accuracy": 0.612, "language/sw/accuracy": 0.5}
+    (folder / "result.json").write_text(json.dumps(found))
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    (name,) = (name for name in figures if name.startswith("languages-"))
+    assert {"de", "sw", "mine", "accuracy (%)"} <= set(texts(figures[name]))
+    assert languages_text(found) == "accuracy by language: de 61.2, sw 50.0"
+    assert languages_text({"metrics": {"accuracy": 0.5}, "main_metric": "accuracy"}) == languages_text(None) == ""

@@ -24,7 +24,7 @@ from lmtransfer.cli import main
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.data.corpora.shuffling import shuffled
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.training.trackers import Jsonl
+from lmtransfer.training.trackers.jsonl import Jsonl
 
 COMMIT, LATER = "1" * 40, "2" * 40
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ OWN = ("text_classification", "text_pair", "regression")
 def tabbed(*rows: str) -> str:
     """Lines whose columns are separated by tabs, written here with bars."""
     return "".join(row.replace(" | ", "\t").replace("|", "\t") + "\n" for row in rows)
+
+
+def json_files(folder: str, row: dict[str, Any], *, label: str | bool) -> dict[str, str]:
+    """A task of SuperGLUE: JSON lines, without labels in its test file."""
+    rows = {"train": {**row, "label": label}, "val": {**row, "label": label}, "test": row}
+    return {f"{folder}/{split}.jsonl": json.dumps(content) + "\n" for split, content in rows.items()}
 
 
 SINGLE = tabbed("sentence | label", 'a "smart " , sweet film  | 1', "hide it | 0")
@@ -155,6 +162,9 @@ PUBLISHED: dict[str, dict[str, str]] = {
         "WNLI/dev.tsv": tabbed("index | sentence1 | sentence2 | label", "0 | It was. | He was. | 0"),
         "WNLI/test.tsv": HIDDEN_PAIRS,
     },
+    "boolq": json_files("BoolQ", {"question": "is it", "passage": "It is.", "idx": 0}, label=True),
+    "cb": json_files("CB", {"premise": "He says so.", "hypothesis": "so", "idx": 0}, label="contradiction"),
+    "superglue_rte": json_files("RTE", {"premise": "One.", "hypothesis": "It.", "idx": 0}, label="not_entailment"),
     "ax": {"AX/AX.tsv": tabbed("index | sentence1 | sentence2", "0 | Test a. | B.")},
     "stsb": {
         **{
@@ -171,6 +181,7 @@ PUBLISHED: dict[str, dict[str, str]] = {
 #: Splits that come without answers, and what is read of the first example: text, second text, answer.
 HIDDEN = {
     **dict.fromkeys(("sst2", "cola", "mrpc", "qqp", "qnli", "rte", "wnli", "stsb", "ax"), {"test"}),
+    **dict.fromkeys(("boolq", "cb", "superglue_rte"), {"test"}),
     "mnli": {"test", "test_mismatched"},
 }
 FIRST: dict[str, dict[str, tuple[str, str | None, str | float | None]]] = {
@@ -198,6 +209,9 @@ FIRST: dict[str, dict[str, tuple[str, str | None, str | float | None]]] = {
     "wnli": {"train": ("It was.", "He was.", "entailment"), "dev": ("It was.", "He was.", "not_entailment")},
     "stsb": {"train": ("A plane.", "A jet.", 4.8)},
     "ax": {"test": ("Test a.", "B.", None)},
+    "boolq": {"train": ("is it", "It is.", "yes"), "test": ("is it", "It is.", None)},
+    "superglue_rte": {"train": ("One.", "It.", "not_entailment")},
+    "cb": {"dev": ("He says so.", "so", "contradiction")},
 }
 
 

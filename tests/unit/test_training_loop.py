@@ -323,14 +323,14 @@ def test_an_overflow_changes_neither_weights_nor_learning_rate() -> None:
     precision = _fp16(2.0**127)
     snapshots = []
     trainer = toy_trainer(learner, precision=precision, trackers=[recorder], progress=notes, budget=Budget(steps=3))
-    original = trainer.updater.step
+    original = trainer.updater.launch
 
-    def step(*arguments: Any, **named: Any) -> Any:
-        outcome = original(*arguments, **named)
-        snapshots.append((outcome, weights_of(learner)))
-        return outcome
+    def launch(*arguments: Any, **named: Any) -> Any:
+        launched = original(*arguments, **named)
+        snapshots.append((launched.outcome(), weights_of(learner)))
+        return launched
 
-    trainer.updater.step = step
+    trainer.updater.launch = launch
     before = weights_of(learner)
     state = trainer.train()
     overflows = [outcome for outcome, _ in snapshots if outcome.overflowed]
@@ -555,13 +555,19 @@ class _Shrinking(ToyStream):
 class _Greedy(ToyLearner):
     """Runs out of memory at more rows than a few, after some of the step's gradients are there."""
 
+    error: RuntimeError = torch.OutOfMemoryError("CUDA out of memory")
+
     def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
         if len(batch.x) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.error
         return super().losses(batch, recurrent_state)
 
 
-def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt() -> None:
+@pytest.mark.parametrize("error", [_Greedy.error, RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")])
+def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt(
+    error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Greedy, "error", error)
     plain, greedy, stream, notes = ToyLearner(), _Greedy(), _Shrinking(), _Notes()
     toy_trainer(plain, stream=_Shrinking()).train()
     state = toy_trainer(greedy, stream=stream, progress=notes).train()

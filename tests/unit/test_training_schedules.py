@@ -195,7 +195,7 @@ def test_shipped_schedules_end_where_they_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "min_steps", "steps", "stretch"), [(2.5, None, 8, 1), (2.5, 8, 8, 1), (2.5, 20, 20, 2.5)]
+    ("epochs", "min_steps", "steps", "lengthening"), [(2.5, None, 8, 1), (2.5, 8, 8, 1), (2.5, 20, 20, 2.5)]
 )
 def test_a_budget_in_epochs_is_stretched_to_so_many_steps(
     epochs: float, min_steps: int | None, steps: int, lengthening: float

@@ -29,12 +29,13 @@ TASKS = sorted((conf_dir() / "task").glob("*.yaml"))
 GIVEN: dict[str, dict[str, object]] = {
     "text_classification": {"labels": ["no", "yes"], "train": "train.tsv"},
     "text_pair": {"labels": ["no", "yes"], "train": "train.tsv"},
+    "multi_label": {"labels": ["no", "yes"], "train": "train.tsv"},
     "regression": {"train": "train.tsv"},
     "tagging": {"labels": ["O", "X"], "files": {"train": "train.conll"}},
     "span_qa": {"train": "train.jsonl"},
 }
 #: Names of several tasks; tasks that need no head; tasks that have nothing to train on.
-GROUPS, ASKED_AS_IT_IS, TEST_ONLY = {"glue"}, {"blimp"}, {"ax"}
+GROUPS, ASKED_AS_IT_IS, TEST_ONLY = {"glue"}, {"blimp", "sts_zero_shot"}, {"ax"}
 
 
 @pytest.mark.parametrize("path", TRANSFERS, ids=lambda path: path.stem)
@@ -100,6 +101,6 @@ def test_task_config_builds_a_task(path: Path, tmp_path: Path) -> None:
     assert isinstance(task, Task)
     assert "train" in task.splits or path.stem in TEST_ONLY
     assert len(set(task.labels)) == len(task.labels)
-    answered = {"classification": 2, "tagging": 2, "span": 0, "regression": 0}
+    answered = {"classification": 2, "multi_label": 2, "tagging": 2, "span": 0, "regression": 0}
     assert len(task.labels) >= answered[task.head.kind]
     assert task.head.num_labels == len(task.labels)

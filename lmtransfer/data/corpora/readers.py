@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Literal
 
 from lmtransfer.data.documents import Document, Notes, clean
-from lmtransfer.data.files import COMPRESSIONS, Meter, open_binary, plain_name
+from lmtransfer.data.files import Meter, plain_name
+from lmtransfer.data.parquet_files import check_text_column, open_parquet, parquet_batches, raw_texts
 from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.system.machine import naming
-from lmtransfer.untrusted.documents import first_line
 
 Format = Literal["auto", "text", "jsonl", "parquet"]
 Boundary = Literal["auto", "blank_line", "file", "line", "heading"]
@@ -29,7 +26,6 @@ FORMATS: dict[str, Literal["text", "jsonl", "parquet"]] = {
 }
 MAX_DOCUMENT_CHARACTERS = 1 << 24
 _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
-_PARQUET_ROWS = 256
 
 
 def format_of(path: Path, default: Literal["text"] | None = None) -> Literal["text", "jsonl", "parquet"] | None:
@@ -140,36 +136,10 @@ def _jsonl_documents(
 def _parquet_documents(
     path: Path, text_field: str, encoding_errors: EncodingErrors, line_break: str | None, notes: Notes, meter: Meter
 ) -> Iterator[Document]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with open_binary(path, meter) as stream, tempfile.TemporaryFile() as spool:
-        source: BinaryIO = stream
-        if path.suffix in COMPRESSIONS:  # parquet needs random access: decompress to disk, not to memory
-            with naming(tempfile.gettempdir()):
-                shutil.copyfileobj(stream, spool, 1 << 20)
-            source = cast(BinaryIO, spool)
-        try:
-            file = pq.ParquetFile(source)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: is damaged or is not a parquet file ({first_line(error)})") from None
-        if text_field not in file.schema_arrow.names:
-            names = ", ".join(file.schema_arrow.names)
-            raise DataError(f"{path}: no column `{text_field}` here (found: {names}); set corpus.text_field")
-        kind = file.schema_arrow.field(text_field).type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-            raise DataError(f"{path}: column `{text_field}` has {kind}, not strings; set corpus.text_field")
-        row, batches = 0, file.iter_batches(batch_size=_PARQUET_ROWS, columns=[text_field])
-        while True:
-            try:
-                batch = next(batches, None)
-            except (pa.ArrowException, OSError) as error:
-                raise DataError(f"{path}:row {row + 1}: the file is damaged ({first_line(error)})") from None
-            if batch is None:
-                return
-            # As bytes, because arrow does not check that a string column holds UTF-8.
-            for raw in batch.column(0).cast(pa.large_binary()).to_pylist():
-                row += 1
+    with open_parquet(path, meter) as file:
+        check_text_column(file, path, text_field, key="corpus.text_field")
+        for first, batch in parquet_batches(file, path, [text_field]):
+            for row, raw in enumerate(raw_texts(batch.column(0)), start=first):
                 where = f"{path}:row {row}"
                 text = None if raw is None else decode(raw, where, encoding_errors, notes)
                 document = as_document(text, where, notes, line_break)

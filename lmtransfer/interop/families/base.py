@@ -18,7 +18,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 
 #: Kinds of task heads.
-TaskKind = Literal["classification", "regression", "tagging", "span"]
+TaskKind = Literal["classification", "multi_label", "regression", "tagging", "span"]
 
 
 class NotInTransformers(CheckpointError):
@@ -183,7 +183,7 @@ class Family:
         body: class of transformers with the encoder alone.
         heads: the pretraining heads of the family.
         pretraining: the classes of transformers with pretraining heads.
-        tasks: the classes with a task's head, or the reason why there is none.
+        tasks: the classes with a task's head, or the reason why there is none; see ``task``.
         specials: keys of config.json that hold ids of special tokens, each with the role of the token.
         generator: format of the generator, for the objective that has one.
         continues: the models continue text: tokenizer files have their own names for the tokens that begin and end it.
@@ -216,6 +216,13 @@ class Family:
     def target(self) -> str:
         """The ``_target_`` of the encoder."""
         return target_of(self.encoder)
+
+    def task(self, kind: TaskKind) -> TaskArchitecture | str:
+        """The class with the head of a kind of task, or the reason why there is none.
+
+        Sets of labels have the class of single labels; only the loss differs.
+        """
+        return self.tasks.get("classification" if kind == "multi_label" else kind, "transformers has no such class")
 
     @property
     def pooler_names(self) -> list[str]:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmtransfer.data.batch import upload
+
 #: A block may hold this many spare slots per real slot, plus a fixed number: on two cores, one more block costs about
 #: as much as 256 spare slots.
 _SPARE_SHARE = 0.15
@@ -106,7 +108,7 @@ class DenseBlocks:
                     num_queries=int(queries.max()),
                     num_keys=int(keys.max()),
                     positions=torch.arange(int(keys.max()), device=device),
-                    key_mask=torch.from_numpy(np.arange(keys.max()) < keys[:, None]).to(device) if ragged else None,
+                    key_mask=upload(np.arange(keys.max()) < keys[:, None], device) if ragged else None,
                 )
             )
             key_slots.append(k_index.reshape(-1))
@@ -152,9 +154,9 @@ def _layout(slots: list[np.ndarray], num_rows: int, device: torch.device | str) 
     absent = np.flatnonzero(restore < 0)
     restore[absent] = 0
     moves = Moves(
-        gather_S=torch.from_numpy(gather).to(device),
-        restore_N=torch.from_numpy(restore).to(device),
-        absent=torch.from_numpy(absent).to(device) if len(absent) else None,
+        gather_S=upload(gather, device),
+        restore_N=upload(restore, device),
+        absent=upload(absent, device) if len(absent) else None,
     )
     return Slots(sizes, moves)
 

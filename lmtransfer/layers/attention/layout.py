@@ -11,10 +11,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lmtransfer.layers.attention.bin_packed_attention import JoinedRows
 from lmtransfer.layers.attention.blocks import Block, DenseBlocks, Slots
+from lmtransfer.layers.attention.flash import FlashLayout, has_kernel
 from lmtransfer.layers.attention.per_sequence_attention import RowRange, row_ranges
 
 #: A CPU computes sequences one by one if the longest is longer than this and the mean length is at least half of it;
@@ -34,6 +34,7 @@ class Layout:
         causal: a query sees only keys at its own position and before.
         num_causal: the first ``num_causal`` sequences are causal and the others are not; ``causal`` is then ignored.
             None: ``causal`` applies to all sequences.
+        flash: the layout for the flash kernel; None if the device does not have it, or if sequences are of two kinds.
     """
 
     lengths: tuple[int, ...]
@@ -41,6 +42,7 @@ class Layout:
     device: torch.device
     causal: bool = False
     num_causal: int | None = None
+    flash: FlashLayout | None = None
 
     @classmethod
     def of(
@@ -56,7 +58,10 @@ class Layout:
         counts = None if num_queries is None else tuple(int(count) for count in num_queries)
         if num_causal in (0, len(num_keys)):
             causal, num_causal = num_causal != 0, None
-        return cls(tuple(int(length) for length in num_keys), counts, torch.device(device), causal, num_causal)
+        lengths, device, flash = tuple(int(length) for length in num_keys), torch.device(device), None
+        if num_causal is None and has_kernel(device):
+            flash = FlashLayout.of(lengths, counts, device, causal=causal)
+        return cls(lengths, counts, device, causal, num_causal, flash)
 
     @cached_property
     def parts(self) -> tuple[Layout, ...]:
@@ -65,7 +70,7 @@ class Layout:
             return (self,)
         assert not self.selected, "a selection of queries sees everything"
         kinds = ((self.lengths[: self.num_causal], True), (self.lengths[self.num_causal :], False))
-        return tuple(Layout(lengths, None, self.device, causal) for lengths, causal in kinds)
+        return tuple(Layout.of(lengths, None, self.device, causal=causal) for lengths, causal in kinds)
 
     @property
     def attends_to_all(self) -> bool:
@@ -88,25 +93,10 @@ class Layout:
         many = max(self.lengths, default=0) > _LONG and 2 * sum(self.lengths) >= _LONG * len(self.lengths)
         return self.is_ragged and many and not self.selected
 
-    @cached_property
-    def cu_keys(self) -> Tensor:
-        """Offsets of the keys of the sequences, (B + 1) int32, for the variable-length kernels."""
-        return _offsets(self.lengths).to(self.device)
-
-    @cached_property
-    def cu_queries(self) -> Tensor:
-        """Offsets of the queries of the sequences, (B + 1) int32."""
-        return self.cu_keys if self.counts is None else _offsets(self.counts).to(self.device)
-
     @property
     def max_keys(self) -> int:
         """The number of keys of the longest sequence."""
         return max(self.lengths, default=0)
-
-    @property
-    def max_queries(self) -> int:
-        """The largest number of queries in one sequence."""
-        return self.max_keys if self.counts is None else max(self.counts, default=0)
 
     @cached_property
     def dense(self) -> DenseBlocks:
@@ -138,9 +128,3 @@ class Layout:
     def blocks(self) -> tuple[Block, ...]:
         """The dense blocks."""
         return self.dense.blocks
-
-
-def _offsets(counts: Sequence[int]) -> Tensor:
-    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    return torch.from_numpy(offsets)

@@ -5,7 +5,7 @@ slots.
 
 All backends compute the same function:
 
-* CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel.
+* CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel (``flash_attention``).
 * A CPU, if the sequences differ in length and there is no dropout: several short sequences share a row
   (``joined_attention``); each long sequence is computed separately (``long_attention``).
 * All other cases: dense blocks of sequences of similar length (``blocks``), as matrix products and a softmax. On two
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from lmtransfer.layers.attention.bin_packed_attention import joined_attention
 from lmtransfer.layers.attention.blocks import Block, from_blocks, to_blocks
+from lmtransfer.layers.attention.flash import flash_attention, takes
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.per_sequence_attention import long_attention
 from lmtransfer.layers.attention.visibility import attention_mask, unseen_keys
 from lmtransfer.layers.dropout import dropout as drop
 
 
-@torch.compiler.disable  # its block shapes change from batch to batch; the code around it has static shapes
 def attention(
     query_NHK: Tensor,
     key_THK: Tensor,
@@ -50,51 +50,33 @@ def attention(
     Returns:
         (N, H, K), in the dtype of the queries.
     """
+    flash = layout.flash
+    if flash is not None and dropout == 0.0 and len(query_NHK) and takes(query_NHK, key_THK, value_THK):
+        return flash_attention(query_NHK, key_THK, value_THK, flash, reach=reach)
+    return _uncompiled(query_NHK, key_THK, value_THK, layout, reach, dropout)
+
+
+@torch.compiler.disable  # its block shapes change from batch to batch; the code around it has static shapes
+def _uncompiled(query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach: int | None, dropout: float) -> Tensor:
     if len(layout.parts) > 1:
         sizes = [sum(part.lengths) for part in layout.parts]
-        split = (states.split(sizes) for states in (query_NHK, key_THK, value_THK))
+        split = (states.split(sizes) for states in (query, key, value))
         return torch.cat(
             [
-                attention(query, key, value, part, reach=reach, dropout=dropout)
-                for query, key, value, part in zip(*split, layout.parts, strict=True)
+                attention(of_query, of_key, of_value, part, reach=reach, dropout=dropout)
+                for of_query, of_key, of_value, part in zip(*split, layout.parts, strict=True)
             ]
         )
     causal = layout.causal
     assert not (layout.selected and (causal or reach is not None)), "a selection of queries sees everything"
-    if not len(query_NHK):
-        return query_NHK
-    if _has_flash(query_NHK) and dropout == 0.0:
-        return _flash(query_NHK, key_THK, value_THK, layout, causal, reach)
-    with torch.autocast(query_NHK.device.type, enabled=False):
-        if layout.is_ragged and dropout == 0.0 and query_NHK.device.type == "cpu":
+    if not len(query):
+        return query
+    with torch.autocast(query.device.type, enabled=False):
+        if layout.is_ragged and dropout == 0.0 and query.device.type == "cpu":
             if layout.is_long:
-                return long_attention(query_NHK, key_THK, value_THK, layout.ranges, causal=causal, reach=reach)
-            return joined_attention(query_NHK, key_THK, value_THK, layout.joined, causal=causal, reach=reach)
-        return _dense(query_NHK, key_THK, value_THK, layout, causal, reach, dropout)
-
-
-def _has_flash(query: Tensor) -> bool:
-    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
-        return False
-    return torch.cuda.get_device_capability(query.device) >= (8, 0)
-
-
-def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, reach: int | None) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    sides = -1 if reach is None else reach
-    output = varlen_attn(
-        query,
-        key,
-        value,
-        layout.cu_queries,
-        layout.cu_keys,
-        layout.max_queries,
-        layout.max_keys,
-        window_size=(sides, 0 if causal else sides),
-    )
-    assert isinstance(output, Tensor)  # it is a pair only if the call requests auxiliary results
-    return output
+                return long_attention(query, key, value, layout.ranges, causal=causal, reach=reach)
+            return joined_attention(query, key, value, layout.joined, causal=causal, reach=reach)
+        return _dense(query, key, value, layout, causal, reach, dropout)
 
 
 def _dense(

@@ -20,7 +20,8 @@ class HeadNorm(nn.RMSNorm):
     def forward(self, states: Tensor) -> Tensor:
         """(T, H, K) -> (T, H, K)."""
         assert self.weight is not None
-        return nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
+        normed = nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
+        return normed.to(states.dtype)  # autocast on CUDA computes it in float32
 
 
 class SelfAttention(AttentionLayer):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.data.batch import PackedBatch
+from lmtransfer.data.batch import PackedBatch, upload
 from lmtransfer.layers.attention.blocks import Slots
 from lmtransfer.layers.attention.layout import Layout
 
@@ -46,7 +46,7 @@ class Keys:
             places = np.arange(len(batch.lengths) * memory + sum(batch.lengths))
             memories, tokens = np.split(places, [len(batch.lengths) * memory])
             rows = zip(memories.reshape(-1, memory), np.split(tokens, np.cumsum(batch.lengths)[:-1]), strict=True)
-            order = torch.from_numpy(np.concatenate([part for row in rows for part in row])).to(device)
+            order = upload(np.concatenate([part for row in rows for part in row]), device)
         return cls(memory, batch.lengths, batch.num_real, order, device)
 
     def with_memory(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Keys:
         if len(set(self.lengths)) == 1:
             return keys_XD.detach().view(len(self.lengths), -1, keys_XD.shape[1])[: self.num_real, -size:]
         ends = np.cumsum(np.asarray(self.lengths) + self.memory)[: self.num_real]
-        places = torch.from_numpy((ends[:, None] - size + np.arange(size)).reshape(-1)).to(self.device)
+        places = upload((ends[:, None] - size + np.arange(size)).reshape(-1), self.device)
         return keys_XD.detach().index_select(0, places).view(self.num_real, size, -1)
 
 
@@ -133,13 +133,14 @@ class RelativeLayout:
             attends_to_itself: with ``order_T``, a query also sees the keys of its own place.
         """
         assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
-        num_keys = [keys.memory + length for length in keys.lengths]
-        layout = Layout.of(num_keys, counts if counts is not None or not keys.memory else keys.lengths, keys.device)
+        num_keys = tuple(keys.memory + length for length in keys.lengths)
+        num_queries = keys.lengths if keys.memory and counts is None else counts
+        layout = Layout(num_keys, None if num_queries is None else tuple(num_queries), keys.device)
         of_query = None
         if counts is not None:
             assert positions_N is not None
             starts_B = np.cumsum((0, *keys.lengths[:-1]))
-            of_query = positions_N + torch.from_numpy(np.repeat(starts_B, counts)).to(keys.device)
+            of_query = positions_N + upload(np.repeat(starts_B, counts), keys.device)
         positions = None if positions_N is None else _slotted(positions_N, layout.queries)
         pairs = [
             None if per_token_T is None else _pairs(keys, layout, per_token_T, of_query, memory)

@@ -56,7 +56,7 @@ def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:
     """The number of examples with the same content whose gold answers differ."""
     if one.kind != other.kind or len(one.gold) != len(other.gold):
         return len(one)
-    if one.kind == "regression":
+    if one.kind == "regression" or (one.kind == "multi_label" and one.labels == other.labels):
         wrong = one.gold != other.gold
     elif one.kind in ("classification", "tagging"):
         wrong = np.array(one.labels)[one.gold] != np.array(other.labels)[other.gold]

@@ -107,6 +107,8 @@ def _mean_scores(side: Sequence[Kept], score: str) -> np.ndarray:
 def _gold(examples: ScoredExamples, row: int) -> str:
     if examples.kind == "classification":
         return examples.labels[examples.gold[row]]
+    if examples.kind == "multi_label":
+        return examples.label_set(examples.gold, row)
     if examples.kind == "regression":
         return f"{examples.gold[row]:g}"
     if examples.kind == "tagging":
@@ -127,6 +129,8 @@ def _said(side: Sequence[Kept], row: int) -> str:
 def _answer(examples: ScoredExamples, row: int) -> str:
     if examples.kind == "classification":
         return examples.labels[examples.predicted[row]]
+    if examples.kind == "multi_label":
+        return examples.label_set(examples.predicted, row)
     if examples.kind == "tagging":
         predicted_tags = examples.predicted[examples.offsets[row] : examples.offsets[row + 1]]
         return " ".join(examples.labels[tag] for tag in predicted_tags)

@@ -122,7 +122,7 @@ def pretrained_values(entry: Entry, metric: str) -> list[Member]:
         Member(
             value=value.value,
             seed=seed if value.seed is None and len(values) == 1 and isinstance(seed, int) else value.seed,
-            pretraining=str(source.path) if len(values) == 1 else f"{source.path}/seed-{place}",
+            pretraining=source.weights if len(values) == 1 else f"{source.weights}/seed-{place}",
             kept=None,
         )
         for place, value in enumerate(values)
@@ -137,7 +137,7 @@ def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
 def _weights(entry: Entry) -> str:
     """The weights that a run started from."""
     source = entry.source
-    return str(entry.run.config.get("init") or entry.run.key) if source is None else str(source.path)
+    return str(entry.run.config.get("init") or entry.run.key) if source is None else source.weights
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

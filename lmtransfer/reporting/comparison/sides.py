@@ -90,6 +90,7 @@ class Side:
         source = entry.source
         config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
         flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})
+        flat["revision"] = None if source is None or entry.is_control else source.revision
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
     @property

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from lmtransfer.reporting.figures.bars import comparison_figures
 from lmtransfer.reporting.figures.detection_curves import detection_figures
+from lmtransfer.reporting.figures.languages import language_figures
 from lmtransfer.reporting.figures.layer_bars import layer_figures
 from lmtransfer.reporting.figures.loss_against import loss_against_figures
 from lmtransfer.reporting.figures.loss_curves import loss_figures
 from lmtransfer.reporting.figures.metric_curves import metric_figures
 from lmtransfer.reporting.figures.part_curves import part_figures
 from lmtransfer.reporting.figures.pretraining_settings import source_figures
+from lmtransfer.reporting.figures.reliability import reliability_figures
+from lmtransfer.reporting.figures.revision_curves import revision_figures
 from lmtransfer.reporting.figures.score_against import label_figures, sweep_figures
 from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.figures.style import SavedFigure
@@ -29,8 +32,8 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
         folder: folder for the files; made if needed.
     """
     figures = comparison_figures(entries, folder) + label_figures(entries, folder)
-    figures += source_figures(entries, folder) + layer_figures(entries, folder)
-    figures += sweep_figures(sweeps, folder)
+    figures += source_figures(entries, folder) + revision_figures(entries, folder) + layer_figures(entries, folder)
+    figures += sweep_figures(sweeps, folder) + language_figures(entries, folder) + reliability_figures(entries, folder)
     labels = {entry.run.key: entry.name for entry in entries} | _point_labels(sweeps)
     figures += loss_against_figures(entries, folder) + search_figures(entries, folder)
     figures += part_figures([(entry, labels[entry.run.key]) for entry in entries if entry.is_pretraining], folder)

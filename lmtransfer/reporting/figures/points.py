@@ -125,6 +125,9 @@ def _set_places(axes: Any, places: list[float], keys: list[float | str], *, nume
         axes.minorticks_off()
         margin = (places[-1] / places[0]) ** 0.06
         axes.set_xlim(places[0] / margin, places[-1] * margin)
+    elif numeric and counts and places[0] == 0 and len(places) > 2 and places[-1] / places[1] >= 8:
+        axes.set_xscale("symlog", linthresh=places[1], linscale=0.5)  # logarithmic, with a place for 0
+        axes.minorticks_off()
     elif numeric:
         ticks = _far_apart(places, 0.055 * (places[-1] - places[0]))
     axes.set_xticks(ticks)

@@ -55,7 +55,9 @@ def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
         losses = sorted((by_run[entry.run.path], entry.score) for entry in members if entry.score is not None)
         groups: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
-            if entry.source is not None and entry.source.path in by_run and entry.score and entry.metric:
+            source = entry.source
+            is_trained = source is not None and source.revision is None and source.path in by_run
+            if is_trained and entry.score and entry.metric:
                 groups.setdefault((entry.group, entry.metric), []).append(entry)
         for (task, metric), learned in groups.items():
             series = _series(learned, by_run)

@@ -9,7 +9,7 @@ from typing import Any
 from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.figures.style import SavedFigure, slug
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.sweeps import Sweep, value_text
+from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_text
 
 
 def label_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
@@ -48,8 +48,12 @@ def label_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
 
 
 def sweep_figures(sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
-    """One figure for each sweep with at least two points."""
-    visible = (_sweep_figure(sweep, folder, f"sweep-{n}-{slug(sweep.name)}") for n, sweep in enumerate(sweeps, start=1))
+    """One figure for each sweep with at least two points; sweeps over revisions are in ``revision_curves``."""
+    visible = (
+        _sweep_figure(sweep, folder, f"sweep-{n}-{slug(sweep.name)}")
+        for n, sweep in enumerate(sweeps, start=1)
+        if sweep.keys != (PRETRAINING_TOKENS,)
+    )
     return [figure for figure in visible if figure is not None]
 
 

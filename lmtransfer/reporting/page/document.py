@@ -13,18 +13,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 _FOLDER = Path(__file__).parent / "templates"
 
 
-def document(template: str, *, title: str, with_script: bool = False, **values: Any) -> str:
+def document(template: str, *, title: str, with_script: bool = False, folder: Path | None = None, **values: Any) -> str:
     """A complete page.
 
     Args:
         template: file name of a template that extends ``base.html.j2``.
         title: title of the window and heading of the page.
         with_script: whether tables can be sorted, which needs the one script of the page.
+        folder: a folder with further templates, ``template`` among them; None: those of the reports.
         values: the values of the template; all text in them is escaped.
     """
     script = _source("sort.js") if with_script else ""
     return (
-        _environment()
+        _environment(folder or _FOLDER)
         .get_template(template)
         .render(title=title, style=_source("style.css"), script=script, policy=policy(script), **values)
     )
@@ -44,9 +45,9 @@ def policy(script: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment(folder: Path) -> Environment:
     return Environment(
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader([folder, _FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 from lmtransfer.kept_predictions.file import prediction_files
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.page.confusion import Confusion, confusion
+from lmtransfer.reporting.page.label_scores import LabelScore, label_scores
 from lmtransfer.reporting.page.seeds_answers import answers_of
 from lmtransfer.reporting.page.spans import Piece, excerpt, find_span
 from lmtransfer.reporting.page.tagged import TaggedWord, tagged_words, worst_sentences
 from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
-from lmtransfer.reporting.page.wrong_answers import WrongAnswer, worst_labels, worst_scores, worst_spans
+from lmtransfer.reporting.page.wrong_answers import (
+    WrongAnswer,
+    worst_label_sets,
+    worst_labels,
+    worst_scores,
+    worst_spans,
+)
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.system.printable import printable
@@ -68,6 +75,7 @@ class RunAnswers:
         group: task, split and number of labels.
         remarks: sentences about what is missing.
         confusion: the confusions; None if the answers are no labels.
+        label_scores: the scores of each label; empty if an example has one label only.
         errors: the worst errors, the worst first.
         sentences: the worst tagged sentences, the worst first.
         num_seeds: number of seeds whose answers are shown.
@@ -78,6 +86,7 @@ class RunAnswers:
     group: str
     remarks: tuple[str, ...] = ()
     confusion: Confusion | None = None
+    label_scores: tuple[LabelScore, ...] = ()
     errors: tuple[ShownError, ...] = ()
     sentences: tuple[ShownSentence, ...] = ()
     num_seeds: int = 0
@@ -128,7 +137,13 @@ def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
         errors, missing = _errors(entry, answers, texts)
         found = replace(made, errors=errors)
     remarks += (f"Some texts are not shown: {missing}.",) if missing else ()
-    return replace(found, remarks=remarks, confusion=confusion(answers), num_seeds=len(answers))
+    return replace(
+        found,
+        remarks=remarks,
+        confusion=confusion(answers),
+        label_scores=label_scores(answers),
+        num_seeds=len(answers),
+    )
 
 
 def _by_score(entry: Entry) -> float:
@@ -138,7 +153,12 @@ def _by_score(entry: Entry) -> float:
 
 def _errors(entry: Entry, answers: Sequence[Kept], texts: Texts) -> tuple[tuple[ShownError, ...], str]:
     kind = answers[0].examples.kind
-    worst = {"classification": worst_labels, "regression": worst_scores, "span": worst_spans}[kind](answers)
+    worst = {
+        "classification": worst_labels,
+        "multi_label": worst_label_sets,
+        "regression": worst_scores,
+        "span": worst_spans,
+    }[kind](answers)
     found = _find(entry, answers[0], [error.row for error in worst], texts)
     return tuple(_shown(error, answers, found) for error in worst), found.missing
 

@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 
 from lmtransfer.reporting.render.cells import PLUS_MINUS
+from lmtransfer.reporting.runs.calibration import calibration_text
 from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.lineage import total
 from lmtransfer.reporting.units import count, duration
@@ -25,6 +27,8 @@ class RunDetails:
         facts: state, tokens, time, parameters and seeds, in words.
         problems: what could not be read.
         rule: its key, and how checkpoint and learning rate were chosen.
+        languages: its score in each language; empty for tasks with one language.
+        calibration: its calibration error, with and without a temperature; empty if it was not measured.
         layer_weights: the learned weights of the layers; empty if there are none.
         files: heading and content of its configuration and its versions, as YAML.
     """
@@ -34,6 +38,8 @@ class RunDetails:
     facts: str
     problems: tuple[str, ...]
     rule: str
+    languages: str
+    calibration: str
     layer_weights: str
     files: tuple[tuple[str, str], ...]
 
@@ -56,6 +62,8 @@ def run_details(entry: Entry) -> RunDetails:
         facts=", ".join(facts),
         problems=tuple(problem for part in (run, *entry.seeds, *entry.controls) for problem in part.problems),
         rule=": ".join([run.key, *([rule] if isinstance(rule, str) else [])]),
+        languages=languages_text(run.result),
+        calibration=calibration_text(run.result),
         layer_weights=layer_weights_text(run.result.get("layer_weights"), plus_minus=PLUS_MINUS),
         files=tuple((heading, text) for heading, text in files if text),
     )

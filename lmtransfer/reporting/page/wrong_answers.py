@@ -77,6 +77,30 @@ def worst_labels(answers: Sequence[Kept]) -> list[WrongAnswer]:
     return list(found.values())
 
 
+def worst_label_sets(answers: Sequence[Kept]) -> list[WrongAnswer]:
+    """The examples with the most certain wrong decisions about labels, the most certain first.
+
+    The certainty is the sum of the probabilities of all wrong decisions, over labels and seeds. If probabilities were
+    not kept, it is their number.
+
+    Args:
+        answers: the answers of each seed to the same examples, of kind multi_label.
+    """
+    examples = answers[0].examples
+    weights_SR = certainties(answers)
+    wrong_SR = np.stack([kept.examples.predicted for kept in answers]) != examples.gold
+    weights_R = (wrong_SR if weights_SR is None else wrong_SR * weights_SR).sum(0)
+    certainty_N = weights_R.reshape(len(examples), len(examples.labels)).sum(1)
+    order = np.argsort(-certainty_N, kind="stable")[:MOST_ERRORS]
+    found = []
+    for row in order[certainty_N[order] > 0].tolist():
+        gold = examples.label_set(examples.gold, row)
+        predicted = Counter(kept.examples.label_set(kept.examples.predicted, row) for kept in answers)
+        wrong, times = next((answer, times) for answer, times in predicted.most_common() if answer != gold)
+        found.append(WrongAnswer(row, gold, wrong, times, len(answers)))
+    return found
+
+
 def worst_scores(answers: Sequence[Kept]) -> list[WrongAnswer]:
     """The examples with the largest squared error, in the mean over seeds, the largest first.
 

@@ -122,6 +122,8 @@ def _measured(entry: Entry) -> str:
     )
     if chosen_on_what_is_scored(entry.run.config):
         sentence += f"; both were chosen on the split that also scores them ({entry.split})"
+    if entry.transfer == "zero-shot":
+        return f"{sentence}. A score without training has no seeds."
     if difference.standard_error is None:
         return f"{sentence}. Train several seeds with seeds=5."
     if difference.verdict in NO_VERDICT:

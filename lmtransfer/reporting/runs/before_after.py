@@ -39,7 +39,9 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
             candidates = [
                 entry
                 for entry in entries
-                if entry.source is not None and entry.source.path == earlier.path and _has_same_settings(entry, after)
+                if entry.source is not None
+                and entry.source.weights == earlier.weights
+                and _has_same_settings(entry, after)
             ]
             if len(candidates) == 1:
                 found.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
 from lmtransfer.system.printable import printable, printable_values
@@ -25,7 +26,7 @@ RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
 #: Folders inside a run that hold no run; they are skipped, so that reading is fast although checkpoints are large.
 _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
-                      "predictions", "trackers"})  # fmt: skip
+                      "predictions", "trackers", "folds"})  # fmt: skip
 #: Deepest nesting of lmtransfer: command / sweep / point / seed / control.
 MAX_DEPTH = 8
 
@@ -45,6 +46,7 @@ class Run:
         versions: ``versions.json`` ({} if missing).
         metrics: the readable objects of ``metrics.jsonl``, in order.
         problems: what could not be read, one message for each problem.
+        revision: the tokens seen, if this stands for a revision of the run; its key, result and metrics end there.
     """
 
     path: Path
@@ -55,6 +57,12 @@ class Run:
     versions: Mapping[str, Any]
     metrics: tuple[Mapping[str, Any], ...]
     problems: tuple[str, ...]
+    revision: int | None = None
+
+    @property
+    def weights(self) -> str:
+        """The weights that other runs take from this one: its path, with the tokens of a revision."""
+        return with_revision(self.path, self.revision)
 
     @property
     def name(self) -> str:

@@ -83,7 +83,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     tokens, seconds = pretraining_budget(source, runs)
     of_pretraining = is_pretraining(run)
     transfer = "" if of_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own)
-    weights = None if transfer == "control" else str(own.get("init") if source is None else source.path)
+    weights = None if transfer == "control" else str(own.get("init") if source is None else source.weights)
     own_score = control = None
     if metric is not None:
         kept = [] if of_pretraining else kept_answers(run.path)

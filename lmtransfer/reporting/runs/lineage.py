@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 
+from lmtransfer.config.revisions import split_revision, with_revision
 from lmtransfer.reporting.runs.collect import RUN_FILES, Run, read_run
 from lmtransfer.reporting.runs.labels import node_label
 from lmtransfer.reporting.runs.scores import number
@@ -17,10 +19,18 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     """The run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
 
     It is searched among ``runs`` by its path, then by the end of its path (the runs were moved together), then on disk.
+    If a revision was named, the result is the run as it was then.
     """
-    path = run.config.get("run" if run.command == "evaluate" else "init")
-    if not isinstance(path, str) or not path:
+    named = run.config.get("run" if run.command == "evaluate" else "init")
+    if not isinstance(named, str) or not named:
         return None
+    path, revision = split_revision(named)
+    found = _run_at(path, run, runs)
+    return found if found is None or revision is None else at_revision(found, revision)
+
+
+def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run at the path that ``run`` names."""
     wanted = PurePath(path)
     for other in runs:
         if other.path == Path(path) or str(other.path) == path:
@@ -31,6 +41,20 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     if wanted.is_absolute() and any((Path(path) / file).is_file() for file in RUN_FILES):
         return read_run(Path(path), key="/".join(wanted.parts[-2:]))
     return None
+
+
+def at_revision(run: Run, tokens: int) -> Run:
+    """A pretraining run as it was when it had seen ``tokens`` tokens; seconds and FLOP are its share of the whole."""
+    end = _of_a_seed(run, "tokens")
+    kept = {key: run.result[key] for key in ("command", "num_parameters", "seeds") if key in run.result}
+    spent = {
+        name: tokens * whole / end
+        for name in ("tokens", "seconds", "flops")
+        if end and (whole := total(run, name)) is not None
+    }
+    lines = tuple(line for line in run.metrics if (seen := number(line.get("tokens"))) is not None and seen <= tokens)
+    key = with_revision(run.key, tokens)
+    return replace(run, key=key, result={**kept, **spent}, metrics=lines, revision=tokens)
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -45,7 +69,7 @@ def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
     """The run, its starting point, the starting point of that one, and so on."""
     found: list[Run] = []
     current: Run | None = run
-    while current is not None and current.path not in {known.path for known in found}:
+    while current is not None and current.weights not in {known.weights for known in found}:
         found.append(current)
         current = starting_point(current, runs)
     return found

@@ -15,6 +15,8 @@ from lmtransfer.verdicts.spread import Spread, spread
 
 #: Keys that differ between points but are not the subject of a sweep.
 _NOT_STUDIED = frozenset({"name", "seed", "resume", "output_root", "run"})
+#: Stands for ``init`` in a sweep over the revisions of one run.
+PRETRAINING_TOKENS = "tokens of pretraining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
         source_keys, source_table = values_of_sweep(sources)
         if source_keys:
             keys, table = source_keys, source_table
+        elif any(source.revision is not None for source in sources) and len({one.path for one in sources}) == 1:
+            keys, table = (PRETRAINING_TOKENS,), [(round(entry.pretraining_tokens or 0),) for entry in entries]
     if not keys:
         return None
     grouped: dict[tuple[Any, ...], list[Entry]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,9 +13,12 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.metrics.calibration import calibration
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer
+from lmtransfer.tasks.class_weights import weights_in_order
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.folds import fold_of
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
 from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
 from lmtransfer.tasks.places import HubSource
@@ -23,6 +26,9 @@ from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.task import CHUNK, TextFileTask, TextTask
+
+#: Parts of the scored examples for temperature scaling.
+CALIBRATION_PARTS = 5
 
 LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
 
@@ -41,11 +47,15 @@ class Classification(TextTask):
         max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
+            each label has the same total weight; null: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
+            2016, section 7).
 
     Raises:
-        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` is not a label, or there
-            are three or more labels and the label for F1 is not named. Labels that are found in the data are checked
-            on first use.
+        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` or a name in
+            ``class_weights`` is not a label, a weight is not positive, or there are three or more labels and the label
+            for F1 is not named. Labels that are found in the data are checked on first use.
     """
 
     kind = ClassificationSpec.kind
@@ -60,11 +70,14 @@ class Classification(TextTask):
         max_length: int | None = None,
         num_train: int | None = None,
         dev_from_train: float | None = None,
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(
             name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
         )
         self._positive_label = positive_label
+        self._class_weights, self._label_smoothing = class_weights, label_smoothing
         if labels is not None:
             self.labels = self._checked([str(label) for label in labels])
 
@@ -88,12 +101,14 @@ class Classification(TextTask):
                 f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
                 "them, or use macro_f1"
             )
+        weights_in_order(self._class_weights, labels)  # raises if they do not fit the labels
         return tuple(labels)
 
     @property
     def head(self) -> HeadSpec:
         """A head for one of the labels."""
-        return ClassificationSpec(len(self.labels), self.pairs)
+        weights = weights_in_order(self._class_weights, self.labels)
+        return ClassificationSpec(len(self.labels), self.pairs, weights, self._label_smoothing)
 
     def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
         """The labels."""
@@ -136,6 +151,20 @@ class Classification(TextTask):
                 None if answer.probabilities is None else answer.probabilities[answer.name] for answer in answers
             ],
         )
+
+    def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
+        """Return the calibration error before and after temperature scaling; see ``Task`` and ``metrics.calibration``.
+
+        The examples are divided into parts without common texts; the temperature of each part is fitted on the others.
+        """
+        gold, groups = LabelTargets.of(encoded.targets).labels, [example.group for example in encoded.examples]
+        if not np.isfinite(outputs).all():
+            return None
+        few = groups.count("") + len({*groups} - {""}) < CALIBRATION_PARTS
+        parts = None
+        if not few:
+            parts = fold_of(np.full(len(groups), -1), groups, folds=CALIBRATION_PARTS, seed=0, names=())
+        return calibration(outputs, gold, parts).as_values()
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
         """Answer every example with the training examples' most frequent label (on a tie, the first label)."""
@@ -187,6 +216,11 @@ class TextClassification(TextFileTask, Classification):
         max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
+            each label has the same total weight; null: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
+            2016, section 7).
+        folds: number of folds of the training split for cross-validation, if there is no dev split; null: none.
         data_root: folder that holds the data folders.
 
     Raises:
@@ -223,6 +257,9 @@ class TextClassification(TextFileTask, Classification):
         max_length: int | None = None,
         num_train: int | None = None,
         dev_from_train: float | None = None,
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
+        label_smoothing: float = 0.0,
+        folds: int | None = None,
         data_root: str | None = None,
     ) -> None:
         super().__init__(
@@ -233,6 +270,8 @@ class TextClassification(TextFileTask, Classification):
             max_length=max_length,
             num_train=num_train,
             dev_from_train=dev_from_train,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
         )
         if label_values is not None and (labels is None or len(label_values) != len(labels)):
             wanted = "task.labels too" if labels is None else f"one value for each of the {len(labels)} labels"
@@ -254,7 +293,10 @@ class TextClassification(TextFileTask, Classification):
             hidden_values=set(hidden_values) - set(self._label_values or labels or ()),
             dropped_values=dropped_values,
             data_root=data_root,
+            folds=folds,
         )
+        if phrases and folds is not None:
+            raise ConfigError(f"task.folds={folds} with task.phrases=true: phrases of a sentence cannot be divided")
         self.phrases = phrases
         self._label_column = " or ".join([label_column] if isinstance(label_column, str) else label_column)
 

@@ -1,4 +1,4 @@
-"""A text or a pair of texts, with a label or a score; and the sentence that a phrase comes from (SST-2)."""
+"""A text or a pair of texts, with a label, a set of labels or a score; and the sentence of a phrase (SST-2)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ class TextExample:
         id: name for people and files.
         text: the text, or the first of a pair.
         text_pair: the second of a pair, or None.
-        label: index into the task's ``labels``; None if it is hidden, and for regression.
+        label: index into the task's ``labels``; None if it is hidden, and for other kinds of tasks.
+        label_set: indices of all its labels, ascending; None if they are hidden, and for other kinds of tasks.
         score: the gold score of a regression task; None if it is hidden.
         part_of: the sentence that the text is a phrase of ("" for one of several); None if the task has no phrases.
+        language: code of the language; None if the task has one language.
     """
 
     id: str
     text: str
     text_pair: str | None = None
     label: int | None = None
+    label_set: tuple[int, ...] | None = None
     score: float | None = None
     part_of: str | None = None
+    language: str | None = None
 
     @property
     def has_gold(self) -> bool:
-        """Whether the label or the score is known."""
-        return self.label is not None or self.score is not None
+        """Whether the label, the set of labels or the score is known."""
+        return self.label is not None or self.label_set is not None or self.score is not None
 
     @property
     def content(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class TextRow:
         text_pair: the second of a pair, or None.
         gold: label or score; None if hidden.
         named: whether ``gold`` is a label's own name, even if the task's files write labels in another way.
+        language: code of the language; None if the file has no such column.
     """
 
     id: str
@@ -36,6 +37,7 @@ class TextRow:
     text_pair: str | None
     gold: str | None
     named: bool
+    language: str | None = None
 
 
 ExampleOf = Callable[[TextRow], TextExample]
@@ -50,12 +52,14 @@ class TextColumns:
         text_pair: the second of a pair; None: single texts.
         gold: label or score.
         id: names of the examples; None: their numbers.
+        language: codes of languages; None: they are not read.
     """
 
     text: Column
     text_pair: Column | None
     gold: Column
     id: Column | None
+    language: Column | None = None
 
     @classmethod
     def of(
@@ -87,13 +91,14 @@ class TextColumns:
         return columns
 
     def wanted(self, *, with_gold: bool) -> list[Column]:
-        """Return all columns: text, second text, gold answer, id.
+        """Return all columns: text, second text, gold answer, id, language.
 
         Args:
             with_gold: whether a file must have gold answers.
         """
         gold = replace(self.gold, required=with_gold)
-        return [column for column in (self.text, self.text_pair, gold, self.id) if column is not None]
+        found = (self.text, self.text_pair, gold, self.id, self.language)
+        return [column for column in found if column is not None]
 
 
 def _column(setting: str, names: str | Sequence[str]) -> Column:
@@ -253,7 +258,7 @@ class TextFiles:
             if gold in self._dropped:
                 bad_rows.notes.add("rows without a gold answer, left out", row.where)
                 continue
-            given = None if self.columns.id is None else row.values[-1] or ""
+            given = None if self.columns.id is None else row.values[num_texts + 1] or ""
             if given == "" or (given is not None and first_places.setdefault(given, row.where) != row.where):
                 problem = f"the id {given!r} is also that of {first_places[given]}" if given else "there is no id"
                 bad_rows.found("rows without an id of their own", row.where, problem)
@@ -268,6 +273,7 @@ class TextFiles:
                 text_pair=kept[1] if num_texts == 2 else None,
                 gold=None if gold in self._hidden else gold,
                 named=named,
+                language=None if self.columns.language is None else row.values[-1],
             )
 
 

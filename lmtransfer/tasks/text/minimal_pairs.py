@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.file_formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
+from lmtransfer.tasks.without_head import TaskWithoutHead
 
 #: Accuracy of random answers.
 CHANCE = 0.5
 
 
-class MinimalPairs(Task):
+class MinimalPairs(TaskWithoutHead):
     """Pairs of sentences for a pretraining run as it is: no head, no training, no labels.
 
     A pair is correct if the good sentence has the higher log-probability. The log-probability is not divided by the
@@ -39,7 +39,6 @@ class MinimalPairs(Task):
         ConfigError: ``pairs_each`` is less than 1, or ``paradigms`` is empty.
     """
 
-    zero_shot = True
     main_metric = "accuracy"
     splits = ("test",)
 
@@ -61,29 +60,6 @@ class MinimalPairs(Task):
         self.name, self.folder, self.hub, self.hidden = name, folder, hub, hidden
         self.paradigms, self.pairs_each = paradigms, pairs_each
         self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
-
-    @property
-    def head(self) -> NoReturn:
-        """There is no head.
-
-        Raises:
-            ConfigError: always, because there is nothing to train.
-        """
-        raise self._no_head()
-
-    def _no_head(self) -> ConfigError:
-        return ConfigError(
-            f"task={self.name} is scored without training and has no labels to train on: use lmtransfer evaluate "
-            f"run=runs/pretrain/<name> task={self.name}"
-        )
-
-    def encode(self, *_: object, **__: object) -> NoReturn:
-        """Raise the same error as ``head``: there is no head to encode for."""
-        raise self._no_head()
-
-    def answers(self, *_: object) -> NoReturn:
-        """Raise the same error as ``head``: no head answers."""
-        raise self._no_head()
 
     def examples(self, split: str) -> list[MinimalPair]:
         """Read the pairs, paradigm by paradigm.

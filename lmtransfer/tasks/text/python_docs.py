@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Literal
 
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
@@ -23,6 +25,10 @@ class PythonDocsTask(Classification):
         max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
+            each label has the same total weight; null: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
+            2016, section 7).
         max_per_library: maximum examples of a library in a split.
         cache_dir: folder for the extracted docstrings; null: LMTRANSFER_CACHE, or ~/.cache/lmtransfer.
 
@@ -40,6 +46,8 @@ class PythonDocsTask(Classification):
         max_length: int | None = None,
         num_train: int | None = 100,
         dev_from_train: float | None = None,
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
+        label_smoothing: float = 0.0,
         max_per_library: int = 500,
         cache_dir: str | None = None,
     ) -> None:
@@ -49,6 +57,8 @@ class PythonDocsTask(Classification):
             max_length=max_length,
             num_train=num_train,
             dev_from_train=dev_from_train,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
         )
         if max_per_library < 1:
             raise ConfigError(f"task.max_per_library={max_per_library}: must be at least 1")

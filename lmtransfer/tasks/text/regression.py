@@ -55,6 +55,7 @@ class TextRegression(TextFileTask):
         max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        folds: number of folds of the training split for cross-validation, if there is no dev split; null: none.
         data_root: folder that holds the data folders.
 
     Raises:
@@ -90,6 +91,7 @@ class TextRegression(TextFileTask):
         max_length: int | None = None,
         num_train: int | None = None,
         dev_from_train: float | None = None,
+        folds: int | None = None,
         data_root: str | None = None,
     ) -> None:
         super().__init__(
@@ -111,6 +113,7 @@ class TextRegression(TextFileTask):
             hidden_values=hidden_values,
             dropped_values=dropped_values,
             data_root=data_root,
+            folds=folds,
         )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.trees import LabelledTree, plain_word, read_trees
@@ -34,6 +35,10 @@ class SentimentTrees(Classification):
         max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
+            each label has the same total weight; null: all 1.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
+            2016, section 7).
         data_root: folder that holds the data folders.
 
     Raises:
@@ -52,6 +57,8 @@ class SentimentTrees(Classification):
         max_length: int | None = None,
         num_train: int | None = None,
         dev_from_train: float | None = None,
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
+        label_smoothing: float = 0.0,
         data_root: str | None = None,
     ) -> None:
         super().__init__(
@@ -61,6 +68,8 @@ class SentimentTrees(Classification):
             max_length=max_length,
             num_train=num_train,
             dev_from_train=dev_from_train,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
         )
         self.phrases = phrases
         self.deduplicate = deduplicate

@@ -34,11 +34,13 @@ class Column:
         names: possible names of the column; the first one that a file has is used.
         setting: the configuration key that names it, for messages.
         required: whether a file must have it.
+        may_be_list: whether JSON lines may hold a list, which is returned as JSON.
     """
 
     names: tuple[str, ...]
     setting: str
     required: bool = True
+    may_be_list: bool = False
 
     def __str__(self) -> str:
         return " or ".join(repr(name) for name in self.names)
@@ -249,6 +251,8 @@ def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
         if name is None and column.required:
             raise ValueError(_no_column(column, list(record)))
         value = None if name is None else record[name]
+        if isinstance(value, list) and column.may_be_list:
+            value = json.dumps(value)
         if isinstance(value, (list, dict)):
             raise ValueError(f"{name!r} is a {type(value).__name__}, but a text or a number is expected")
         if isinstance(value, float) and not math.isfinite(value):

@@ -11,9 +11,10 @@ import numpy as np
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.names import MetricName, make_metric
+from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.folds import check_folds
 from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.text.encoding import encode_texts
@@ -28,7 +29,7 @@ CHUNK = 4096
 
 
 class TextTask(Task):
-    """A task with one answer for each text or pair of texts; the metrics use the answer as a number.
+    """A task with one answer for each text or pair of texts; the metrics use the answer as a number or as numbers.
 
     Args:
         name: the task's name in tables and results.
@@ -50,7 +51,7 @@ class TextTask(Task):
         self,
         *,
         name: str,
-        metrics: Sequence[MetricName],
+        metrics: Sequence[str],
         max_length: int | None,
         num_train: int | None,
         dev_from_train: float | None,
@@ -59,7 +60,7 @@ class TextTask(Task):
             raise ConfigError("task.metrics=[]: set at least one metric; the first one is the main metric")
         self.name = name
         self.metric_names = tuple(metrics)
-        self.main_metric = str(self.metric_names[0])
+        self.main_metric = self.metric_names[0]
         self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
 
     @abstractmethod
@@ -67,8 +68,12 @@ class TextTask(Task):
         """Return the gold answers; hidden ones have the value for a hidden answer."""
 
     @abstractmethod
-    def number_of(self, answer: Any) -> float:
-        """Return an answer as the number that the metrics use."""
+    def number_of(self, answer: Any) -> float | Sequence[float]:
+        """Return an answer as the metrics use it: a number, or one number for each label."""
+
+    def gold_number(self, example: TextExample) -> float | Sequence[float] | None:
+        """Return the gold answer in the same form; None if it is hidden."""
+        return example.score if example.label is None else example.label
 
     @property
     def positive(self) -> int:
@@ -93,12 +98,18 @@ class TextTask(Task):
             DataError: an example has no gold answer.
         """
         metrics = self.metrics()
-        pairs = zip(map(self.number_of, answers), map(_gold, examples), strict=True)
+        pairs = zip(map(self.number_of, answers), map(self._known_gold, examples), strict=True)
         while chunk := list(islice(pairs, CHUNK)):
-            predicted, gold = np.array(chunk, dtype=np.float64).T
+            predicted, gold = (np.array(side, dtype=np.float64) for side in zip(*chunk, strict=True))
             for metric in metrics:
                 metric.update(predicted, gold)
         return {metric.name: metric.compute() for metric in metrics}
+
+    def _known_gold(self, example: TextExample) -> float | Sequence[float]:
+        gold = self.gold_number(example)
+        if gold is None:
+            raise DataError(f"{example.id} has no gold answer (as in published test files), so it cannot be scored")
+        return gold
 
     def reader(self) -> TextReader:
         """Return a reader of single texts; see ``Task``."""
@@ -125,12 +136,24 @@ class TextFileTask(TextTask):
         hidden_values: Iterable[str],
         dropped_values: Iterable[str],
         data_root: str | None,
+        folds: int | None = None,
         **splits: str | None,
     ) -> None:
         """Set the source of the examples, with the arguments of ``TextFiles``; ``splits`` override single ``files``.
 
+        Args:
+            files: file of each split, or several names for it.
+            columns: the columns that are read.
+            layout: format of the files.
+            hub: the data set on the hub for splits without a file; None: files only.
+            hidden_values: values in the files that mean a hidden gold answer.
+            dropped_values: values in the files that mean no gold answer.
+            data_root: folder that holds the data folders.
+            folds: number of folds of the training split; None: no cross-validation.
+            splits: file of each split, instead of ``files``.
+
         Raises:
-            ConfigError: there is neither a file nor a hub name.
+            ConfigError: there is neither a file nor a hub name, or the folds do not fit the splits.
         """
         named = {split: file for split, file in splits.items() if file is not None}
         self.files = TextFiles(
@@ -144,6 +167,8 @@ class TextFileTask(TextTask):
             data_root=data_root,
         )
         self.splits, self.notes = self.files.splits, self.files.notes
+        check_folds(folds, splits=self.splits, num_train=self.num_train)
+        self.folds = folds
         self.pairs = columns.text_pair is not None
 
     @abstractmethod
@@ -166,10 +191,3 @@ class TextFileTask(TextTask):
         """Return a reader of texts or pairs in the columns of the task's own files; see ``Task``."""
         columns, layout = self.files.columns, self.files.layout
         return TextReader(self.kind, who=f"task {self.name}", columns=columns, layout=layout)
-
-
-def _gold(example: TextExample) -> float:
-    gold = example.score if example.label is None else example.label
-    if gold is None:
-        raise DataError(f"{example.id} has no gold answer (as in published test files), so it cannot be scored")
-    return gold

@@ -55,7 +55,7 @@ class LambUpdate(torch.optim.Optimizer):
         torch._foreach_div_(updates, roots)
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-            for parameter, update in zip(parameters, updates, strict=True):
-                norm, size = parameter.norm(), update.norm()
-                update.mul_(torch.where((norm > 0) & (size > 0), norm / size, torch.ones_like(norm)))
+            norms, sizes = (torch.stack(torch._foreach_norm(tensors)) for tensors in (parameters, updates))
+            ratios = torch.where((norms > 0) & (sizes > 0), norms / sizes, torch.ones_like(norms))
+            torch._foreach_mul_(updates, ratios.unbind())
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])

@@ -55,33 +55,33 @@ class MuonUpdate(torch.optim.Optimizer):
         """Update every matrix that has a gradient; the gradients are overwritten."""
         for group in self.param_groups:
             by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                update = self._with_momentum(parameter, group["momentum"])
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for parameter, update in zip(parameters, self._with_momentum(parameters, group["momentum"]), strict=True):
                 pieces = self.splits.get(id(parameter), 1)
                 for matrix, part in zip(parameter.chunk(pieces), update.chunk(pieces), strict=True):
                     by_shape.setdefault(tuple(matrix.shape), []).append((matrix, part))
             for shape, members in by_shape.items():
                 self._update(members, shape, group)
 
-    def _with_momentum(self, parameter: Tensor, momentum: float) -> Tensor:
-        """Replace the gradient in place by Nesterov's mixture with the running mean, and return it."""
-        assert parameter.grad is not None
-        state = self.state[parameter]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-        return parameter.grad.lerp_(state["momentum_buffer"], momentum)
+    def _with_momentum(self, parameters: list[Tensor], momentum: float) -> list[Tensor]:
+        """Replace the gradients in place by Nesterov's mixture with their running means, and return them."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        if gradients:
+            means = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+            torch._foreach_lerp_(means, gradients, 1 - momentum)
+            torch._foreach_lerp_(gradients, means, momentum)
+        return gradients
 
     def _update(self, members: list[tuple[Tensor, Tensor]], shape: tuple[int, ...], group: dict[str, Any]) -> None:
         """Orthogonalise the updates of matrices of one shape together, and apply them."""
         updates_PRC = torch.empty(len(members), *shape, dtype=self.product_dtype, device=members[0][0].device)
-        for place, (_, update) in zip(updates_PRC, members, strict=True):
-            place.copy_(update)
+        torch._foreach_copy_(updates_PRC.unbind(), [update for _, update in members])
         orthogonal_PRC = orthogonalise(updates_PRC, num_iterations=group["num_iterations"])
         rate = group["lr"] * math.sqrt(max(1.0, shape[0] / shape[1]))
-        for (matrix, _), direction in zip(members, orthogonal_PRC, strict=True):
-            if group["weight_decay"]:
-                matrix.mul_(1 - group["lr"] * group["weight_decay"])
-            matrix.add_(direction, alpha=-rate)
+        matrices = [matrix for matrix, _ in members]
+        if group["weight_decay"]:
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(matrices, orthogonal_PRC.to(matrices[0].dtype).unbind(), alpha=-rate)

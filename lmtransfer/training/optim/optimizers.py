@@ -68,10 +68,28 @@ class Optimizer:
             if isinstance(part, MuonUpdate):
                 part.product_dtype = dtype
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient."""
+    @property
+    def skips_on_device(self) -> bool:
+        """Whether ``step`` takes ``skip``: the fused kernels of AdamW do."""
+        groups = [group for part in self.parts for group in part.param_groups]
+        return all(type(part) is torch.optim.AdamW for part in self.parts) and all(group["fused"] for group in groups)
+
+    def step(self, *, skip: Tensor | None = None) -> None:
+        """Update every parameter that has a gradient.
+
+        Args:
+            skip: a float32 scalar on the device of the parameters; if it is 1, nothing changes. Only if
+                ``skips_on_device``.
+        """
         for part in self.parts:
-            part.step()
+            if skip is None:
+                part.step()
+                continue
+            part.found_inf = skip  # type: ignore[attr-defined]  # where PyTorch's gradient scaler puts it
+            try:
+                part.step()
+            finally:
+                del part.found_inf  # type: ignore[attr-defined]
 
     def zero_grad(self) -> None:
         """Drop the gradients."""

@@ -27,7 +27,7 @@ from lmtransfer.untrusted.schema import Fields, Text, Whole
 #: Longest time that a service may take for one call, in seconds; the first call imports its library.
 PATIENCE = 60.0
 
-_NOTED = Fields({"id": Text(), "step": Whole(least=-1)})
+_SAVED = Fields({"id": Text(), "step": Whole(least=-1)})
 
 
 def _print(line: str) -> None:
@@ -118,8 +118,8 @@ class Guarded:
         """The id of the run's record and its last step; None and -1 if there is no record."""
         if not self._path.exists():
             return None, -1
-        noted = read_json(self._path, _NOTED, error=RunDirectoryError)
-        return noted["id"], noted["step"]
+        saved = read_json(self._path, _SAVED, error=RunDirectoryError)
+        return saved["id"], saved["step"]
 
     def _write(self) -> None:
         """Note the record and its last step; complete also after a kill, and not flushed, as this is done each step."""

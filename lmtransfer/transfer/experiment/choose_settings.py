@@ -14,7 +14,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.in_short import expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
-from lmtransfer.importing.opening import open_saved
+from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.runs.tracking import tracker_nodes
 from lmtransfer.runs.training import TrainingSetup
@@ -70,6 +70,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         problems.append(f"learning_rates={rates}: use a list of positive numbers, such as [1e-4,3e-4], or null")
     if "learning_rate" not in cfg.optimizer:
         problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
+    problems += _problems_of_folds(cfg)
     if problems:
         raise ConfigError(problems)
     for group in ("transfer", "schedule"):
@@ -92,6 +93,27 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         )
 
 
+def _problems_of_folds(cfg: DictConfig) -> list[str]:
+    """Settings that do not go with cross-validation."""
+    folds = cfg.task.get("folds")
+    if folds is None:
+        return []
+    problems = []
+    if cfg.learning_rates is not None:
+        problems.append(
+            f"learning_rates with task.folds={folds}: a rate that is chosen on all folds has seen the examples it is "
+            "scored on; set one rate, optimizer.learning_rate"
+        )
+    if cfg.split != "dev":
+        problems.append(f"split={cfg.split} with task.folds={folds}: the folds are scored; leave split out")
+    if cfg.task.get("dev_from_train") is None and cfg.checkpoint == "best":
+        problems.append(
+            f"task.dev_from_train=null with task.folds={folds}: no examples are left to choose a checkpoint; set a "
+            "fraction, such as 0.1, or checkpoint=last"
+        )
+    return problems
+
+
 def _is_rate(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
@@ -101,7 +123,7 @@ def open_start(cfg: DictConfig) -> SavedRun:
     key = "init" if cfg.get("init") else "tokenizer_from"
     source = open_saved(cfg[key], key=key)
     with open_dict(cfg):
-        cfg[key] = str(source.path)
+        cfg[key] = source.given
         if key == "init":
             cfg.model = source.model_node
     return source
@@ -169,7 +191,8 @@ def choose_settings(
         replace(
             setting,
             weights=weights,
-            init=str(one.path),
+            init=one.given,
+            origin=origin_of(one),
             pretraining_seed=pretraining_seed(one),
             features={},
             text=None if text is None else text.with_heads_of(one),

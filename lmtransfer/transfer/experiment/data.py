@@ -11,8 +11,12 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.folds import FOLDS, fold_of
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.tokenizers.base import Tokenizer
+
+#: What decides which examples a run uses: its seed, and its fold or None.
+Draw = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,12 @@ class Parts:
     Attributes:
         train: examples to train on.
         held_out: examples that choose a checkpoint or a rate; empty if the dev split chooses or nothing is chosen.
+        scored: the fold that the run is scored on; None: it is scored on the evaluation split.
     """
 
     train: np.ndarray
     held_out: np.ndarray
+    scored: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +40,28 @@ class TaskData:
 
     Attributes:
         train: the training examples that at least one seed uses.
-        parts: for each seed, its examples with a held-out part to choose by.
-        whole: for each seed, all its examples for training, for runs that choose nothing.
-        evaluation: the scored split.
+        parts: for each seed (and fold), its examples with a held-out part to choose by.
+        whole: for each seed (and fold), all its examples for training, for runs that choose nothing.
+        evaluation: the scored split; with folds the whole training split.
         choosing: the dev split, if it chooses checkpoint and rate; None if a held-out part does.
         split: name of the scored split.
     """
 
     train: EncodedExamples
-    parts: dict[int, Parts]
-    whole: dict[int, Parts]
+    parts: dict[Draw, Parts]
+    whole: dict[Draw, Parts]
     evaluation: EncodedExamples
     choosing: EncodedExamples | None
     split: str
 
+    def used(self, draw: Draw) -> np.ndarray:
+        """The examples of ``train`` that a run, or the runs on the other folds, train on or are scored on."""
+        part = self.whole[draw]
+        return part.train if part.scored is None else np.arange(len(self.train.examples))
+
 
 def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
-    """Read the training split and the scored split, and encode the examples that are used.
+    """Read the training split and the scored split, and encode the examples that are used; with folds only the former.
 
     Args:
         task: the task.
@@ -68,6 +79,8 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
             "split=train: the same examples cannot be used for training and scoring; choose another split"
         )
     task.check_windows(_longest(task, encoder))  # before anything is read
+    if task.folds is not None:
+        return _read_folds(task, task.folds, tokenizer, encoder, seeds=seeds)
     scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
     choosing = None
     if task.dev_from_train is None and split == "dev":
@@ -78,14 +91,14 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     _check_hidden(examples, "train")
     class_indices = np.array([example.class_index for example in examples])
     groups = [example.group for example in examples]
-    parts: dict[int, Parts] = {}
-    whole: dict[int, Parts] = {}
+    parts: dict[Draw, Parts] = {}
+    whole: dict[Draw, Parts] = {}
     for seed in seeds:
         for target, fraction in ((parts, task.dev_from_train), (whole, None)):
             chosen = training_parts(
                 class_indices, num_train=task.num_train, dev_from_train=fraction, seed=seed, groups=groups
             )
-            target[seed] = Parts(*chosen)
+            target[seed, None] = Parts(*chosen)
     used = np.unique(np.concatenate([part.train for part in whole.values()]))
     train = encode_split(task, [examples[row] for row in used], tokenizer, encoder, split="train")
 
@@ -94,12 +107,36 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
 
     return TaskData(
         train=train,
-        parts={seed: placed(part) for seed, part in parts.items()},
-        whole={seed: placed(part) for seed, part in whole.items()},
+        parts={draw: placed(part) for draw, part in parts.items()},
+        whole={draw: placed(part) for draw, part in whole.items()},
         evaluation=scored,
         choosing=choosing,
         split=split,
     )
+
+
+def _read_folds(task: Task, folds: int, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int]) -> TaskData:
+    """Read the training split, and divide it into folds for each seed; see ``tasks.folds``."""
+    examples = task.examples("train")
+    train = encode_split(task, examples, tokenizer, encoder, split="train")
+    class_indices = np.array([example.class_index for example in examples])
+    groups = [example.group for example in examples]
+    parts: dict[Draw, Parts] = {}
+    whole: dict[Draw, Parts] = {}
+    for seed in seeds:
+        division = fold_of(class_indices, groups, folds=folds, seed=seed, names=task.labels)
+        for fold in range(folds):
+            rest, scored = np.flatnonzero(division != fold), np.flatnonzero(division == fold)
+            whole[seed, fold] = Parts(rest, rest[:0], scored)
+            chosen = training_parts(
+                class_indices[rest],
+                num_train=None,
+                dev_from_train=task.dev_from_train,
+                seed=seed,
+                groups=[groups[row] for row in rest],
+            )
+            parts[seed, fold] = Parts(rest[chosen[0]], rest[chosen[1]], scored)
+    return TaskData(train=train, parts=parts, whole=whole, evaluation=train, choosing=None, split=FOLDS)
 
 
 def encode_split(

@@ -26,12 +26,15 @@ from lmtransfer.system.machine import naming
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
+from lmtransfer.training.trackers.base import Tracker
+from lmtransfer.transfer.evaluation import Evaluation
 from lmtransfer.transfer.experiment.choose_settings import check_transfer, choose_settings, open_start
+from lmtransfer.transfer.experiment.cross_validation import CrossValidation
 from lmtransfer.transfer.experiment.learning_rates import LearningRates
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.results import joint_result, majority_of, run_result
 from lmtransfer.transfer.experiment.setting import Condition, Member, Setting
-from lmtransfer.transfer.experiment.training_run import Outcome, train_once
+from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.verdicts.conditions import Examples
 
 
@@ -57,7 +60,9 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
-            check_resumable(directory.read_config(), plain)
+            origin = settings[0].origin
+            same = origin is not None and (directory.read_versions().get("data") or {}).get("init") == origin
+            check_resumable(directory.read_config(), plain, allowed=["init"] if same else [])
         _write_files(directory, plain, settings[0])
         if directory.is_finished and (directory.read_result().control or not cfg.control):
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
@@ -69,7 +74,8 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             if not experiment.has_one_run:
                 with tracked(settings[0].training.trackers, directory, quiet=True) as trackers:
                     trackers.finish(result)
-        others = [split for split in settings[0].task.splits if split not in ("train", result.split)]
+        task = settings[0].task
+        others = [] if task.folds else [split for split in task.splits if split not in ("train", result.split)]
         commands = next_commands(directory.path, result, others, root=Path(cfg.output_root), init=bool(cfg.get("init")))
         print_result(console, result.values(), name=name, next_commands=commands)
     return directory.path
@@ -79,7 +85,8 @@ def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Settin
     if distributed.is_main() and not directory.config_path.is_file():  # an existing run has its tokenizer
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
-    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
+    origin = {"init": setting.origin} if setting.origin else {}
+    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
     directory.write_config(plain)  # last: a folder with a config is a run
     mark_as_own(directory)
 
@@ -169,29 +176,56 @@ class Experiment:
         if parts and directory.is_finished:
             return directory.read_result(SeedResult)
         if parts:
-            if distributed.is_main():
-                directory.path.mkdir(parents=True, exist_ok=True)
-            distributed.barrier()
-            _write_files(directory, self._own_config(member), member.setting)
-        quiet = not self.has_one_run
-        with tracked(member.setting.training.trackers, directory, quiet=quiet) as trackers:
-            outcome = train_once(member, run=directory, trackers=trackers.all, progress=Progress(quiet=quiet))
-            self._keep(directory, member, outcome)
-            result = run_result(member, outcome, command=self.command, rule=self._rule)
-            if parts:
-                directory.write_result(result)
-            trackers.finish(result)
-        scored = f"{self._shown(result.score)} on {self.setting.data.split}"
+            self._begin(directory, member)
         which = (
             f"{_WHO[member.condition]}, pretraining seed {member.pretraining_seed}"
             if nested
             else _WHO[member.condition]
         )
+        which += f", seed {member.seed}"
+        with tracked(member.setting.training.trackers, directory, quiet=not self.has_one_run) as trackers:
+            if self.setting.task.folds is None:
+                result, evaluation, longer = self._train(member, directory, trackers.all)
+            else:
+                (result, evaluation), longer = self._cross_validate(member, directory, which), ""
+            self._keep(directory, member, evaluation)
+            if parts:
+                directory.write_result(result)
+            trackers.finish(result)
+        scored = f"{self._shown(result.score)} on {self.setting.data.split}"
         rate = f"learning rate {member.learning_rate:g}"
+        self._say(f"{which}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
+        return result
+
+    def _train(
+        self, member: Member, directory: RunDirectory, trackers: Sequence[Tracker]
+    ) -> tuple[SeedResult, Evaluation, str]:
+        """Train one run; returns its result, its answers, and a note if it was longer than its epochs."""
+        progress = Progress(quiet=not self.has_one_run)
+        outcome = train_once(member, run=directory, trackers=trackers, progress=progress)
+        assert outcome.evaluation is not None
+        result = run_result(member, outcome, command=self.command, rule=self._rule)
         steps, passes = result.more["steps"], result.more["epochs"]
         longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.was_lengthened else ""
-        self._say(f"{which}, seed {member.seed}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
-        return result
+        return result, outcome.evaluation, longer
+
+    def _cross_validate(self, member: Member, directory: RunDirectory, which: str) -> tuple[SeedResult, Evaluation]:
+        """Train one run for each fold; returns the result and the answers of all folds together."""
+
+        def say(fold: int, result: SeedResult) -> None:
+            self._say(f"{which}, fold {fold} of {self.setting.task.folds}: {self._shown(result.score)}")
+
+        def begin(fold: RunDirectory) -> None:
+            self._begin(fold, member)
+
+        return CrossValidation(member, directory, self.command, self._rule, begin, say).result()
+
+    def _begin(self, directory: RunDirectory, member: Member) -> None:
+        """Make the run directory of a single run."""
+        if distributed.is_main():
+            directory.path.mkdir(parents=True, exist_ok=True)
+        distributed.barrier()
+        _write_files(directory, self._own_config(member), member.setting)
 
     def _own_config(self, member: Member) -> dict[str, Any]:
         """The config of a command that would train only this run."""
@@ -206,10 +240,9 @@ class Experiment:
             **({"init": None, "tokenizer_from": self.config["init"]} if member.is_control else {}),
         }
 
-    def _keep(self, directory: RunDirectory, member: Member, outcome: Outcome) -> None:
+    def _keep(self, directory: RunDirectory, member: Member, evaluation: Evaluation) -> None:
         """Write the answer to each example."""
-        assert outcome.evaluation is not None
-        if outcome.evaluation.answers is None:
+        if evaluation.answers is None:
             self._say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
             return
         kept = Kept(
@@ -219,7 +252,7 @@ class Experiment:
             seed=member.seed,
             pretraining_seed=member.pretraining_seed,
             is_control=member.is_control,
-            examples=outcome.evaluation.answers,
+            examples=evaluation.answers,
         )
         if distributed.is_main():
             write_predictions(directory.path, {file_name(kept, alone=True): kept})
@@ -241,6 +274,11 @@ class Experiment:
     @property
     def _rule(self) -> str:
         """How checkpoint and learning rate were chosen."""
+        folds = self.setting.task.folds
+        return self._choice if folds is None else f"{self._choice}; each of {folds} folds scored by a run on the others"
+
+    @property
+    def _choice(self) -> str:
         best = self.setting.checkpoint == "best"
         rate = self.learning_rates.are_searched
         chosen = [*(["checkpoint"] if best else []), *(["learning rate"] if rate else [])]

@@ -9,6 +9,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from lmtransfer.reporting.runs.calibration import calibration_text
+from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
 from lmtransfer.reporting.runs.scores import difference_in
@@ -115,7 +117,13 @@ def remarks(result: Result) -> list[str]:
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example: "
                 "lower the learning rate, or train longer"
             )
-    lines += filter(None, [layer_weights_text(result.get("layer_weights"))])
+    if result.get("folds"):
+        lines.append(
+            f"{len(result['folds'])} folds: each example was scored once, by a run that was not trained on it; the "
+            "spread is over seeds, each with folds of its own"
+        )
+    measured = (languages_text(result), calibration_text(result), layer_weights_text(result.get("layer_weights")))
+    lines += filter(None, measured)
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part.get("learning_rate_edge"):
             edge = edge_text(part["learning_rate"], part["learning_rate_edge"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lmtransfer.reporting.runs.calibration import joint_calibration
 from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
 from lmtransfer.reporting.runs.learning_rates import edge_of_grid
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
+from lmtransfer.transfer.evaluation import Evaluation
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
@@ -31,6 +33,7 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
     """
     setting, evaluation, state = member.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
+    scored = data.whole[member.draw].scored
     if evaluation is None:
         raise ValueError("a try of a learning rate has no result")
     return SeedResult(
@@ -52,19 +55,26 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
             **usual_label(setting),
             "num_train": outcome.num_train,
             "num_held_out": outcome.num_held_out,
-            "num_scored": len(data.evaluation.examples),
+            "num_scored": len(data.evaluation.examples if scored is None else scored),
             "num_trained_parameters": outcome.num_trained,
             "peak_memory": outcome.peak_memory,
-            "num_truncated": {"train": data.train.num_truncated, data.split: data.evaluation.num_truncated},
+            "num_truncated": {"train": data.train.num_truncated}
+            | ({data.split: data.evaluation.num_truncated} if scored is None else {}),
             "chosen_by": rule,
             "chosen_score": outcome.choosing_score,
             "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
             "steps": state.step,
             "epochs": state.epoch,
             **({"losses": dict(outcome.losses)} if outcome.losses else {}),
+            **calibration_of(evaluation),
             **layer_weights(outcome.learner),
         },
     )
+
+
+def calibration_of(evaluation: Evaluation) -> dict[str, Any]:
+    """The entry ``calibration`` of an evaluation; empty if the answers are no labels."""
+    return {} if evaluation.calibration is None else {"calibration": evaluation.calibration}
 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
@@ -122,9 +132,9 @@ def _largest(results: Sequence[SeedResult], *names: str) -> dict[str, Any]:
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
-    """Statistics over seeds: means of all metrics and layer weights; mean, median and deviation of the main metric."""
+    """Statistics over seeds: mean, median and deviation of the main metric; the means of all other numbers."""
     scores = spread([result.score for result in results])
-    mixed = all("layer_weights" in result.more for result in results)
+    mixed, calibrated = (all(name in r.more for r in results) for name in ("layer_weights", "calibration"))
     return {
         "metrics": {name: spread([r.metrics[name] for r in results]).mean for name in results[0].metrics},
         "seeds": [
@@ -136,6 +146,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
         "n": scores.n,
         "collapsed": sum(bool(r.collapsed) for r in results),
         **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
+        **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if calibrated else {}),
     }
 
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept_answers import examples_of
@@ -32,7 +32,7 @@ from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
-from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
+from lmtransfer.transfer.experiment.results import calibration_of, compare, layer_weights, summary
 from lmtransfer.transfer.experiment.trained import chosen_task, open_trained
 
 #: Settings that apply to pretraining runs only.
@@ -105,7 +105,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
     Raises:
         RunDirectoryError: the path has no run of a task, or none with a checkpoint.
     """
-    folders, parent = trained_folders(path), RunDirectory.open(Path(path).expanduser()).path
+    folders, parent = trained_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (
         [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)
@@ -136,7 +136,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         seed=seed,
         pretraining_seed=pretraining,
         collapsed=evaluation.collapsed,
-        more={"num_truncated": encoded.num_truncated, **layer_weights(learner)},
+        more={"num_truncated": encoded.num_truncated, **calibration_of(evaluation), **layer_weights(learner)},
     )
     if evaluation.answers is None:
         return result, None

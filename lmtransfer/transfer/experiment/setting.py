@@ -15,7 +15,7 @@ from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights
-from lmtransfer.transfer.experiment.data import TaskData
+from lmtransfer.transfer.experiment.data import Draw, TaskData
 from lmtransfer.transfer.features import FeatureTable
 from lmtransfer.transfer.joint.text import JointText
 from lmtransfer.transfer.learner import TaskLearner
@@ -40,6 +40,7 @@ class Setting:
         checkpoint: which checkpoint of a run is scored.
         cache_dir: folder for large features.
         init: the run that the weights come from; None: random initialisation.
+        origin: the repository and the commit of the hub that this run came from; None: not from the hub.
         pretraining_seed: seed of that run; None if unknown.
         features: features of frozen encoders, by condition (and seed, for controls).
         text: text and objective of joint training; None: labels only.
@@ -55,6 +56,7 @@ class Setting:
     checkpoint: Literal["best", "last"]
     cache_dir: Path
     init: str | None = None
+    origin: str | None = None
     pretraining_seed: int | None = None
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
     text: JointText | None = None
@@ -69,12 +71,19 @@ class Member:
         condition: "pretrained" or "control".
         seed: seed of the subset, the head, the order, dropout, and a control's weights.
         learning_rate: peak learning rate.
+        fold: the fold that the run is scored on; None: a split of its own.
     """
 
     setting: Setting
     condition: Condition
     seed: int
     learning_rate: float
+    fold: int | None = None
+
+    @property
+    def draw(self) -> Draw:
+        """What decides which examples it uses."""
+        return self.seed, self.fold
 
     @property
     def is_control(self) -> bool:

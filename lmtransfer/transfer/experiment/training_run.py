@@ -28,6 +28,7 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
+from lmtransfer.transfer.experiment.data import Parts
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
 from lmtransfer.transfer.joint.joining import with_text
@@ -89,7 +90,7 @@ def train_once(
     forget_peak(hardware.device)
     learner = member.new_learner().to(hardware.device)
     choose = run is None or setting.checkpoint == "best"
-    part = (data.parts if choose else data.whole)[seed]
+    part = (data.parts if choose else data.whole)[member.draw]
     examples = Examples(member, learner)
     source, held_out = examples.training(part.train), examples.training(part.held_out)
     learner.head.begin(source.encoded.targets)
@@ -141,9 +142,7 @@ def train_once(
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=None
-        if run is None
-        else _score(setting, learner, examples.split("evaluation", data.evaluation), keep=True),
+        evaluation=None if run is None else _score(setting, learner, examples.scored(part), keep=True),
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
@@ -215,7 +214,7 @@ class Examples:
         self.frozen = learner.freezing.frozen
         shared = member.weights is not None
         every = np.arange(len(setting.data.train.examples))
-        self.rows = every if shared else setting.data.whole[member.seed].train
+        self.rows = every if shared else setting.data.used(member.draw)
         key = "pretrained" if shared else f"{member.condition} {member.seed}"
         if self.frozen and key not in setting.features:
             for stale in [other for other in setting.features if other != "pretrained"]:
@@ -231,6 +230,12 @@ class Examples:
         kept = self.setting.data.train.select(self.rows)
         sequences = kept.sequences_of(np.searchsorted(self.rows, rows))
         return TaskSource(encoded, self._table("train", kept).select(sequences))
+
+    def scored(self, part: Parts) -> TaskSource:
+        """The examples that the run is scored on: a fold of the training split, or the evaluation split."""
+        if part.scored is not None:
+            return self.training(part.scored)
+        return self.split("evaluation", self.setting.data.evaluation)
 
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
         """All examples of another split."""

@@ -113,7 +113,7 @@ class Head(nn.Module):
         return self.output(self.dropout(hidden))
 
     @abstractmethod
-    def count(self, batch: TaskBatch) -> int:
+    def count(self, batch: TaskBatch) -> float:
         """The number that the loss is divided by; known before the forward pass."""
 
     @abstractmethod

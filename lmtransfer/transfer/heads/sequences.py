@@ -1,32 +1,95 @@
-"""Heads with one answer for each sequence: one of C labels, or a number.
+"""Heads with one answer for each sequence: one of C labels, any of C labels, or a number.
 
 Shape legend: B sequences, E width of a composed vector, C labels.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmtransfer.tasks.heads import LabelTargets, ScoreTargets, Targets
+from lmtransfer.models.base import Encoder
+from lmtransfer.tasks.class_weights import ClassWeights, balanced_weights
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, LabelSetTargets, LabelTargets, ScoreTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Head, at_least_float32
+from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
 
 
 class ClassificationHead(Head):
-    """A softmax over labels; the loss is the cross-entropy in nats summed over sequences; outputs are the C logits."""
+    """A softmax over labels; the loss is the cross-entropy in nats summed over sequences; outputs are the C logits.
+
+    In training a sequence counts with the weight of its label, so that a step's sum divided by its count is the mean of
+    ``torch.nn.functional.cross_entropy`` over the whole step, in any micro-batches. In evaluation mode the loss is the
+    plain cross-entropy, so that runs with other weights or other smoothing can be compared.
+
+    Args:
+        input_dim: E.
+        num_labels: C.
+        class_weights: weights of the labels in the training loss; None: all 1; "balanced": from the training part.
+        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
+        hidden_dim: width of a hidden layer; None: no hidden layer.
+        activation: activation of the hidden layer.
+        dropout: probability of dropping an input feature of the output layer.
+        hidden_dropout: the same for the hidden layer.
+    """
 
     loss_name: ClassVar[str] = "classification"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
+    weights_C: Tensor
 
-    def count(self, batch: TaskBatch) -> int:
-        """Sequences."""
-        return len(batch.targets)
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        num_labels: int,
+        class_weights: ClassWeights | None = None,
+        label_smoothing: float = 0.0,
+        hidden_dim: int | None = None,
+        activation: Activation = "tanh",
+        dropout: float = 0.1,
+        hidden_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            input_dim=input_dim,
+            num_labels=num_labels,
+            hidden_dim=hidden_dim,
+            activation=activation,
+            dropout=dropout,
+            hidden_dropout=hidden_dropout,
+        )
+        self.class_weights, self.label_smoothing = class_weights, label_smoothing
+        known = [1.0] * num_labels if class_weights is None or class_weights == "balanced" else list(class_weights)
+        self.register_buffer("weights_C", torch.tensor(known), persistent=False)
+
+    @classmethod
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> ClassificationHead:
+        """See ``Head``; the task sets weights and smoothing."""
+        assert isinstance(spec, ClassificationSpec)
+        return cls(
+            num_labels=spec.num_labels,
+            class_weights=spec.class_weights,
+            label_smoothing=spec.label_smoothing,
+            **layers,
+        )
+
+    def begin(self, targets: Targets[np.ndarray]) -> None:
+        """Balance the weights of the labels over the training part, if this was asked for."""
+        if self.class_weights == "balanced":
+            weights_C = balanced_weights(LabelTargets.of(targets).labels, num_labels=self.num_labels)
+            self.weights_C.copy_(torch.from_numpy(weights_C))
+
+    def count(self, batch: TaskBatch) -> float:
+        """Sequences; in training with weights, the sum of the weights of their labels."""
+        if not self.training or self.class_weights is None:
+            return len(batch.targets)
+        labels_B = LabelTargets.of(batch.targets).labels
+        return float(self.weights_C.double()[labels_B.to(self.weights_C.device)].sum())
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
         """See ``Head``; every label must be known.
@@ -35,8 +98,46 @@ class ClassificationHead(Head):
             logits: (B, C).
             batch: with targets.
         """
-        labels_B = LabelTargets.of(batch.targets).labels
-        total = functional.cross_entropy(at_least_float32(logits), labels_B, reduction="sum")
+        logits_BC, labels_B = at_least_float32(logits), LabelTargets.of(batch.targets).labels
+        if not self.training:
+            return Loss(sum=functional.cross_entropy(logits_BC, labels_B, reduction="sum"), count=self.count(batch))
+        total = functional.cross_entropy(
+            logits_BC,
+            labels_B,
+            weight=None if self.class_weights is None else self.weights_C.to(logits_BC.dtype),
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+        return Loss(sum=total, count=self.count(batch))
+
+    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """See ``Head``; (B, C)."""
+        return logits.float()
+
+
+class MultiLabelHead(Head):
+    """A sigmoid for each label; outputs are the C logits.
+
+    The loss is the binary cross-entropy in nats, summed over sequences and labels.
+    """
+
+    loss_name: ClassVar[str] = "multi_label"
+    per: ClassVar[Literal["sequence", "token"]] = "sequence"
+
+    def count(self, batch: TaskBatch) -> int:
+        """Sequences times labels, so that the mean loss does not depend on the number of labels."""
+        return len(batch.targets) * self.num_labels
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+        """See ``Head``; every set of labels must be known.
+
+        Args:
+            logits: (B, C).
+            batch: with targets.
+        """
+        found_BC = at_least_float32(logits)
+        labels_BC = LabelSetTargets.of(batch.targets).labels.to(found_BC.dtype)
+        total = functional.binary_cross_entropy_with_logits(found_BC, labels_BC, reduction="sum")
         return Loss(sum=total, count=self.count(batch))
 
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:

@@ -67,7 +67,7 @@ class TaggingHead(Head):
 
     def count(self, batch: TaskBatch) -> int:
         """The number of words with a known label."""
-        return int((TagTargets.of(batch.targets).tags != NO_LABEL).sum())
+        return int((TagTargets.of(batch.on_host.targets).tags.numpy() != NO_LABEL).sum())
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
         """See ``Head``.

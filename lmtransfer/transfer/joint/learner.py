@@ -59,7 +59,7 @@ class JointLearner(Learner):
         self.task.on_progress(fraction)
         self.reads_text = fraction < self.share.until - 1e-9
 
-    def counts(self, batch: TaskBatch | PretrainingBatch) -> dict[str, int]:
+    def counts(self, batch: TaskBatch | PretrainingBatch) -> Mapping[str, float]:
         """See ``training.learner.Learner``."""
         return self.text.counts(batch) if isinstance(batch, PretrainingBatch) else self.task.counts(batch)
 

@@ -1,0 +1,85 @@
+"""Write a vector for each text of a file, with the encoder of any run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.check import check
+from lmtransfer.data.documents import Notes
+from lmtransfer.embedding.embedding import embed_rows
+from lmtransfer.embedding.input import format_of, open_rows
+from lmtransfer.embedding.output import check_ending
+from lmtransfer.errors import ConfigError
+from lmtransfer.prediction.input import find_input
+from lmtransfer.prediction.output import free_place
+from lmtransfer.runs.training import eager_hardware
+from lmtransfer.system import ranks
+from lmtransfer.system.console import Console
+from lmtransfer.transfer.opening import VectorChoice, embedder_of, run_to_embed
+
+
+def run(cfg: DictConfig) -> None:
+    """Embed the texts.
+
+    Raises:
+        ConfigError: a setting is not possible, or does not fit the run.
+        DataError: there is no such input, or it has no texts, no such column or a malformed row.
+        RunDirectoryError: there is no such run, or the output exists already.
+    """
+    check(cfg, primary="embed")
+    plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    choice = VectorChoice.of(layers=plain["layers"], pooling=plain["pooling"])
+    _check_choices(cfg)
+    path = free_place(str(cfg.output), overwrite=cfg.overwrite)
+    source = find_input(str(cfg.input))
+    source.check_apart(str(cfg.output))
+    file_format = format_of(cfg.format, source)
+    console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
+    saved = run_to_embed(str(cfg.run), trust=cfg.trust)
+    if saved.path.name.startswith("seed-"):
+        console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
+    embedder = embedder_of(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
+    reading = {key: plain[key] for key in ("text_column", "encoding_errors", "group")}
+    with (
+        open_rows(source, file_format, notes, **reading) as rows,
+        console.status(f"reading {rows.name}") as status,
+    ):
+        count = embed_rows(
+            rows,
+            embedder,
+            path,
+            notes,
+            standardise=cfg.standardise,
+            normalise=cfg.normalise,
+            vector_column=str(cfg.vector_column),
+            progress=lambda num: status.update(f"{num:,} texts"),
+        )
+    for kind, number in notes.counts.items():
+        console.print(f"{number:,} {kind} (first: {notes.first[kind]})", soft_wrap=True)
+    seconds = time.monotonic() - start_time
+    console.print(f"{count:,} vectors of {embedder.dim:,} numbers in {cfg.output}, {seconds:.1f} s", soft_wrap=True)
+
+
+def _check_choices(cfg: DictConfig) -> None:
+    """Check everything that the command line alone can show.
+
+    Raises:
+        ConfigError: lists all problems.
+    """
+    problems = []
+    if cfg.encoding_errors not in ("strict", "replace"):
+        problems.append(f"encoding_errors={cfg.encoding_errors}: must be strict or replace")
+    if cfg.group < 1:
+        problems.append(f"group={cfg.group}: must be at least 1")
+    if cfg.max_length is not None and not isinstance(cfg.max_length, int):
+        problems.append(f"max_length={cfg.max_length}: must be a number of tokens, or null")
+    if not str(cfg.vector_column or "").strip():
+        problems.append("vector_column: is empty; set the name of the column of vectors")
+    if ranks.world_size() > 1:
+        problems.append("embed runs in one process: start it without torchrun")
+    if problems:
+        raise ConfigError(problems)
+    check_ending(str(cfg.output))

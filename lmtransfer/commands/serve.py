@@ -1,0 +1,72 @@
+"""Try a run on a local page: fill masks, or answer texts with the evidence of each word."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from lmtransfer.config.check import check
+from lmtransfer.errors import ConfigError
+from lmtransfer.runs.training import eager_hardware
+from lmtransfer.serving.addresses import address_of, listen
+from lmtransfer.serving.app import Limits, make_app
+from lmtransfer.serving.served import open_served
+from lmtransfer.serving.server import serve
+from lmtransfer.system import ranks
+from lmtransfer.system.console import Console
+from lmtransfer.system.optional import missing
+
+_SMALLEST = 100  # bytes of a request
+
+
+def run(cfg: DictConfig) -> None:
+    """Serve the run until Ctrl-C.
+
+    Raises:
+        ConfigError: the settings contradict each other, the address cannot be used, the run cannot be served, or the
+            extra ``serve`` is not installed.
+        RunDirectoryError: there is no such run, or it was not trained.
+    """
+    check(cfg, primary="serve")
+    _check_settings(cfg)
+    address = address_of(str(cfg.host), cfg.port, allow_remote=cfg.allow_remote)
+    console = Console(highlight=False)
+    with listen(address) as listening:
+        with console.status(f"loading {cfg.run}"):
+            served = open_served(
+                str(cfg.run),
+                ensemble=cfg.ensemble,
+                evidence=cfg.evidence,
+                top_k=cfg.top_k,
+                trust=cfg.trust,
+                hardware=eager_hardware(cfg),
+            )
+        app = make_app(served, address=address, limits=Limits(max_bytes=cfg.max_bytes, max_seconds=cfg.max_seconds))
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        url = f"http://{host}:{listening.getsockname()[1]}"
+
+        def on_start() -> None:
+            if not address.is_local:
+                warning = f"warning: everybody who reaches {address.host} can use this page; it has no password"
+                console.print(warning, markup=False, soft_wrap=True)
+            console.print(f"{served.name} ({served.kind}): {url}", markup=False, soft_wrap=True)
+            console.print(f"as JSON: POST {url}/api/answer   end: Ctrl-C", markup=False, soft_wrap=True)
+
+        serve(app, listening, on_start=on_start)
+    console.print("stopped")
+
+
+def _check_settings(cfg: DictConfig) -> None:
+    """Check everything that the settings alone can show.
+
+    Raises:
+        ConfigError: lists all problems.
+    """
+    problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := missing(package))][:1]
+    if cfg.max_bytes < _SMALLEST:
+        problems.append(f"max_bytes={cfg.max_bytes}: must be at least {_SMALLEST}")
+    if cfg.max_seconds <= 0:
+        problems.append(f"max_seconds={cfg.max_seconds}: must be above 0")
+    if ranks.world_size() > 1:
+        problems.append("serve runs in one process: start it without torchrun")
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,59 @@
+"""Revisions: the checkpoints that a pretraining keeps by the tokens seen, and how a user names them.
+
+``train.save_at=[0,100k,1M]`` keeps them, and ``init=runs/pretrain/first@1M`` starts from one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_COUNT = re.compile(r"(\d+)(?:\.(\d+))?([kMBT]?)")
+
+
+def read_count(given: int | str) -> int | None:
+    """A number of tokens; None if the text is not one.
+
+    Args:
+        given: a whole number, or a text such as ``1000000``, ``100k``, ``1M`` or ``2.5B``.
+    """
+    if isinstance(given, int):
+        return given
+    found = _COUNT.fullmatch(given)
+    if found is None:
+        return None
+    whole, decimals, unit = found[1], found[2] or "", found[3]
+    scaled, rest = divmod(int(whole + decimals) * _UNITS[unit], 10 ** len(decimals))
+    return None if rest else scaled
+
+
+def count_text(tokens: int) -> str:
+    """The shortest text that ``read_count`` turns into this number: ``1M``, ``2.5M``, ``1234567``."""
+    best = str(tokens)
+    for unit, scale in _UNITS.items():
+        decimals = len(str(scale)) - 1
+        text = f"{tokens // scale}.{tokens % scale:0{decimals}d}".rstrip("0").rstrip(".") if decimals else best
+        best = min(best, text + unit, key=len)
+    return best
+
+
+def split_revision(given: str) -> tuple[str, int | None]:
+    """The run directory that the user named, and its revision in tokens.
+
+    Args:
+        given: a path such as ``runs/pretrain/first``, or ``runs/pretrain/first@1M``.
+
+    Returns:
+        The path; the number of tokens, or None if the path names no revision.
+    """
+    path, at, revision = given.rpartition("@")
+    tokens = read_count(revision)
+    if not at or tokens is None or Path(given).expanduser().is_dir():
+        return given, None
+    return path, tokens
+
+
+def with_revision(path: str | Path, tokens: int | None) -> str:
+    """The reverse of ``split_revision``."""
+    return str(path) if tokens is None else f"{path}@{count_text(tokens)}"

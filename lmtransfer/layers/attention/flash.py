@@ -1,0 +1,143 @@
+"""Attention with PyTorch's variable-length flash kernel, on CUDA.
+
+Compiled code is valid only for the shapes and numbers that it was compiled with. Therefore ragged batches of one token
+budget give the kernel the same number of sequences, where spare sequences are empty, and the same maximum length. The
+kernel starts a thread block for each head of a spare sequence, which ends at once, so their number is limited.
+
+Shape legend: N packed queries, T packed keys, B sequences, H heads, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import upload
+
+#: The kernel takes heads of at most this width, and only multiples of the other number.
+_MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
+#: A new number of sequences leaves a quarter to spare: the number of tokens divided by this, or its double, and so
+#: on.
+_MEAN_LENGTH = 64
+#: The numbers of sequences in use, by the number of tokens. A batch takes one of them if it fits.
+_in_use: dict[int, list[int]] = {}
+#: The maximum length is rounded up to this, or to its double, and so on. The kernel works on blocks of 128 queries.
+_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class FlashLayout:
+    """Which packed queries and keys form a sequence, for the kernel.
+
+    Attributes:
+        cu_queries, cu_keys: offsets of the sequences, int32; the spare sequences after them are empty.
+        max_queries, max_keys: no sequence is longer; the number of thread blocks depends on these limits.
+        causal: a query sees only keys at its own position and before.
+    """
+
+    cu_queries: Tensor
+    cu_keys: Tensor
+    max_queries: int
+    max_keys: int
+    causal: bool
+
+    @classmethod
+    def of(
+        cls, lengths: Sequence[int], counts: Sequence[int] | None, device: torch.device, *, causal: bool
+    ) -> FlashLayout:
+        """Lay out B sequences.
+
+        Args:
+            lengths: number of keys of each sequence.
+            counts: number of queries of each sequence, if only some tokens are queries; None: every token is a query.
+            device: device of the offsets.
+            causal: see the attributes.
+        """
+        size = _num_sequences(len(lengths), num_tokens=sum(lengths))
+        cu_keys = upload(_offsets(lengths, size), device)
+        max_keys = _doubled(max(lengths, default=0), start=_LENGTH)
+        if counts is None:
+            return cls(cu_keys, cu_keys, max_keys, max_keys, causal)
+        max_queries = _doubled(max(counts, default=0), start=_LENGTH)
+        return cls(upload(_offsets(counts, size), device), cu_keys, max_queries, max_keys, causal)
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Whether the kernel runs on this device: on GPUs of compute capability 8.0 and above."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the kernel computes attention of these tensors."""
+    is_16_bit = query.dtype in (torch.bfloat16, torch.float16)
+    return is_16_bit and query.dtype == key.dtype == value.dtype and query.shape[-1] <= _MAX_HEAD_DIM
+
+
+def flash_attention(
+    query_NHK: Tensor, key_THK: Tensor, value_THK: Tensor, layout: FlashLayout, *, reach: int | None = None
+) -> Tensor:
+    """Softmax(q k^T / sqrt(K)) v within each sequence.
+
+    Heads of another width than the kernel takes are widened with zeros, which change no product.
+
+    Args:
+        query_NHK: packed queries.
+        key_THK: packed keys.
+        value_THK: packed values.
+        layout: which queries and keys form a sequence.
+        reach: a query sees only keys at most this many positions away; None: no limit.
+
+    Returns:
+        (N, H, K).
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    width = query_NHK.shape[-1]
+    spare = -width % _HEAD_MULTIPLE
+    if spare:
+        query_NHK, key_THK, value_THK = (
+            torch.nn.functional.pad(states, (0, spare)) for states in (query_NHK, key_THK, value_THK)
+        )
+    sides = -1 if reach is None else reach
+    output = varlen_attn(
+        query_NHK,
+        key_THK,
+        value_THK,
+        layout.cu_queries,
+        layout.cu_keys,
+        layout.max_queries,
+        layout.max_keys,
+        scale=width**-0.5,
+        window_size=(sides, 0 if layout.causal else sides),
+    )
+    assert isinstance(output, Tensor)  # it is a pair only if the call requests auxiliary results
+    return output[..., :width] if spare else output
+
+
+def _num_sequences(number: int, *, num_tokens: int) -> int:
+    """The number of sequences for the kernel: one in use that is at most four times too large, or else a new one."""
+    least = max(1, num_tokens // _MEAN_LENGTH)
+    in_use = _in_use.setdefault(num_tokens, [])
+    fitting = [size for size in in_use if number <= size <= max(4 * number, least)]
+    if not fitting:
+        fitting = [_doubled(number + number // 4, start=least)]
+        in_use += fitting
+    return min(fitting)
+
+
+def _doubled(number: int, *, start: int) -> int:
+    """``start``, doubled until it is at least ``number``."""
+    while start < number:
+        start *= 2
+    return start
+
+
+def _offsets(counts: Sequence[int], size: int) -> np.ndarray:
+    """Offsets of the sequences and of empty ones after them, ``size`` in all, (size + 1) int32."""
+    padded = np.zeros(size + 1, dtype=np.int32)
+    padded[1 : len(counts) + 1] = counts
+    return np.cumsum(padded, dtype=np.int32)

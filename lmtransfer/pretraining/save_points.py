@@ -1,0 +1,87 @@
+"""The numbers of tokens at which a pretraining keeps its model (``train.save_at``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from lmtransfer.config.budget import KINDS
+from lmtransfer.config.phases import Phase
+from lmtransfer.config.revisions import count_text, read_count
+from lmtransfer.config.schema import TrainSettings
+from lmtransfer.errors import ConfigError
+
+
+def save_points(train: TrainSettings) -> tuple[int, ...]:
+    """The points as numbers of tokens; none without ``train.save_at``.
+
+    Raises:
+        ConfigError: a point is not a number of tokens, or the points do not ascend; lists all problems.
+    """
+    problems, points = [], []
+    for given in train.save_at or ():
+        tokens = read_count(given)
+        if tokens is None or tokens < 0:
+            problems.append(
+                f"train.save_at: {given!r} is not a number of tokens; use 0 (the initial weights) or more, such as "
+                "100000, 100k, 1M or 2.5B"
+            )
+        else:
+            points.append(tokens)
+    for before, after in zip(points, points[1:], strict=False):
+        if after <= before:
+            repeated = "is listed twice" if after == before else f"follows {count_text(before)}"
+            problems.append(f"train.save_at: {count_text(after)} {repeated}; list each number once, in ascending order")
+    if problems:
+        raise ConfigError(problems)
+    return tuple(points)
+
+
+def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_epoch: int | None = None) -> None:
+    """Check that the budget reaches all points, as far as it is known: a budget in seconds may reach any.
+
+    Args:
+        train: the points and the budget.
+        phases: the phases of the run, which may have steps of other sizes.
+        steps_per_epoch: steps of an epoch; None: not known yet.
+
+    Raises:
+        ConfigError: some points are beyond the budget.
+    """
+    steps = train.steps
+    if train.epochs is not None and steps_per_epoch is not None:
+        steps = max(math.ceil(train.epochs * steps_per_epoch), train.min_steps or 0)
+    sizes = [(phase.train or {}).get("batch_tokens") or train.batch_tokens or 0 for phase in phases]
+    most_tokens = train.tokens if steps is None else steps * max(sizes)
+    if most_tokens is None:
+        return
+    budget = next(f"train.{kind}={limit:g}" for kind in KINDS if (limit := getattr(train, kind)) is not None)
+    points = save_points(train)
+    missing = [count_text(point) for point in points if point > most_tokens]
+    if missing:
+        raise ConfigError(
+            f"train.save_at: the budget {budget} gives at most {most_tokens:,} tokens, so it does not reach "
+            f"{', '.join(missing)}: raise the budget, or lower train.save_at"
+        )
+
+
+def not_reached(points: Sequence[int], tokens: float) -> list[str]:
+    """A line for the user on the points that a run of this many tokens does not reach; empty if it reaches all."""
+    missing = [count_text(point) for point in points if point > tokens]
+    if not missing:
+        return []
+    return [f"warning: train.save_at: {', '.join(missing)} will probably not be reached: raise train.seconds"]
+
+
+def passed(points: Sequence[int], *, tokens: int, kept: Collection[int]) -> list[str]:
+    """A line for the user on the points that a resumed run has passed without keeping its model; empty if none.
+
+    Args:
+        points: the points.
+        tokens: the number of tokens seen before the run was interrupted.
+        kept: the points whose model was kept.
+    """
+    lost = [count_text(point) for point in points if point <= tokens and point not in kept]
+    if not lost:
+        return []
+    return [f"train.save_at: {', '.join(lost)} cannot be kept: the run had seen {count_text(tokens)} tokens already"]

@@ -1,0 +1,110 @@
+"""The calibration in a ``result.json``: over seeds, in words, and for a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from lmtransfer.reporting.runs.scores import number
+
+#: Entries of the bins.
+_BINS = ("counts", "confidences", "accuracies")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownReliability:
+    """How often the answers of each bin of confidence are right.
+
+    Attributes:
+        error: expected calibration error, 0 to 1.
+        points: mean confidence and accuracy of each bin that is not empty, 0 to 1.
+    """
+
+    error: float
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCalibration:
+    """The calibration of a run.
+
+    Attributes:
+        plain: its probabilities as they are.
+        scaled: with a temperature that was fitted on other examples; None if it was not fitted.
+        temperature: that temperature.
+    """
+
+    plain: ShownReliability
+    scaled: ShownReliability | None
+    temperature: float | None
+
+
+def joint_calibration(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The calibration over seeds: means of errors, losses and temperatures, and all answers together in the bins.
+
+    Args:
+        runs: the entry of each seed.
+    """
+    scaled = [run["scaled"] for run in runs]
+    temperatures = [run["temperature"] for run in runs]
+    known = None not in scaled
+    return {
+        "plain": _together([run["plain"] for run in runs]),
+        "scaled": _together(scaled) if known else None,
+        "temperature": fmean(temperatures) if known else None,
+        "fitted_on": runs[0]["fitted_on"] if known else None,
+    }
+
+
+def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    counts = [sum(values) for values in zip(*(part["counts"] for part in parts), strict=True)]
+
+    def weighted(name: str) -> list[float]:
+        sums = (
+            sum(part["counts"][place] * part[name][place] for part in parts) / max(1, count)
+            for place, count in enumerate(counts)
+        )
+        return list(sums)
+
+    means = {name: fmean(part[name] for part in parts) for name in ("ece", "loss")}
+    return {**means, "counts": counts, **{name: weighted(name) for name in _BINS[1:]}}
+
+
+def read_calibration(result: Any) -> ShownCalibration | None:
+    """The calibration in a ``result.json`` or in the control's part of one; None if there is none."""
+    node = result.get("calibration") if isinstance(result, Mapping) else None
+    if not isinstance(node, Mapping):
+        return None
+    plain, scaled = _read(node.get("plain")), _read(node.get("scaled"))
+    return None if plain is None else ShownCalibration(plain, scaled, number(node.get("temperature")))
+
+
+def _read(part: Any) -> ShownReliability | None:
+    if not isinstance(part, Mapping) or not all(isinstance(part.get(name), list) for name in _BINS):
+        return None
+    error = number(part.get("ece"))
+    bins = [tuple(map(number, values)) for values in zip(*(part[name] for name in _BINS), strict=False)]
+    if error is None or any(value is None for of_bin in bins for value in of_bin):
+        return None
+    points = ((confidence, accuracy) for count, confidence, accuracy in bins if count)
+    return ShownReliability(error, tuple((x, y) for x, y in points if x is not None and y is not None))
+
+
+def calibration_text(result: Any) -> str:
+    """One line: ``calibration error (ECE) 8.1 %, 2.3 % with temperature 1.71, fitted on other examples of the split``.
+
+    Args:
+        result: a result; without calibration the text is empty.
+    """
+    found = read_calibration(result)
+    if found is None:
+        return ""
+    text = f"calibration error (ECE) {100 * found.plain.error:.1f} %"
+    if found.scaled is None or found.temperature is None:
+        return text
+    return (
+        f"{text}, {100 * found.scaled.error:.1f} % with temperature {found.temperature:.2f}, fitted on other examples "
+        "of the split"
+    )

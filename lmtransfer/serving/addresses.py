@@ -1,0 +1,105 @@
+"""The address to listen on, and the names under which browsers may ask for it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import urlsplit
+
+from lmtransfer.errors import ConfigError
+
+_HIGHEST_PORT = 65535
+_WITHOUT_RIGHTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address of this machine.
+
+    Attributes:
+        host: as the user gave it.
+        ip: the IP address.
+        port: the port; 0 for any free one.
+        is_local: whether only programs of this machine can reach it.
+    """
+
+    host: str
+    ip: str
+    port: int
+    is_local: bool
+
+    def may_ask(self, header: str) -> bool:
+        """Whether a request with this ``Host`` header comes from a page of this address.
+
+        A page of another site can give its own name the address of this machine (DNS rebinding); then the header has
+        that name. A remote address is known by any IP address, because a machine may have several.
+
+        Args:
+            header: the value of the header, with or without a port.
+        """
+        try:
+            name = urlsplit(f"//{header}").hostname or ""
+        except ValueError:
+            return False
+        number = _number(name)
+        if number is not None:
+            return not self.is_local or number.is_loopback
+        return name == "localhost" or (not self.is_local and name in (self.host.lower(), socket.gethostname().lower()))
+
+
+def address_of(host: str, port: int, *, allow_remote: bool) -> Address:
+    """Check where to listen.
+
+    Raises:
+        ConfigError: the port is out of range, the host is unknown, or it is not local and ``allow_remote`` is false.
+    """
+    if not 0 <= port <= _HIGHEST_PORT:
+        raise ConfigError(f"port={port}: must be 1 to {_HIGHEST_PORT}, or 0 for any free port")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"host={host}: there is no such address; leave it out for this machine alone") from None
+    ip = str(found[0][4][0])
+    number = _number(ip)
+    is_local = number is not None and number.is_loopback
+    if not is_local and not allow_remote:
+        raise ConfigError(
+            f"host={host}: other machines could reach this address, and the page has no password and no encryption; "
+            "set allow_remote=true if this is wanted, or leave host out"
+        )
+    return Address(host=host, ip=ip, port=port, is_local=is_local)
+
+
+def listen(address: Address) -> socket.socket:
+    """A socket that listens on an address.
+
+    Raises:
+        ConfigError: the port is in use or needs other rights, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
+    try:
+        return socket.create_server((address.ip, address.port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            another = address.port + 1 if address.port < _HIGHEST_PORT else address.port - 1
+            raise ConfigError(
+                f"port={address.port}: is in use by another program; choose another one, such as port={another}, or "
+                "port=0 for any free port"
+            ) from None
+        if error.errno == errno.EACCES:
+            raise ConfigError(
+                f"port={address.port}: needs the rights of an administrator; choose one from {_WITHOUT_RIGHTS}"
+            ) from None
+        raise ConfigError(
+            f"host={address.host}: this machine cannot listen on {address.ip} ({error.strerror or error}); leave host "
+            "out for this machine alone"
+        ) from None
+
+
+def _number(name: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None

@@ -1,0 +1,95 @@
+"""Folds of a training file for cross-validation, where there are too few examples for a dev set.
+
+Each example is scored once, by a model that was trained on the other folds. The answers of all folds together give one
+score for each seed. Folds are not repetitions: any two of them share most of their training examples, and no estimate
+of the variance from the folds of one division is unbiased (Bengio and Grandvalet 2004,
+https://www.jmlr.org/papers/v5/grandvalet04a.html). So a verdict uses the spread over seeds, each of which divides the
+file anew, and the sampling of the examples, as for a dev set. The folds depend on the order of the file and the seed
+alone, so a run and its control are paired. As for any fixed training file, the interval does not include what another
+training file would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.randomness import permutation
+
+#: Name of the scored split of a cross-validated run.
+FOLDS = "folds"
+
+
+def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | None) -> None:
+    """Check the setting before anything is read.
+
+    Args:
+        folds: number of folds; None: no cross-validation.
+        splits: splits of the task.
+        num_train: size of the subset of the training split.
+
+    Raises:
+        ConfigError: there is a dev split or a subset, or fewer than two folds.
+    """
+    if folds is None:
+        return
+    if folds < 2:
+        raise ConfigError(f"task.folds={folds}: must be 2 or more, such as 5, or null for no cross-validation")
+    if "dev" in splits:
+        raise ConfigError(
+            f"task.folds={folds} with a dev file: folds of the training file replace the dev file; leave task.dev (or "
+            "task.files.dev) or task.folds out"
+        )
+    if num_train is not None:
+        raise ConfigError(
+            f"task.folds={folds} with task.num_train={num_train}: each seed would score other examples; leave one out"
+        )
+
+
+def fold_of(
+    class_indices: np.ndarray, groups: Sequence[str], *, folds: int, seed: int, names: Sequence[str]
+) -> np.ndarray:
+    """Divide examples into folds with equal shares of each label; examples of a group are in the same fold.
+
+    Groups are placed label by label (a group has the label of its first example), larger ones first and otherwise in
+    random order, into the fold with the fewest examples of this label; on a tie, with the fewest examples. If each
+    example is its own group, the folds' counts of a label differ by one at most, and so do their sizes.
+
+    Args:
+        class_indices: label index of each example, shape (N,); -1 if the task has no labels to stratify by.
+        groups: group of each example; group "" is alone.
+        folds: number of folds.
+        seed: the run's seed.
+        names: names of the labels, for messages.
+
+    Returns:
+        Fold of each example, 0 to folds - 1, int64, shape (N,).
+
+    Raises:
+        ConfigError: there are more folds than groups of a label.
+    """
+    units: dict[str, list[int]] = {}
+    for row, group in enumerate(groups):
+        units.setdefault(group or f"\0{row}", []).append(row)
+    of_label: dict[int, list[list[int]]] = {}
+    for rows in units.values():
+        of_label.setdefault(int(class_indices[rows[0]]), []).append(rows)
+    fewest = min(of_label, key=lambda label: len(of_label[label]))
+    if len(of_label[fewest]) < folds:
+        what = f"label {names[fewest]}" if fewest >= 0 else "the training file"
+        raise ConfigError(
+            f"task.folds={folds}: {what} has {len(of_label[fewest])} training examples with different texts, but each "
+            "fold needs one; set a smaller number, or add examples"
+        )
+    found, sizes = np.zeros(len(class_indices), dtype=np.int64), np.zeros(folds, dtype=np.int64)
+    for label in sorted(of_label):
+        own, counts = of_label[label], np.zeros(folds, dtype=np.int64)
+        order = permutation(len(own), seed, "folds", label + 1).tolist()
+        for place in sorted(order, key=lambda place: -len(own[place])):
+            fold = int(np.lexsort((sizes, counts))[0])
+            found[own[place]] = fold
+            counts[fold] += len(own[place])
+            sizes[fold] += len(own[place])
+    return found

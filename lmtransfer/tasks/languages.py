@@ -1,0 +1,73 @@
+"""Tasks that are trained in one language and scored in several: names of files and of metrics, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError, DataError
+
+#: Stands for the code of a language in the name of a file.
+PLACE = "{language}"
+
+
+def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
+    """Return the codes of the scored languages, after a check.
+
+    Raises:
+        ConfigError: there are none, or one occurs twice.
+    """
+    if not languages or len(set(languages)) != len(languages):
+        raise ConfigError(f"task.languages=[{', '.join(languages)}]: list each language once, such as [en, de]")
+    return tuple(languages)
+
+
+def check_found(languages: Sequence[str], found: set[str], *, origin: str) -> None:
+    """Check that a file has examples in all scored languages.
+
+    Raises:
+        DataError: a language is missing.
+    """
+    missing = [language for language in languages if language not in found]
+    if missing:
+        raise DataError(
+            f"{origin}: no rows in {', '.join(missing)} (task.languages); the file has {', '.join(sorted(found))}"
+        )
+
+
+def metric_name(language: str, metric: str) -> str:
+    """Return the name of a metric over the examples of one language, such as ``language/de/accuracy``."""
+    return f"language/{language}/{metric}"
+
+
+def scores_by_language(
+    languages: Sequence[str | None], metric: str, score: Callable[[Sequence[int]], Mapping[str, float]]
+) -> dict[str, float]:
+    """Score the examples of each language; empty if no language is known.
+
+    Args:
+        languages: language of each example; None if it is not known.
+        metric: name of the main metric.
+        score: scores the examples with these numbers.
+    """
+    return {
+        metric_name(code, metric): score([row for row, own in enumerate(languages) if own == code])[metric]
+        for code in dict.fromkeys(languages)
+        if code is not None
+    }
+
+
+def language_classes(languages: Sequence[str | None]) -> tuple[np.ndarray, tuple[str, ...]] | None:
+    """Return the languages as classes of examples, so that two runs are also compared language by language.
+
+    Args:
+        languages: language of each example.
+
+    Returns:
+        The class of each example, int64, and the names of the classes; None if a language is not known.
+    """
+    names = tuple(dict.fromkeys(language for language in languages if language is not None))
+    if None in languages:
+        return None
+    return np.array([names.index(language) for language in languages if language is not None], dtype=np.int64), names

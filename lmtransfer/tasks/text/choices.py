@@ -1,0 +1,184 @@
+"""Choose the right one of several continuations of a text."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.answers import ChoiceAnswer
+from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.file_formats.copa import read_copa
+from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets, Targets
+from lmtransfer.tasks.text.choice_example import ChoiceExample
+from lmtransfer.tasks.text.choice_reader import ChoiceReader
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.files import located_files
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceSpec(ClassificationSpec):
+    """Whether a choice is right, for each choice; the answer compares the choices of a text."""
+
+    def predicted(self, outputs: np.ndarray) -> None:  # type: ignore[override]
+        """None: one choice alone is no answer."""
+
+    def gold(self, targets: Targets[np.ndarray]) -> None:  # type: ignore[override]
+        """None, like ``predicted``."""
+
+    def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
+        """Whether the choice is right."""
+        label = int(LabelTargets.of(targets).labels[0])
+        return "choice hidden" if label < 0 else f"a {labels[label]} choice"
+
+
+class MultipleChoice(Task):
+    """The base of tasks with several choices for each text.
+
+    Each choice is a pair of texts of its own, and the head says whether it is right; the answer is the choice with the
+    highest odds. This differs from a softmax over the choices of a text (BERT on SWAG: Devlin et al. 2019, section
+    4.4): each pair is an independent row, so micro-batches need not keep the choices of a text together.
+
+    Args:
+        name: the task's name in tables and results.
+        max_length: longest pair in tokens, specials included; null: the longest input of the encoder.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+    """
+
+    main_metric = "accuracy"
+    labels = ("wrong", "right")
+    baseline_name = "most frequent choice"
+
+    def __init__(
+        self, *, name: str, max_length: int | None, num_train: int | None, dev_from_train: float | None
+    ) -> None:
+        self.name, self.max_length, self.num_train, self.dev_from_train = name, max_length, num_train, dev_from_train
+
+    @abstractmethod
+    def examples(self, split: str) -> Sequence[ChoiceExample]:
+        """Read all examples of a split; see ``Task``."""
+
+    @property
+    def head(self) -> HeadSpec:
+        """A head that says of a pair whether the choice is right."""
+        return ChoiceSpec(len(self.labels), pairs=True)
+
+    def encode(
+        self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
+    ) -> EncodedExamples:
+        """Encode each choice as [CLS] text [SEP] choice [SEP]; see ``Task.encode``."""
+        pairs = [TextExample(example.id, example.text, choice) for example in examples for choice in example.choices]
+        right = [
+            NO_LABEL if example.label is None else int(example.label == place)
+            for example in examples
+            for place in range(len(example.choices))
+        ]
+        targets = LabelTargets(np.array(right, dtype=np.int64))
+        encoded = encode_texts(pairs, targets, tokenizer, max_length=max_length, num_segments=num_segments)
+        counts = [len(example.choices) for example in examples]
+        return replace(encoded, examples=tuple(examples), owners=np.repeat(np.arange(len(examples)), counts))
+
+    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ChoiceAnswer]:
+        """Yield the choice of each example with the highest odds (among equal ones the first).
+
+        Args:
+            encoded: N examples.
+            outputs: logits of wrong and right for each choice, shape (S, 2).
+        """
+        odds = outputs[:, 1].astype(np.float64) - outputs[:, 0]
+        edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
+        for example, first, stop in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
+            powers = np.exp(odds[first:stop] - odds[first:stop].max())
+            choice = int(odds[first:stop].argmax())
+            yield ChoiceAnswer(choice, example.choices[choice], tuple((powers / powers.sum()).tolist()))
+
+    def score(self, examples: Sequence[ChoiceExample], answers: Iterable[ChoiceAnswer]) -> dict[str, float]:
+        """Compute the accuracy over examples; see ``Task.score``."""
+        right = [answer.choice == example.label for example, answer in zip(examples, answers, strict=True)]
+        return {"accuracy": float(np.mean(right))}
+
+    def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
+        """Return the chosen and the right choice of each example; see ``Task``."""
+        predicted = np.array([answer.choice for answer in answers], dtype=np.int64)
+        gold = np.array([example.class_index for example in examples], dtype=np.int64)
+        names = [f"choice {place + 1}" for place in range(max(len(example.choices) for example in examples))]
+        return scored_examples(
+            examples,
+            kind="classification",
+            labels=names,
+            predicted=predicted,
+            gold=gold,
+            ratios={"accuracy": Ratio.mean(predicted == gold)},
+            classes=gold,
+            class_names=names,
+            confidences=[answer.probabilities[answer.choice] if answer.probabilities else None for answer in answers],
+        )
+
+    def baseline(self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Answer]:
+        """Answer every example with the choice that is most often right in training (on a tie, the first)."""
+        choice = int(np.bincount([example.label for example in train if example.label is not None]).argmax())
+        return [ChoiceAnswer(choice, example.choices[choice]) for example in examples]
+
+    def reader(self) -> ChoiceReader:
+        """Return a reader of texts with choices; see ``Task``."""
+        return ChoiceReader(ChoiceSpec.kind)
+
+    def echo(self, example: ChoiceExample) -> dict[str, Any]:
+        """The text and its choices."""
+        return {"text": example.text, "choices": list(example.choices)}
+
+
+class Copa(MultipleChoice):
+    """COPA: which of two alternatives is the cause or the effect of a premise, in the format of SuperGLUE.
+
+    Args:
+        name: the task's name in tables and results.
+        files: file of each split; several names for one are tried in order.
+        max_length: longest pair in tokens, specials included; null: the longest input of the encoder.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        data_root: folder that holds the data folders.
+
+    Raises:
+        ConfigError: there is no file.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        files: Mapping[str, str | Sequence[str] | None],
+        max_length: int | None = None,
+        num_train: int | None = None,
+        dev_from_train: float | None = None,
+        data_root: str | None = None,
+    ) -> None:
+        super().__init__(name=name, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train)
+        self._located = located_files(files, task=name, data_root=data_root)
+        self.splits = self._located[0].splits
+        if not self.splits:
+            raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
+
+    def examples(self, split: str) -> list[ChoiceExample]:
+        """Read all examples of a split; see ``Task.examples``."""
+        path = self._find(split)
+        found = list(read_copa(path, split=split))
+        if not found:
+            raise DataError(f"{path}: contains no examples")
+        return found
+
+    def _find(self, split: str) -> Path:
+        found = next((path for path in (located.find(split) for located in self._located) if path is not None), None)
+        if found is None:
+            raise self._located[0].missing(split)
+        return found

@@ -1,0 +1,125 @@
+"""Vectors of texts by an encoder: encode, sort by length, pack, compose, and restore the order.
+
+Shape legend: N texts, E width of a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.errors import ConfigError
+from lmtransfer.tasks.heads import LabelTargets
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.beginning import beginning
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
+from lmtransfer.transfer.evaluation import EVALUATION_TOKENS
+from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.vector_method import VectorMethod
+
+#: [CLS] and [SEP].
+_NUM_SPECIALS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of some texts.
+
+    Attributes:
+        vectors: float32, shape (N, E), in the order of the texts.
+        num_cut: number of texts that lost tokens to the longest input.
+        num_tokens: tokens that the encoder read, special tokens included.
+    """
+
+    vectors: np.ndarray
+    num_cut: int
+    num_tokens: int
+
+
+class Embedder:
+    """Texts in, one vector each out. A text's vector does not depend on the other texts.
+
+    A text is read as "[CLS] text [SEP]", and its end is cut if it has too many tokens. An empty text is "[CLS] [SEP]".
+
+    Args:
+        model: encoder, reading and composition, on the device and in evaluation mode.
+        method: the settings of reading and composition.
+        tokenizer: the tokenizer of the run.
+        hardware: device and precision.
+        max_length: texts are cut to this many tokens, specials included; None: the longest input of the encoder.
+        standardising: mean and deviation of such vectors over the training part of the run's task; None: unknown.
+        batch_tokens: most tokens of a batch.
+
+    Raises:
+        ConfigError: ``max_length`` leaves no space for text, or is longer than the encoder can read.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ComposedEncoder,
+        method: VectorMethod,
+        tokenizer: Tokenizer,
+        hardware: Hardware,
+        max_length: int | None = None,
+        standardising: Standardising | None = None,
+        batch_tokens: int = EVALUATION_TOKENS,
+    ) -> None:
+        longest = model.encoder.max_length
+        if max_length is not None and not _NUM_SPECIALS < max_length <= longest:
+            raise ConfigError(
+                f"{method.prefix}max_length={max_length}: must be {_NUM_SPECIALS + 1} (one token between two "
+                f"special tokens) to {longest} (model.max_length of the run), or null for {longest}"
+            )
+        self.model, self.tokenizer, self.hardware = model, tokenizer, hardware
+        self.max_length = max_length or longest
+        self.standardising, self.method = standardising, method
+        self.batch_tokens = batch_tokens
+
+    @property
+    def dim(self) -> int:
+        """E."""
+        return self.model.output_dim
+
+    @torch.inference_mode()
+    def embed(self, texts: Sequence[str]) -> Embedded:
+        """The vectors of some texts, all of which are in memory."""
+        room = self.max_length - _NUM_SPECIALS
+        prefixes = [beginning(text, self.tokenizer, num_tokens=room) for text in texts]
+        examples = [TextExample(id=str(number), text=text) for number, text in enumerate(prefixes)]
+        encoded = encode_texts(
+            examples,
+            LabelTargets(np.zeros(len(examples), dtype=np.int64)),
+            self.tokenizer,
+            max_length=self.max_length,
+            num_segments=self.model.encoder.num_segments,
+        )
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for batch in evaluation_batches(TaskSource(encoded), micro_batch_tokens=self.batch_tokens):
+            with self.hardware.precision.autocast():
+                found = self.model.vectors(batch.packed.to(self.hardware.device))
+            vectors[list(batch.rows)] = found.float().cpu().numpy()
+        return Embedded(vectors, encoded.num_truncated, int(encoded.lengths.sum()))
+
+
+def finished(vectors_NE: np.ndarray, *, standardising: Standardising | None, normalise: bool) -> np.ndarray:
+    """The vectors, standardised first and then divided by their Euclidean lengths, as far as wanted.
+
+    Args:
+        vectors_NE: float32.
+        standardising: subtracts a mean and divides by a deviation; None: no scaling.
+        normalise: whether each vector gets the length 1; a vector of zeros stays.
+    """
+    found_NE = torch.from_numpy(vectors_NE)
+    if standardising is not None:
+        found_NE = standardising(found_NE)
+    return (functional.normalize(found_NE, dim=1) if normalise else found_NE).numpy()

@@ -1,0 +1,247 @@
+"""Open a run of any kind as an ``Embedder``: pretrained, imported, probed or finetuned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lmtransfer.config.build import build
+from lmtransfer.config.target import resolve
+from lmtransfer.config.values import Misfit, convert
+from lmtransfer.errors import ConfigError
+from lmtransfer.importing.attention import attention_of
+from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
+from lmtransfer.layers.lora import merge_updates
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
+from lmtransfer.randomness import derived_seed
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import load_weights
+from lmtransfer.transfer.composed_encoder import ComposedEncoder
+from lmtransfer.transfer.embedder import Embedder
+from lmtransfer.transfer.experiment.start_token import with_trained_start
+from lmtransfer.transfer.experiment.trained import open_trained, task_of
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.pooling import Compared, Pooling
+from lmtransfer.transfer.standardising import Standardising
+from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
+
+
+@dataclass(frozen=True, slots=True)
+class VectorChoice:
+    """The user's choice of layers and pooling.
+
+    Attributes:
+        layers: the layers that are read; None: as the run's head reads them, or the last layer if it has no head.
+        pooling: how the tokens of a text become one vector; None: as for the run's head, or the mean.
+        prefix: what the user writes before ``layers`` and ``pooling``, for messages.
+    """
+
+    layers: Layers | None = None
+    pooling: PoolingName | None = None
+    prefix: str = ""
+
+    @classmethod
+    def of(cls, *, layers: Any, pooling: Any, prefix: str = "") -> VectorChoice:
+        """Check plain values.
+
+        Raises:
+            ConfigError: a value is not among the choices.
+        """
+        try:
+            given_pooling: PoolingName | None = convert(pooling, PoolingName | None)
+        except Misfit:
+            raise ConfigError(
+                f"{prefix}pooling={pooling}: must be mean, max, cls, last_token, family, bilstm, attention or null"
+            ) from None
+        try:
+            given_layers: Layers | None = convert(layers, Layers | None)
+        except Misfit:
+            raise ConfigError(
+                f"{prefix}layers={layers}: must be last, the number of a layer (0: embeddings), a list such as "
+                "[0,last], mix or null"
+            ) from None
+        return cls(given_layers, given_pooling, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """A run of a task with its weights.
+
+    Attributes:
+        method: its method of transfer.
+        learner: its learner.
+    """
+
+    method: TransferMethod
+    learner: TaskLearner
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What makes one vector of one text; None if the head reads tokens."""
+        composition = self.learner.composition
+        if self.learner.head.per == "token":
+            return None
+        return composition.each if isinstance(composition, Compared) else composition
+
+    def reads_like(self, method: VectorMethod) -> bool:
+        """Whether the head gets one vector a text, from these layers and with this pooling."""
+        own = self.method
+        same = (method.layers_given, method.pooling) == (own.layers_given, own.pooling)
+        return same and self.pooling is not None
+
+    def standardising(self, method: VectorMethod) -> Standardising | None:
+        """Mean and deviation of the vectors of a method over the training part; None if they are unknown."""
+        is_whole = self.learner.composition is self.pooling
+        return self.learner.standardising if is_whole and self.reads_like(method) else None
+
+
+def run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
+    """Open the run that the user named; of a task's run with several seeds, the first seed.
+
+    Raises:
+        RunDirectoryError: there is no such run, or it has no model.
+        CheckpointError: a published model cannot be imported.
+    """
+    config = run_folder(path, key="run").read_config()
+    folder = trained_folders(path)[0] if _is_of_task(config) else path
+    return open_saved(folder, key="run", trust=trust)
+
+
+def embedder_of(
+    saved: SavedRun, choice: VectorChoice, *, hardware: Hardware, max_length: int | None = None
+) -> Embedder:
+    """The run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
+
+    Args:
+        saved: a run of any kind.
+        choice: layers and pooling.
+        hardware: device and precision.
+        max_length: texts are cut to this many tokens; None: the longest input of the encoder.
+
+    Raises:
+        ConfigError: the choice does not fit the encoder, or needs weights that the run does not have.
+        RunDirectoryError: the run has no checkpoint.
+        CheckpointError: its weights do not fit its configuration.
+    """
+    trained = _trained(saved, hardware) if _is_of_task(saved.config) else None
+    encoder = pretrained_encoder(saved) if trained is None else trained.learner.encoder
+    method = _method(choice, trained)
+    _refuse_untrained(method, encoder, saved, trained, choice.prefix)
+    model = method.composed(encoder)
+    if trained is not None and method.layers == "mix":
+        model.reading = trained.learner.reading
+    if trained is not None and trained.pooling is not None and trained.reads_like(method):
+        model.composition = trained.pooling
+    return Embedder(
+        model=model.to(hardware.device).eval(),
+        method=method,
+        tokenizer=saved.tokenizer,
+        hardware=hardware,
+        max_length=max_length,
+        standardising=None if trained is None else trained.standardising(method),
+    )
+
+
+def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
+    """The control of an embedder: the same in everything, but the encoder has random weights.
+
+    Args:
+        embedder: an embedder of the run.
+        saved: the run.
+    """
+    model, hardware = embedder.model, embedder.hardware
+    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derived_seed(0, "control"))
+    encoder.attend(model.encoder.attention)
+    control = ComposedEncoder(
+        encoder=encoder, reading=model.reading, composition=model.composition, use_pooler=model.use_pooler
+    )
+    return Embedder(
+        model=control.to(hardware.device).eval(),
+        method=embedder.method,
+        tokenizer=embedder.tokenizer,
+        hardware=hardware,
+        max_length=embedder.max_length,
+    )
+
+
+def _is_of_task(config: dict[str, Any]) -> bool:
+    return "transfer" in config and "task" in config
+
+
+def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
+    method: TransferMethod = build(saved.component("transfer"))
+    learner = open_trained(saved, task_of(saved), hardware)
+    merge_updates(learner.encoder)  # the same function, in the names that every export knows
+    return _Trained(method, learner)
+
+
+def pretrained_encoder(saved: SavedRun) -> Encoder:
+    """The encoder of a run without a task, with the attention of its last training, on the CPU.
+
+    Raises:
+        RunDirectoryError: the run has no checkpoint.
+        CheckpointError: its weights do not fit its configuration.
+    """
+    weights = hold_encoder(saved)
+    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
+    encoder.attend(attention_of(saved, encoder))
+    load_weights(encoder, with_trained_start(weights, encoder, saved.tokenizer, saved.config), source=str(saved.path))
+    return encoder
+
+
+def _method(choice: VectorChoice, trained: _Trained | None) -> VectorMethod:
+    """The choice with what the user left open."""
+    layers, pooling = choice.layers, choice.pooling
+    if trained is None:
+        return VectorMethod(layers=_or(layers, "last"), pooling=pooling or "mean", prefix=choice.prefix)
+    own = trained.method
+    return VectorMethod(
+        layers=_or(layers, own.layers),
+        pooling=pooling or ("mean" if trained.pooling is None else own.pooling),
+        mix_layer_norm=own.mix_layer_norm,
+        lstm_dim=own.lstm_dim,
+        attention_dim=own.attention_dim,
+        prefix=choice.prefix,
+    )
+
+
+def _or(layers: Layers | None, otherwise: Layers) -> Layers:
+    return otherwise if layers is None else layers
+
+
+def _refuse_untrained(
+    method: VectorMethod, encoder: Encoder, saved: SavedRun, trained: _Trained | None, prefix: str
+) -> None:
+    """Raise if a module of the method would have random weights.
+
+    Raises:
+        ConfigError: names what can be chosen instead.
+    """
+    if method.layers == "mix" and (trained is None or trained.method.layers != "mix"):
+        raise ConfigError(
+            f"{prefix}layers=mix: the weights of a mix are trained on a task (transfer.layers=mix), and "
+            f"run={saved.path} has none; use last, the number of a layer, or a list such as [0,last]"
+        )
+    if method.pooling in ("bilstm", "attention") and (trained is None or not trained.reads_like(method)):
+        raise ConfigError(
+            f"{prefix}pooling={method.pooling} with {prefix}layers={method.layers_given}: its weights are trained on a "
+            f"task with these settings of transfer, and run={saved.path} has none; use mean, max, cls, last_token or "
+            "family"
+        )
+    if method.uses_pooler(encoder) and trained is None and not _has_trained_pooler(saved):
+        raise ConfigError(
+            f"{prefix}pooling=family: no objective of run={saved.path} has trained the encoder's pooler, so its "
+            "weights are random; use mean, max, cls or last_token"
+        )
+
+
+def _has_trained_pooler(saved: SavedRun) -> bool:
+    """Whether an objective trained the pooler, or the weights come from another run or a published model."""
+    if saved.config.get("init") or saved.config.get("source"):
+        return True
+    losses = (saved.config.get("objective") or {}).get("losses") or {}
+    kinds = [resolve(saved.component(f"objective.losses.{name}", "tokenizer")["_target_"]) for name in losses]
+    return any(issubclass(kind, Objective) and kind.uses_pooler for kind in kinds)

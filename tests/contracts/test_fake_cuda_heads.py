@@ -1,0 +1,64 @@
+"""Every head on every family of models for one step on a fake CUDA device; see ``fakes.cuda``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.cuda.device import FakeCuda
+from fakes.cuda.fake_tensors import fake_tensors, to_device
+from fakes.cuda.step import step_findings
+from fakes.cuda.watch import Watch
+from test_model_configs import CONFIGS
+from test_model_transfer import CASES, WAYS, _batch, _learner
+
+from lmtransfer.training.precision import PrecisionName
+
+#: Ways of transfer beside those of ``test_model_transfer``: the other compositions.
+WAYS.update(
+    {
+        "finetune_max": ("full", {"pooling": "max"}),
+        "finetune_attention": ("full", {"pooling": "attention"}),
+    }
+)
+HEADS = [("classification", "finetune"), ("regression", "finetune_attention"), ("tagging", "finetune")]
+HEADS += [("span", "finetune"), ("classification", "probe_bilstm"), ("classification", "probe_mix")]
+#: One model of each kind of layers; the others differ in what does not reach a head.
+FEW = ("bert_tiny", "elmo_laptop", "gpt_mini", "modern_laptop", "xlnet_laptop", "word_embeddings_laptop")
+
+
+def _findings(path: Path, head: str, way: str, number_format: PrecisionName) -> list[str]:
+    learner, _ = _learner(path, way, head)
+    return step_findings(learner, _batch(head), number_format)
+
+
+def _findings_of_predictions(path: Path, head: str) -> list[str]:
+    learner, _ = _learner(path, "finetune", head)
+    with fake_tensors():
+        to_device(learner)
+        batch = _batch(head).to("cuda")
+        with Watch() as watch, torch.autocast("cuda", dtype=torch.bfloat16):
+            learner.eval().predict(batch)
+    return list(watch.findings)
+
+
+@pytest.mark.parametrize(("head", "way"), HEADS)
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path.stem in FEW], ids=lambda path: path.stem)
+def test_a_step_of_every_head(path: Path, head: str, way: str, fake_cuda: FakeCuda) -> None:
+    assert fake_cuda(_findings, path, head, way, "bf16") == []
+
+
+@pytest.mark.parametrize("head", ["classification", "regression", "tagging", "span"])
+def test_predictions_of_every_head(head: str, fake_cuda: FakeCuda) -> None:
+    (path,) = (path for path in CONFIGS if path.stem == "bert_tiny")
+    assert fake_cuda(_findings_of_predictions, path, head) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number_format", ["bf16", "fp16"])
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_step_of_every_head_in_every_way(path: Path, number_format: PrecisionName, fake_cuda: FakeCuda) -> None:
+    cases = [*CASES, ("classification", "finetune_max"), ("classification", "finetune_attention")]
+    found = {case: fake_cuda(_findings, path, *case, number_format) for case in cases}
+    assert {case: findings for case, findings in found.items() if findings} == {}

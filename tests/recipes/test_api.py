@@ -1,0 +1,256 @@
+"""The commands as functions: the same runs, answers and messages as the command line, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes.tiny_pretraining import SHORT, TEXT, TINY
+from fakes.transfer_files import QUICK, lmtransfer, make_world
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.version import VersionBase
+from refusals import refuses
+from torch.nn import functional
+
+import lmtransfer as package
+from lmtransfer import evaluate, export, finetune, load, predict, pretrain, report
+from lmtransfer.config import paths
+from lmtransfer.data.batch import pack
+from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
+
+TWO_STEPS = [*TINY, *TEXT, *SHORT, "train.steps=2", "experiment=null", "hardware=exact"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small world with a text, a pretrained run ``masked`` and a finetuned run ``toy`` of two seeds."""
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    lines = [line.partition("\t")[0] for line in (folder / "data/train.tsv").read_text().splitlines()[1:]]
+    (folder / "text.txt").write_text("\n\n".join(lines) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
+        patch.delenv("LMTRANSFER_DATA", raising=False)
+        pretrain(*TWO_STEPS, name="masked")
+        finetune(*QUICK, seeds=2, control=True, name="toy")
+    return folder
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Hydra's state is the same after the test."""
+    before = (GlobalHydra.instance().hydra, HydraConfig.instance().cfg, VersionBase.instance().version_base)
+    yield
+    assert (GlobalHydra.instance().hydra, HydraConfig.instance().cfg, VersionBase.instance().version_base) == before
+
+
+def last_losses(run: str) -> list[float]:
+    return [json.loads(line)["loss"] for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_package_imports_nothing_heavy_until_a_function_is_used() -> None:
+    code = """
+        import sys, lmtransfer
+        assert set(lmtransfer.__all__) <= set(dir(lmtransfer))
+        print([name for name in ("torch", "hydra", "numpy", "omegaconf", "rich") if name in sys.modules])
+        lmtransfer.pretrain
+        try:
+            lmtransfer.no_such_name
+        except AttributeError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "[]"
+    assert "no_such_name" in done.stdout.splitlines()[1]
+
+
+def test_every_function_keeps_its_name_beside_the_modules() -> None:
+    for name in package.__all__:
+        assert callable(getattr(package, name)), name
+        assert getattr(package, name).__doc__
+
+
+def test_a_call_makes_the_run_of_the_command_line(world: Path, nothing_left: None) -> None:
+    assert lmtransfer("pretrain", *TWO_STEPS, "name=typed", "seed=3", "train.eval_every=1") == 0
+    run = pretrain(*TWO_STEPS[:-3], train={"steps": 2, "eval_every": 1}, experiment=None, hardware="exact", seed=3,
+                   name="called")  # fmt: skip
+    assert run.path == world / "runs/pretrain/called"
+    assert last_losses("runs/pretrain/called") == last_losses("runs/pretrain/typed")
+    assert run.result.metrics == json.loads(Path("runs/pretrain/typed/result.json").read_text())["metrics"]
+    assert run.config["train"]["steps"] == 2
+    assert [line["step"] for line in run.history] == [1, 2]
+
+
+def test_a_session(world: Path, nothing_left: None) -> None:
+    run = finetune(*QUICK[:-3], init=Path("runs/pretrain/base"), train={"epochs": 1}, name="mine")
+    scored = evaluate(run=run, split="dev", hardware="exact", name="scored")
+    assert scored.result.metrics["accuracy"] == run.result.mean == run.result.metrics["accuracy"]
+    both = report("runs/finetune", figures=False, to="mine")
+    assert {row["run"] for row in both.content["rows"]} >= {"mine", "toy"}
+    assert both.page.read_text().startswith("<!doctype html>")
+    folder = export(run=run, to="out", format="tensors")
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_predict_gives_what_the_command_writes(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run=runs/finetune/toy", "hardware=exact"]
+    text = "a good film, [quite] 'great' = ${x}"
+    assert lmtransfer("predict", *words, f"text={text}") == 0
+    typed = json.loads(capsys.readouterr().out)
+    assert predict(*words, text=text) == [typed]
+    assert capsys.readouterr().out == ""
+    assert len(predict(*words, input="data/dev.tsv")) == 60
+    assert predict(*words, split="dev", output="out.jsonl") == []
+    assert len(Path("out.jsonl").read_text().splitlines()) == 60
+
+
+def test_errors_are_those_of_the_command_line(
+    world: Path, nothing_left: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, list[str], type[Exception]]] = [
+        (pretrain, ["model=brt"], ConfigError),
+        (pretrain, ["train.stps=3"], ConfigError),
+        (pretrain, ["trian=3", "no_key"], ConfigError),
+        (finetune, ["init=runs/nothing", "task=sst2"], RunDirectoryError),
+        (finetune, ["task=sst2"], ConfigError),
+        (predict, ["run=runs/finetune/toy"], ConfigError),
+    ]
+    for function, words, kind in calls:
+        assert lmtransfer(function.__name__, *words) == 2
+        with pytest.raises(kind) as raised:
+            function(*words)
+        assert capsys.readouterr().err == f"lmtransfer: {raised.value}\n"
+    assert sorted(os.listdir("runs")) == ["finetune", "pretrain"]
+    assert not (set(os.listdir("runs/pretrain")) - {"base", "masked"})
+
+
+def test_a_call_makes_one_run(world: Path, nothing_left: None) -> None:
+    with refuses(ConfigError, "objective.mask_prob=0.1,0.2"):
+        pretrain("-m", "objective.mask_prob=0.1,0.2")
+    with refuses(ConfigError, "hydra.job.name"):
+        pretrain("hydra.job.name=x")
+    with refuses(ConfigError, "task=glue", "mrpc"):
+        finetune(init="runs/pretrain/base", task="glue")
+    with refuses(ConfigError, "name"):
+        pretrain("name=a", name="b")
+
+
+def test_a_program_of_hydra_keeps_its_own_state(world: Path) -> None:
+    with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.2"):
+        mine, base = GlobalHydra.instance().hydra, VersionBase.instance().version_base
+        predict(run="runs/finetune/toy", text="good", hardware="exact")
+        assert GlobalHydra.instance().hydra is mine
+        assert VersionBase.instance().version_base is base
+        assert compose("list").what == "all"
+
+
+def test_threads_wait_for_each_other(world: Path, nothing_left: None) -> None:
+    """Different settings at the same time; each thread gets its own answers, and no signal handler is needed."""
+    found: dict[int, Any] = {}
+
+    def work(top_k: int) -> None:
+        run = pretrain(*TWO_STEPS, seed=top_k, name=f"of-{top_k}")
+        found[top_k] = (run, predict(run=run, text="good [MASK]", top_k=top_k, hardware="exact"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [1, 2, 3]
+    for number, (run, answers) in found.items():
+        assert run.config["seed"] == number
+        assert len(answers[0]["masks"][0]["candidates"]) == number
+
+
+def test_a_script_needs_no_guard_for_worker_processes(tmp_path: Path) -> None:
+    """Documents are read by other processes, which must not run the script again."""
+    script = """
+        from lmtransfer.system.workers import workers
+        print("once", flush=True)
+        with workers(2) as pool:
+            print(sum(pool.submit(pow, number, 2).result() for number in range(4)))
+    """
+    (tmp_path / "mine.py").write_text(dedent(script))
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["once", "14"]), done.stderr
+
+
+def test_a_loaded_run_answers_as_predict_does(world: Path) -> None:
+    for run in ("runs/finetune/toy", "runs/finetune/toy/seed-1"):
+        loaded = load(run, device="cpu", precision="fp32")
+        answers = loaded.predict(["a good film", "an awful plot"])
+        said = [predict(run=run, text=text, hardware="exact")[0] for text in ("a good film", "an awful plot")]
+        assert [answer["label"] for answer in answers] == [answer["label"] for answer in said]
+        assert answers[1]["probabilities"] == pytest.approx(said[1]["probabilities"], abs=1e-5)
+        assert loaded.task is not None
+        assert loaded.task.labels == ("negative", "positive")
+    assert loaded.predict("a good film")[0]["label"] == answers[0]["label"]
+    mean = load("runs/finetune/toy", ensemble=True, device="cpu", precision="fp32").predict("a good film")[0]
+    ensemble = predict(run="runs/finetune/toy", ensemble=True, text="a good film", hardware="exact")[0]
+    assert mean["probabilities"] == pytest.approx(ensemble["probabilities"], abs=1e-5)
+    masks = load("runs/pretrain/masked", precision="fp32").predict("a [MASK] film", top_k=2)[0]["masks"]
+    (again,) = predict(run="runs/pretrain/masked", text="a [MASK] film", top_k=2, hardware="exact")
+    assert [found["piece"] for found in masks[0]["candidates"]] == [
+        found["piece"] for found in again["masks"][0]["candidates"]
+    ]
+
+
+def test_vectors_are_the_mean_of_the_last_layer(world: Path) -> None:
+    loaded = load("runs/pretrain/base", device="cpu", precision="fp32")
+    texts = ["a good film", "plot", "the actor was very dull with a sad story"]
+    vectors = loaded.vectors(texts)
+    assert not loaded.encoder.training
+    for text, vector in zip(texts, vectors, strict=True):
+        ids = [loaded.tokenizer.cls_id, *loaded.tokenizer.encode(text).ids, loaded.tokenizer.sep_id]
+        with torch.no_grad():
+            expected = loaded.encoder(pack([np.array(ids)])).last.mean(0)
+        np.testing.assert_allclose(vector, expected, atol=1e-5)
+    assert vectors.shape == (3, 16)
+    assert loaded.vectors(texts, layers=[0, "last"], pooling="max").shape == (3, 32)
+    with torch.no_grad():
+        first = loaded.encoder(pack([np.array(ids)])).layers[0][0]
+    np.testing.assert_allclose(loaded.vectors(texts, layers=0, pooling="cls")[2], first, atol=1e-5)
+    with refuses(ConfigError, "pooling=bilstm"):
+        loaded.vectors(texts, pooling="bilstm")
+
+
+def test_nearest_tokens_by_brute_force(world: Path) -> None:
+    loaded = load("runs/pretrain/base", device="cpu", precision="fp32")
+    tokenizer, table = loaded.tokenizer, loaded.encoder.token_embedding.weight.detach()
+    (token,) = tokenizer.encode("a").ids
+    others = [other for other in range(tokenizer.num_pieces) if other != token and not tokenizer.is_special[other]]
+    cosine = {other: float(functional.cosine_similarity(table[token], table[other], dim=0)) for other in others}
+    best = sorted(cosine, key=lambda other: -cosine[other])[:4]
+    found = loaded.nearest("a", 4)
+    assert [piece for piece, _ in found] == [tokenizer.piece(other) for other in best]
+    assert [value for _, value in found] == pytest.approx([cosine[other] for other in best], abs=1e-6)
+    assert len(loaded.nearest("a", 10_000)) == len(others)
+    with refuses(ConfigError, "''"):
+        loaded.nearest("")
+
+
+def test_what_a_loaded_run_refuses(world: Path) -> None:
+    with refuses(RunDirectoryError, "runs/nothing"):
+        load("runs/nothing")
+    with refuses(ConfigError, "runs/pretrain/base"):
+        load("runs/pretrain/base").predict("a text")
+    with refuses(DataError, "[MASK]"):
+        load("runs/pretrain/masked").predict("no mask")
+    with refuses(DataError, "''"):
+        load("runs/finetune/toy").predict("")
+    with pytest.warns(UserWarning, match="max_length"):
+        load("runs/finetune/toy").predict("good " * 100)

@@ -1,0 +1,152 @@
+"""Cross-validation from the command line: one result of all folds, its control, a report, and a run that was killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes.transfer_files import TASK, lmtransfer, make_world, result
+
+from lmtransfer.kept_predictions.file import read_predictions
+from lmtransfer.tasks.folds import fold_of
+
+RUN = [
+    *(word for word in TASK if not word.startswith("task.files")),
+    "task.train=data/train.tsv",
+    "task.folds=3",
+    "hardware=exact",
+    "init=runs/pretrain/base",
+    "train.epochs=4",
+    "transfer.pooling=mean",
+    "optimizer.learning_rate=0.02",
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    return folder
+
+
+def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *RUN, "seeds=2", "control=true", "name=cv") == 0
+    said = capsys.readouterr().out
+    assert "fold 3 of 3" in said
+    assert "lmtransfer evaluate" not in said
+    found = result("runs/finetune/cv")
+    assert (found["split"], found["num_scored"], found["n"]) == ("folds", 120, 2)
+    assert found["difference"]["paired"]
+    assert {part["source"] for part in found["difference"]["parts"]} == {"finetuning", "examples"}
+    for condition in ("", "control/"):
+        for seed in (0, 1):
+            run = Path(f"runs/finetune/cv/{condition}seed-{seed}")
+            own, kept = result(run), read_predictions(run / "predictions/folds.npz").examples
+            right = kept.predicted == kept.gold
+            assert len(kept) == 120
+            assert own["metrics"]["accuracy"] == pytest.approx(right.mean())
+            folds = [result(run / f"folds/fold-{fold}") for fold in range(3)]
+            assert [fold["metrics"]["accuracy"] for fold in folds] == [part["score"] for part in own["folds"]]
+            assert sum(fold["num_scored"] for fold in folds) == 120
+            weighted = sum(fold["num_scored"] * fold["metrics"]["loss"] for fold in folds) / 120
+            assert own["metrics"]["loss"] == pytest.approx(weighted)
+    assert len(list(Path("runs/finetune/cv").rglob("folds.npz"))) == 4  # the answers of all folds of a seed together
+    assert lmtransfer("report", "runs/") == 0
+    page = Path("runs/report/report.html").read_text()
+    assert "fold-0" not in page
+    assert json.loads(Path("runs/report/report.json").read_text())
+    assert lmtransfer("compare", "runs/finetune/cv", "runs/finetune/cv/control") == 0
+
+
+def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None:
+    """Each fold's run, asked anew about the whole file, gives the kept answers to its own fold."""
+    assert lmtransfer("finetune", *RUN, "name=cv") == 0
+    run = Path("runs/finetune/cv")
+    whole = read_predictions(run / "predictions/folds.npz").examples
+    texts = [line.split("\t")[0] for line in Path("data/train.tsv").read_text().splitlines()[1:]]
+    division = fold_of(whole.gold, texts, folds=3, seed=0, names=whole.labels)
+    elsewhere = []
+    for fold in range(3):
+        words = [f"run={run}/folds/fold-{fold}", "input=data/train.tsv", "text_column=sentence"]
+        assert lmtransfer("predict", *words, f"output=answers-{fold}.jsonl", "hardware=exact") == 0
+        answers = [json.loads(line)["label"] for line in Path(f"answers-{fold}.jsonl").read_text().splitlines()]
+        agree = np.array(answers) == np.array(whole.labels)[whole.predicted]
+        assert agree[division == fold].all()
+        elsewhere.append(agree[division != fold])
+    assert not np.concatenate(elsewhere).all()
+
+
+def test_probing_with_folds_gives_the_same_with_and_without_kept_features(world: Path) -> None:
+    words = [word for word in RUN if not word.startswith("optimizer")]
+    assert lmtransfer("probe", *words, "optimizer.learning_rate=0.05", "control=true", "seeds=2", "name=cv") == 0
+    found = result("runs/probe/cv")
+    assert found["n"] == 2
+    assert found["control"]["n"] == 2
+
+
+def test_a_killed_run_goes_on_with_the_fold_it_was_in(world: Path) -> None:
+    assert lmtransfer("finetune", *RUN, "name=cv") == 0
+    run, expected = Path("runs/finetune/cv"), result("runs/finetune/cv")
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "predictions")
+    shutil.rmtree(run / "folds/fold-1")
+    before = (run / "folds/fold-0/result.json").stat().st_mtime_ns
+    assert lmtransfer("finetune", *RUN, "name=cv", "resume=true") == 0
+    found = result(run)
+    assert found["metrics"] == expected["metrics"]
+    assert found["folds"] == expected["folds"]
+    assert (run / "folds/fold-0/result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi_label"])
+def test_other_kinds_of_tasks(kind: str, world: Path) -> None:
+    rows = [line.split("\t") for line in Path("data/train.tsv").read_text().splitlines()[1:]]
+    if kind == "regression":
+        lines = ["text\tscore", *(f"{text}\t{int(label) + len(text) / 100}" for text, label in rows)]
+    else:
+        sets = [["kind"] * int(label) + ["long"] * (len(text) > 30) for text, label in rows]
+        lines = ["text\tlabels", *(f"{row[0]}\t{','.join(labels)}" for row, labels in zip(rows, sets, strict=True))]
+    Path("data/own.tsv").write_text("\n".join(lines) + "\n")
+    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-6:], "name=cv"]
+    assert lmtransfer("finetune", *words) == 0
+    found = result("runs/finetune/cv")
+    assert found["num_scored"] == 120
+    assert len(found["folds"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["task.folds=1"], ("task.folds",)),
+        (["task.folds=100"], ("task.folds=100", "positive", " 4")),
+        (["task.dev=data/dev.tsv"], ("task.folds=3", "task.dev")),
+        (["task.num_train=50"], ("task.folds=3", "task.num_train=50")),
+        (["learning_rates=[1e-3,1e-2]"], ("learning_rates", "task.folds=3")),
+        (["split=test"], ("split=test", "task.folds=3")),
+        (["task.dev_from_train=null"], ("task.dev_from_train=null", "task.folds=3", "checkpoint=last")),
+    ],
+)
+def test_refusals(words: list[str], names: tuple[str, ...], world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [word for word in RUN if not any(word.split("=")[0] == other.split("=")[0] for other in words)]
+    assert lmtransfer("finetune", *given, *words, "name=x") == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in names), said
+    assert not Path("runs/finetune/x").exists()
+
+
+def test_a_run_of_folds_has_no_single_model(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *RUN, "seeds=2", "checkpoint=last", "task.dev_from_train=null", "name=cv") == 0
+    for command in (
+        ["predict", "run=runs/finetune/cv", "text=good"],
+        ["evaluate", "run=runs/finetune/cv", "split=test"],
+        ["export", "run=runs/finetune/cv/seed-0", "to=out"],
+        ["finetune", *RUN, "init=runs/finetune/cv/seed-1", "name=next"],
+    ):
+        words = [word for word in command if word != "init=runs/pretrain/base"]
+        capsys.readouterr()
+        assert lmtransfer(*words) == 2
+        said = capsys.readouterr().err
+        assert "folds/fold-0" in said, said

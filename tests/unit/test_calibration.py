@@ -1,0 +1,151 @@
+"""Calibration: errors by a loop over bins, temperatures by a general optimiser, and no example measured by its own."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from fakes.tasks import WordTokenizer
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from lmtransfer.metrics.calibration import NUM_BINS, Reliability, calibration, fit_temperature
+from lmtransfer.reporting.runs.calibration import calibration_text, joint_calibration, read_calibration
+from lmtransfer.tasks.text.classification import CALIBRATION_PARTS, TextClassification
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.transfer.evaluation import Outputs, score_outputs
+
+
+def answers(num: int, *, sharp: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that are ``sharp`` times those from which the labels are drawn: their right temperature is ``sharp``."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 1.5, (num, 3))
+    gold = np.array([rng.choice(3, p=row) for row in softmax(logits, axis=1)])
+    return sharp * logits, gold
+
+
+def loop_error(logits: np.ndarray, gold: np.ndarray) -> float:
+    """Guo et al. 2017, equation 3, bin by bin."""
+    chances = softmax(logits, axis=1)
+    confidence, right = chances.max(1), chances.argmax(1) == gold
+    total = 0.0
+    for number in range(15):
+        inside = (confidence > number / 15) & (confidence <= (number + 1) / 15)
+        if inside.any():
+            total += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    return total
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_error_is_that_of_a_loop_over_bins(seed: int) -> None:
+    logits, gold = answers(400, sharp=2.0, seed=seed)
+    found = calibration(logits, gold, None)
+    assert found.plain.error == pytest.approx(loop_error(logits, gold))
+    assert found.plain_loss == pytest.approx(-log_softmax(logits, axis=1)[np.arange(400), gold].mean())
+    assert found.scaled is None
+    assert found.plain.counts.sum() == 400
+
+
+def test_edges_of_bins() -> None:
+    found = Reliability.of(np.array([0.0, 1 / 15, 1 / 15 + 1e-9, 1.0]), np.array([False, True, True, True]))
+    assert found.counts.tolist() == [2, 1, *[0] * 12, 1]
+    assert len(found.counts) == NUM_BINS
+    assert Reliability.of(np.ones(5), np.ones(5, dtype=bool)).error == 0.0
+    assert Reliability.of(np.ones(5), np.zeros(5, dtype=bool)).error == 1.0
+
+
+@pytest.mark.parametrize("sharp", [0.3, 1.0, 4.0])
+def test_the_temperature_is_that_of_a_general_optimiser(sharp: float) -> None:
+    logits, gold = answers(2000, sharp=sharp)
+
+    def loss(log_temperature: float) -> float:
+        return -log_softmax(logits / np.exp(log_temperature), axis=1)[np.arange(len(gold)), gold].mean()
+
+    expected = np.exp(minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-8}).x)
+    assert fit_temperature(logits, gold) == pytest.approx(expected, rel=1e-4)
+    assert fit_temperature(logits, gold) == pytest.approx(sharp, rel=0.15)
+
+
+def test_temperatures_have_bounds() -> None:
+    gold = np.array([0, 1])
+    assert 0.01 <= fit_temperature(np.eye(2), gold) < 0.03  # always right: sharper until nothing changes any more
+    assert fit_temperature(-np.eye(2), gold) == pytest.approx(100)  # always wrong
+
+
+def test_no_part_is_measured_with_a_temperature_that_has_seen_it() -> None:
+    logits, gold = answers(300, sharp=3.0)
+    parts = np.arange(300) % 4
+    found = calibration(logits, gold, parts)
+    scaled = np.empty_like(logits)
+    for part, temperature in enumerate(found.temperatures):
+        inside = parts == part
+        assert temperature == fit_temperature(logits[~inside], gold[~inside])
+        scaled[inside] = logits[inside] / temperature
+    assert found.scaled is not None
+    assert found.scaled.error == pytest.approx(loop_error(scaled, gold))
+    assert found.scaled_loss is not None
+    assert found.scaled_loss < found.plain_loss
+    assert found.scaled.error < found.plain.error
+    changed = gold.copy()
+    changed[parts == 2] = (changed[parts == 2] + 1) % 3  # other labels of a part leave its own temperature alone
+    again = calibration(logits, changed, parts)
+    assert again.temperatures[2] == found.temperatures[2]
+    assert again.temperatures[0] != found.temperatures[0]
+
+
+def judged(num: int, groups: int) -> dict[str, object] | None:
+    task = TextClassification(
+        name="t", text_column="t", labels=["a", "b", "c"], label_column="l", train="none.tsv", metrics=["macro_f1"]
+    )
+    logits, gold = answers(num, sharp=2.0)
+    examples = [TextExample(f"dev:{i}", f"text {i % groups}", label=int(label)) for i, label in enumerate(gold)]
+    encoded = task.encode(examples, WordTokenizer(), max_length=8, num_segments=1)
+    outputs = Outputs(logits.astype(np.float32), 1.0)
+    assert score_outputs(task, encoded, outputs).calibration is None  # not measured while a run trains
+    return score_outputs(task, encoded, outputs, keep=True).calibration
+
+
+def test_an_evaluation_has_both_errors_and_says_how_the_temperature_was_fitted() -> None:
+    found = judged(200, 200)
+    assert found is not None
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert str(CALIBRATION_PARTS) in found["fitted_on"]
+    assert found["scaled"]["ece"] < found["plain"]["ece"]
+    few = judged(8, 4)  # texts that share a group are not divided
+    assert few is not None
+    assert few["scaled"] is few["temperature"] is few["fitted_on"] is None
+
+
+def test_seeds_together(tmp_path) -> None:
+    runs = [calibration(*answers(100, sharp=2.0, seed=seed), np.arange(100) % 5).as_values() for seed in range(3)]
+    found = joint_calibration(runs)
+    assert found["plain"]["ece"] == pytest.approx(np.mean([run["plain"]["ece"] for run in runs]))
+    assert found["temperature"] == pytest.approx(np.mean([run["temperature"] for run in runs]))
+    assert sum(found["plain"]["counts"]) == 300
+    drawn = [answers(100, sharp=2.0, seed=seed) for seed in range(3)]
+    logits, gold = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    pooled = calibration(logits, gold, None).as_values()["plain"]
+    for name in ("counts", "confidences", "accuracies"):
+        assert found["plain"][name] == pytest.approx(pooled[name])
+    shown = read_calibration({"calibration": found})
+    assert shown is not None
+    assert shown.scaled is not None
+    assert len(shown.plain.points) == sum(count > 0 for count in found["plain"]["counts"])
+    assert f"{100 * found['plain']['ece']:.1f} %" in calibration_text({"calibration": found})
+    without = joint_calibration([*runs, {**runs[0], "scaled": None, "temperature": None}])
+    assert without["scaled"] is without["temperature"] is None
+    assert calibration_text({"calibration": without})
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *(None, 3, {}, {"plain": {}}),
+        {"plain": {"ece": "x", "counts": [], "confidences": [], "accuracies": []}},
+        {"plain": {"ece": 0.1, "counts": [1], "confidences": ["a"], "accuracies": [1]}},
+    ],
+)
+def test_entries_that_others_wrote_are_left_out(node: object) -> None:
+    assert read_calibration({"calibration": node}) is None
+    assert calibration_text({"calibration": node}) == ""

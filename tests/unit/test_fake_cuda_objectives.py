@@ -1,0 +1,211 @@
+"""Every objective and every family of models for one step on a fake CUDA device.
+
+Nothing may be refused there, and the host may not wait for the device between the copy of a batch and the update.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes.cuda.device import FakeCuda, set_capability
+from fakes.cuda.fake_tensors import fake_tensors, to_device
+from fakes.cuda.step import step_findings
+from fakes.cuda.watch import Watch
+from fakes.objectives import NumberTokenizer, random_documents, store_of
+from objective_table import CONF, NAMES, built
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.nn import functional
+
+from lmtransfer.config.primary import group_config
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.attention.flash import flash_attention
+from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.training.learner import Step
+from lmtransfer.training.micro_batches import accumulate
+from lmtransfer.training.precision import Precision, PrecisionName
+
+MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+#: A small model of each family that is not in the table of objectives, or is there with another objective.
+FAMILIES = {
+    "roberta_laptop": "mlm",
+    "distilbert_base": "mlm",
+    "albert_laptop": "mlm",
+    "electra_laptop": "mlm_bow",
+    "modern_laptop": "rtd",
+    "modern_base": "mlm_lm",
+    "bert_tiny": "mlm_lm",
+    "gpt2_base": "lm",
+    "bi_gpt_laptop": "bilm",
+    "elmo_laptop": "bilm",
+    "xlnet_laptop": "mlm",
+    "transformer_xl_laptop": "lm",
+}
+
+
+@cache
+def _store() -> TokenStore:
+    return store_of(Path(tempfile.mkdtemp()), random_documents(60))
+
+
+def _findings(
+    objective: str,
+    number_format: PrecisionName,
+    model: str | None = None,
+    changes: dict[str, Any] | None = None,
+    built_on: str = "cpu",
+) -> list[str]:
+    """What a step of an objective shows, with batches of a fixed size as compiled models have them."""
+    characters = np.tile(np.arange(50, dtype=np.int16) + 1, (NumberTokenizer.vocab_size, 1))
+    characters[:, 0] += np.arange(NumberTokenizer.vocab_size) % 60
+    with torch.device(built_on):
+        learner, source, _ = built(
+            objective,
+            _store(),
+            "objective.max_length=24",
+            changes=changes,
+            model=model,
+            capacity=96,
+            characters=characters if model is not None and "elmo" in model else None,
+        )
+    stream = PlannedStream(source, seed=0, batch_tokens=96)
+    return step_findings(learner, next(stream.steps()).micro_batches[0], number_format)
+
+
+@pytest.mark.parametrize("objective", NAMES)
+def test_a_step_of_every_objective(objective: str, fake_cuda: FakeCuda) -> None:
+    assert fake_cuda(_findings, objective, "bf16") == []
+
+
+@pytest.mark.parametrize(("model", "objective"), FAMILIES.items())
+def test_a_step_of_every_family(model: str, objective: str, fake_cuda: FakeCuda) -> None:
+    assert fake_cuda(_findings, objective, "fp16", model) == []
+
+
+@pytest.mark.parametrize("objective", ["bilm", "lm_contiguous", "plm"])
+def test_passes_with_a_recurrent_state(objective: str, fake_cuda: FakeCuda) -> None:
+    """The update after them is decided by the host: see ``WAITS`` in test_training_ahead.py."""
+    assert fake_cuda(_findings_of_two_passes, objective) == []
+
+
+def _findings_of_two_passes(objective: str) -> list[str]:
+    learner, source, _ = built(objective, _store(), "objective.max_length=24", "objective/rows=contiguous")
+    stream = PlannedStream(source, seed=0, batch_tokens=96, contiguous=True)
+    batches = [step.micro_batches[0] for step, _ in zip(stream.steps(), range(2), strict=False)]
+    assert batches[1].follows
+    with fake_tensors():
+        to_device(learner)
+        states: dict[int, Any] = {}
+        moved = [batch.to("cuda") for batch in batches]
+        with Watch() as watch:
+            for batch in moved:
+                step = Step(number=0, epoch=0.0, micro_batches=[batch])
+                states = accumulate(
+                    learner,
+                    step,
+                    recurrent_states=states,
+                    seed=0,
+                    device="cuda",
+                    precision=Precision(name="bf16", device="cuda"),
+                ).recurrent_states
+    assert states[0] is not None
+    return list(watch.findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability"),
+    [({"attention_dropout": 0.1}, (9, 0)), ({"dim": 48, "num_heads": 4}, (9, 0)), ({}, (7, 5))],
+    ids=["attention dropout", "heads of width 12", "a GPU without bfloat16"],
+)
+def test_a_step_of_attention_of_other_kinds(
+    changes: dict[str, Any], capability: tuple[int, int], fake_cuda: FakeCuda
+) -> None:
+    fake_cuda(set_capability, *capability)
+    try:
+        assert fake_cuda(_findings, "mlm", "fp16", "modern_laptop", changes) == []
+    finally:
+        fake_cuda(set_capability, 9, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number_format", ["bf16", "fp16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_step_of_every_model_with_every_objective_that_fits(
+    model: str, number_format: PrecisionName, fake_cuda: FakeCuda
+) -> None:
+    found = {objective: fake_cuda(_findings_if_it_fits, objective, number_format, model) for objective in NAMES}
+    fitting = {objective: findings for objective, findings in found.items() if findings is not None}
+    assert fitting
+    assert {objective: findings for objective, findings in fitting.items() if findings} == {}
+
+
+def _findings_if_it_fits(objective: str, number_format: PrecisionName, model: str) -> list[str] | None:
+    try:
+        return _findings(objective, number_format, model)
+    except ConfigError:
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [name for name in MODELS if not name.endswith("_laptop")])
+def test_a_step_of_every_model_at_full_size(model: str, fake_cuda: FakeCuda) -> None:
+    """The widths of heads are those of the published models here."""
+    assert fake_cuda(_findings_at_full_size, model) == []
+
+
+def _findings_at_full_size(model: str) -> list[str]:
+    node = group_config("model", model, [CONF])
+    sizes = {key: node[key] for key in ("dim", "num_heads", "hidden_dim", "cell_dim", "embedding_dim") if key in node}
+    for objective in ("rtd", "mlm", "lm", "plm", "bilm"):
+        try:
+            return _findings(objective, "bf16", model, sizes, "meta")
+        except ConfigError:
+            continue
+    return _findings("skipgram", "bf16", model, sizes, "meta")
+
+
+def test_the_watch_sees_what_a_gpu_refuses_and_where_the_host_waits(fake_cuda: FakeCuda) -> None:
+    seen = fake_cuda(_mistakes)
+    assert {mistake: [finding.split(":")[0] for finding in found] for mistake, found in seen.items()} == {
+        "dtypes of a product": ["mismatch"],
+        "dtypes of attention": ["mismatch"],
+        "a number": ["waits"],
+        "a mask": ["waits"],
+        "sizes": ["waits"],
+        "a copy to the device": ["waits"],
+        "a copy to the host": ["waits"],
+        "nothing": [],
+    }
+
+
+def _mistakes() -> dict[str, list[str]]:
+    found = {}
+    with fake_tensors():
+        rows, ids = torch.zeros(8, 2, 16, device="cuda", dtype=torch.bfloat16), torch.zeros(8, device="cuda").long()
+        layout = Layout.of([5, 3], device="cuda")
+        assert layout.flash is not None
+        mistakes = {
+            "dtypes of a product": lambda: functional.linear(rows[0], rows[0].float()),
+            "dtypes of attention": lambda: flash_attention(rows, rows.float(), rows, layout.flash),
+            "a number": lambda: rows.sum().item(),
+            "a mask": lambda: rows[ids > 0],
+            "sizes": lambda: ids.repeat_interleave(ids),
+            "a copy to the device": lambda: torch.zeros(3).to("cuda", non_blocking=True),
+            "a copy to the host": lambda: rows.cpu(),
+            "nothing": lambda: rows.index_select(0, torch.arange(3).pin_memory().to("cuda", non_blocking=True)),
+        }
+        for name, mistake in mistakes.items():
+            # some of them cannot be computed without numbers
+            unknown = suppress(RuntimeError, DataDependentOutputException, DynamicOutputShapeException)
+            with unknown, Watch() as watch:
+                mistake()
+            found[name] = list(watch.findings)
+    return found

@@ -1,0 +1,110 @@
+"""The guard before the app, spoken to in ASGI: what passes, what is refused, and the headers of every answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lmtransfer.serving.addresses import address_of
+from lmtransfer.serving.guard import Guard, Message, Receive, Send
+
+SEEN: list[bytes] = []
+
+
+async def echo(scope: Message, receive: Receive, send: Send) -> None:
+    message = await receive()
+    assert not message["more_body"]
+    SEEN.append(message["body"])
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")]})
+    await send({"type": "http.response.body", "body": message["body"]})
+
+
+def ask(
+    parts: Sequence[bytes] = (b"",), *, pause: float = 0.0, leaves: bool = False, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Send a request; return status, headers and body of the answer."""
+    SEEN.clear()
+    guard = Guard(
+        echo,
+        address=address_of("127.0.0.1", 8000, allow_remote=False),
+        max_bytes=10,
+        max_seconds=0.2,
+        policy="default-src 'none'",
+        refusal=lambda path, status, message: (f"{path} {status} {message}".encode(), "text/plain"),
+    )
+    waiting = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if leaves:
+        waiting.append({"type": "http.disconnect"})
+    else:
+        waiting[-1]["more_body"] = False
+    sent: list[Any] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(pause)
+        return waiting.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    named = {"host": "127.0.0.1:8000", **headers}
+    scope = {
+        "type": "http",
+        "path": "/api",
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
+    }
+    asyncio.run(guard(scope, receive, send))
+    start, body = sent
+    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, body["body"]
+
+
+@pytest.mark.parametrize("parts", [[b""], [b"0123456789"], [b"01234", b"", b"56789"]])
+def test_a_body_within_the_limit_arrives_whole(parts: list[bytes]) -> None:
+    status, headers, body = ask(parts)
+    assert (status, body, headers["x-app"]) == (200, b"".join(parts), "1")
+
+
+@pytest.mark.parametrize("parts", [[b"0123456789a"], [b"0"] * 11, [b"x" * 1000, b"y" * 1000]])
+def test_a_larger_body_is_refused_after_all_of_it_was_read(parts: list[bytes]) -> None:
+    status, _, body = ask(parts)
+    assert (status, SEEN) == (413, [])
+    assert b"10 bytes" in body
+
+
+def test_a_body_that_does_not_arrive_is_refused() -> None:
+    assert ask([b"a", b"b"], pause=0.3)[0] == 408
+
+
+def test_a_client_that_leaves_is_no_error() -> None:
+    assert ask([b"a"], leaves=True)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "192.168.7.7", ""])
+def test_a_page_of_another_name_is_refused(host: str) -> None:
+    assert ask([b"a"], host=host)[0] == 421
+    assert SEEN == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://127.0.0.1:8000", 200),
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("http://127.0.0.1:9000", 403),
+        ("http://127.0.0.1:8000.evil.example", 403),
+    ],
+)
+def test_forms_of_other_sites_are_refused(origin: str, status: int) -> None:
+    assert ask([b"a"], origin=origin)[0] == status
+
+
+@pytest.mark.parametrize("request_of", [{}, {"host": "evil.example"}])
+def test_every_answer_has_the_headers(request_of: dict[str, str]) -> None:
+    _, headers, _ = ask([b"a"], **request_of)
+    assert headers["content-security-policy"] == "default-src 'none'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in headers

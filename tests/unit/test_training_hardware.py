@@ -1,0 +1,87 @@
+"""What is chosen for a GPU from what the machine has, with a GPU that is only said to be there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from refusals import refuses
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.training import hardware
+from lmtransfer.training.hardware import setup
+from lmtransfer.training.micro_batches import is_out_of_memory
+from lmtransfer.training.precision import Precision
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An H100 with all that is needed to compile."""
+    said = {"is_available": True, "device_count": 1, "get_device_capability": (9, 0), "get_device_name": "NVIDIA H100"}
+    for name, value in {**said, "set_device": None}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    monkeypatch.setattr(hardware, "find_spec", lambda name: name)
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
+    monkeypatch.setattr(hardware.sysconfig, "get_path", lambda name: str(Path(__file__).parent))
+    monkeypatch.setattr(hardware.Path, "is_file", lambda path: path.name == "Python.h")
+    monkeypatch.delenv("CC", raising=False)
+    return monkeypatch
+
+
+def test_a_gpu_compiles_if_nothing_is_missing(gpu: pytest.MonkeyPatch) -> None:
+    chosen = setup()
+    assert chosen.compile
+    assert "compiled" in str(chosen)
+    assert not setup(compile=False).compile
+
+
+@pytest.mark.parametrize("what", ["C compiler", "Python.h", "triton", "GPU"])
+def test_what_is_missing_is_said_and_blocks_run_without_compilation(what: str, gpu: pytest.MonkeyPatch) -> None:
+    if what == "C compiler":
+        gpu.setattr(hardware.shutil, "which", lambda name: None)
+    elif what == "Python.h":
+        gpu.setattr(hardware.Path, "is_file", lambda path: False)
+    elif what == "triton":
+        gpu.setattr(hardware, "find_spec", lambda name: None)
+    else:
+        gpu.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 0))
+    chosen = setup()
+    assert not chosen.compile
+    assert what in str(chosen)
+    assert what not in str(setup(compile=False))
+    with refuses(ConfigError, "hardware.compile", what):
+        setup(compile=True)
+
+
+def test_any_c_compiler_will_do(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(hardware.shutil, "which", lambda name: None)
+    gpu.setenv("CC", "tcc")
+    assert setup().compile
+
+
+@pytest.mark.parametrize(
+    ("capability", "name", "products"),
+    [((9, 0), "bf16", torch.bfloat16), ((7, 5), "bf16", torch.float32), ((7, 5), "fp16", torch.float32)],
+)
+def test_an_optimiser_multiplies_in_bfloat16_only_if_the_gpu_does(
+    capability: tuple[int, int], name: str, products: torch.dtype, gpu: pytest.MonkeyPatch
+) -> None:
+    gpu.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    assert Precision(name=name, device="cuda").optimizer_dtype == products  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
+        (RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), False),
+        (RuntimeError("mat1 and mat2 must have the same dtype, but got Float and BFloat16"), False),
+    ],
+)
+def test_which_errors_mean_that_memory_did_not_suffice(error: RuntimeError, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
