@@ -6,7 +6,7 @@
 
 A training step hides the building of its batches if workers build at least as many tokens as the device reads: so many
 workers are needed as the device's tokens per second divided by the number in this table. One thread, on the docstrings
-of Python with 8,192 pieces. Each number is the median of several batches. The exit status is 1 if an objective is
+of Python, or on made-up text if they are not installed, with 8,192 pieces. Each number is the median of several batches. The exit status is 1 if an objective is
 slower than ``--least``.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bench.text import corpus_overrides
 
 from lmtransfer.config import paths
 from lmtransfer.config.composing import compose_files
@@ -104,7 +105,14 @@ def _parts(name: str, length: int) -> tuple[Text, Parts]:
     model = MODELS.get(name, "bert_laptop")
     words = ["~experiment", f"objective={name}", f"model={model}", f"objective.max_length={length}"]
     cfg = compose_files(
-        "pretrain", [*words, f"model.max_length={max(length, 512)}", "corpus=python_docs", "tokenizer.lowercase=false"]
+        "pretrain",
+        [
+            *words,
+            f"model.max_length={max(length, 512)}",
+            *corpus_overrides(),
+            "tokenizer.lowercase=false",
+            "tokenizer.allow_fewer=true",
+        ],
     )
     text = read_text(cfg)
     return text, build_parts(cfg, text.tokenizer)

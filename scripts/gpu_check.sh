@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one command and under nine minutes: the tests marked gpu, then the throughput
-# of BERT base against transformers.Trainer, if that is installed. A short table comes last.
+# What only a GPU can show, in parts of at most nine minutes each, and a table at the end. Each part writes a JSON; what
+# is finished is not made again. The exit status is 1 if a test or a measurement failed; the others still run.
 #
-#   scripts/gpu_check.sh                                 on the machine's first GPU
-#   LMTRANSFER_WHEELS=<folder> scripts/gpu_check.sh      without a network: missing packages come from wheels there
-#   LMTRANSFER_GPU_CHECK=cpu scripts/gpu_check.sh        tiny, on the CPU: only to see whether every line works
+#   scripts/gpu_check.sh                                 all parts, on the machine's first GPU
+#   scripts/gpu_check.sh tests bert --out results        these parts, with their JSONs in a folder (default: $OUT, else
+#                                                        runs/gpu_check); --again repeats what is finished
+#   LMTRANSFER_WHEELS=<folder> scripts/gpu_check.sh      without a network: missing packages come from the folder that
+#                                                        scripts/make_wheels.sh has made
+#   LMTRANSFER_GPU_CHECK=cpu scripts/gpu_check.sh        tiny, on the CPU: only to see whether everything works
+#
+#   tests      the tests marked gpu                       bert      BERT base, 128 and 512 tokens, full and ragged rows
+#   ceiling    the fastest matrix products                trainer   the same with transformers.Trainer, compiled
+#   families   electra_small, modern_base, elmo           phases    batch, copy, forward, backward and optimiser
+#   finetune   SST-2 and SQuAD, training and evaluation   batches   how fast one process builds batches
 #
 # torch (2.11 or newer) must be there already, and is left as it is; PYTHON names the interpreter (default: python3).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 MODE=${LMTRANSFER_GPU_CHECK:-cuda}
-export LMTRANSFER_CACHE=${LMTRANSFER_CACHE:-$(mktemp -d)}
+export LMTRANSFER_CACHE=${LMTRANSFER_CACHE:-${TMPDIR:-/tmp}/lmtransfer-gpu-check-cache-$(id -u)}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-START=$SECONDS
+export PYTHONPATH=$PWD/scripts:$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 "$PYTHON" - "$MODE" <<'PY' || exit 1
 import sys
@@ -27,13 +35,13 @@ if sys.argv[1] != "cpu" and not torch.cuda.is_available():
     sys.exit("gpu_check: torch sees no CUDA device (LMTRANSFER_GPU_CHECK=cpu tries the script itself on the CPU)")
 PY
 
-# What is imported here and not installed yet, by the names of the packages; torch is never among them.
+# The packages of scripts/gpu/packages.txt that are needed or wanted, and not installed here.
 missing() {
-    "$PYTHON" - "$@" <<'PY'
+    "$PYTHON" - "$1" <<'PY'
 import importlib.util, sys
-for pair in sys.argv[1:]:
-    package, _, module = pair.partition("=")
-    if importlib.util.find_spec(module or package) is None:
+for line in open("scripts/gpu/packages.txt", encoding="utf-8"):
+    package, module, kind = line.split()[:3] if not line.startswith("#") else ("", "", "")
+    if kind == sys.argv[1] and importlib.util.find_spec(module) is None:
         print(package)
 PY
 }
@@ -44,39 +52,13 @@ install() {
         "$PYTHON" -m pip install --quiet "$@"
     fi
 }
-NEEDED=$(missing numpy filelock rich safetensors sentencepiece tokenizers omegaconf hydra-core=hydra \
-    pyyaml=yaml pyarrow pytest pytest-timeout=pytest_timeout hatchling)
+NEEDED=$(missing needed)
 if [ -n "$NEEDED" ]; then
     # shellcheck disable=SC2086
     install $NEEDED || { echo "gpu_check: could not install:" $NEEDED; exit 1; }
 fi
-# What only the comparison and the real text need; without it the check goes on.
-WANTED=$(missing transformers accelerate datasets pandas sympy networkx huggingface_hub)
-for PACKAGE in $WANTED; do
+for PACKAGE in $(missing wanted); do
     install "$PACKAGE" || echo "gpu_check: goes on without $PACKAGE"
 done
-if [ -z "$("$PYTHON" -c 'import lmtransfer; print(lmtransfer.__file__)' 2>/dev/null)" ] ||
-    ! "$PYTHON" -m pip show --quiet lmtransfer 2>/dev/null; then
-    install --no-deps --no-build-isolation . || { echo "gpu_check: from the source tree"; export PYTHONPATH=$PWD; }
-fi
 
-echo "== tests marked gpu"
-if [ "$MODE" = cpu ]; then
-    LMTRANSFER_GPU_TESTS=cpu timeout 400 "$PYTHON" -m pytest -p no:cacheprovider -q -m gpu tests/unit/test_gpu_*.py \
-        -k "flash or dense or fifty or resumed"
-else
-    timeout 200 "$PYTHON" -m pytest -p no:cacheprovider -q -rs -m gpu tests/unit/test_gpu_*.py
-fi
-TESTS=$?
-
-echo "== throughput"
-if [ "$MODE" = cpu ]; then
-    timeout 500 "$PYTHON" scripts/gpu_throughput.py --device cpu --tiny
-else
-    LEFT=$((510 - SECONDS + START))
-    timeout "$LEFT" "$PYTHON" scripts/gpu_throughput.py --seconds $((LEFT - 60))
-fi
-SPEED=$?
-[ $TESTS = 0 ] && PASSED="passed" || PASSED="FAILED (exit status $TESTS)"
-echo "gpu tests: $PASSED; all in $((SECONDS - START)) s"
-[ $TESTS = 0 ] && [ $SPEED = 0 ]
+exec "$PYTHON" -m gpu "$@"

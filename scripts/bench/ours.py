@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,7 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.hardware import setup
+from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
@@ -26,7 +27,7 @@ from lmtransfer.transfer.pooling import EveryToken, OneToken
 
 from .clock import Clock
 from .setting import FINETUNING, LEARNING_RATE, Setting, num_parameters
-from .text import objectives_of, source_of
+from .text import objectives_of, stream_of
 
 
 class _Timed:
@@ -48,12 +49,23 @@ class _Timed:
         pass
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    """Train and measure the time."""
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is trained: the learner on its device, its steps, its optimiser, and whether its blocks are compiled."""
+
+    learner: nn.Module
+    stream: PlannedStream
+    optimizer: AdamW
+    hardware: Hardware
+    compiled: bool
+
+
+def training_of(setting: Setting) -> Training:
+    """Build the training of a part."""
     hardware = setup(device=setting.device, threads=setting.threads)
     pretraining = setting.part not in FINETUNING
-    capacity = setting.rows * setting.length if hardware.compile and pretraining else None
-    source, tokenizer = source_of(setting, capacity=capacity, few_shapes=hardware.device.type == "cpu")
+    compiled = hardware.compile and pretraining
+    stream, tokenizer = stream_of(setting, one_size=compiled, few_shapes=hardware.device.type == "cpu")
     encoder = BertEncoder(
         vocab_size=setting.vocab_size or tokenizer.vocab_size,
         dim=setting.dim,
@@ -64,13 +76,20 @@ def measure(setting: Setting) -> dict[str, Any]:
     )
     learner = PretrainingLearner(encoder, objectives_of(setting)) if pretraining else _classifier(setting, encoder)
     learner.to(hardware.device)
-    if hardware.compile and pretraining:
+    if compiled:
         compile_blocks(learner)
+    return Training(learner, stream, AdamW(learner=learner, learning_rate=LEARNING_RATE), hardware, compiled)
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Train and measure the time."""
+    training = training_of(setting)
+    hardware = training.hardware
     clock = Clock(warmup=setting.warmup, device=setting.device)
     Trainer(
-        learner=learner,
-        stream=PlannedStream(source, seed=0, batch_examples=setting.rows),
-        optimizer=AdamW(learner=learner, learning_rate=LEARNING_RATE),
+        learner=training.learner,
+        stream=training.stream,
+        optimizer=training.optimizer,
         plan=Plan(
             schedule=Constant(),
             budget=Budget(steps=setting.warmup + setting.steps),
@@ -82,8 +101,13 @@ def measure(setting: Setting) -> dict[str, Any]:
         ),
         output=Output(callbacks=[_Timed(clock)]),
     ).train()
-    flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if capacity else ", eager")
-    return {**clock.result(), "flags": flags, "parameters": num_parameters(learner)}
+    flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if training.compiled else ", eager")
+    return {
+        **clock.result(),
+        "flags": flags,
+        "parameters": num_parameters(training.learner),
+        "mean_length": training.stream.mean_length,
+    }
 
 
 def _classifier(setting: Setting, encoder: BertEncoder) -> nn.Module:

@@ -23,7 +23,7 @@ from lmtransfer.training.hardware import Hardware, setup
 
 from .clock import Clock
 from .setting import LEARNING_RATE, Flags, Setting, num_parameters
-from .text import source_of
+from .text import stream_of
 
 _CLASSES = {
     "pretrain": "BertForMaskedLM",
@@ -38,8 +38,8 @@ Row = dict[str, Tensor]
 def measure(setting: Setting, flags: Flags, *, lean: bool) -> dict[str, Any]:
     """Train and measure the time."""
     hardware = setup(device=setting.device, threads=setting.threads, keep_memory=flags.lent)
-    source, tokenizer = source_of(setting, capacity=None, few_shapes=False)
-    rows = _rows(setting, source)
+    stream, tokenizer = stream_of(setting, one_size=False, few_shapes=False)
+    rows = _rows(setting, stream)
     model = getattr(transformers, _CLASSES[setting.part])(_config(setting, flags, tokenizer))
     clock = Clock(warmup=setting.warmup, device=setting.device)
     said = (_lean if lean else _trainer)(setting, flags, hardware, model, rows, clock)
@@ -144,9 +144,9 @@ def _multiple(flags: Flags) -> int:
     return 32 if flags.compiled else 1
 
 
-def _rows(setting: Setting, source: Any) -> list[Row]:
+def _rows(setting: Setting, stream: PlannedStream) -> list[Row]:
     """The rows of all steps, as a list."""
-    steps = PlannedStream(source, seed=0, batch_examples=setting.rows).steps()
+    steps = stream.steps()
     batches = (next(steps).micro_batches[0] for _ in range(setting.warmup + setting.steps))
     return [row for batch in batches for row in _unpacked(batch)]
 

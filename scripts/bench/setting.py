@@ -48,13 +48,13 @@ class Setting:
     """One part of the benchmark.
 
     Attributes:
-        part: ``pretrain`` (full rows, masked tokens), ``pairs`` (sentence pairs, masked tokens and next sentence), or
-            one of ``FINETUNING``.
+        part: ``pretrain`` (full rows, masked tokens), ``ragged`` (masked tokens; rows of whole sentences of one
+            document), ``pairs`` (sentence pairs, masked tokens and next sentence), or one of ``FINETUNING``.
         device: ``cpu`` or ``cuda``.
         dim, num_layers, num_heads, hidden_dim: sizes of BERT.
         vocab_size: vocabulary size of the model; None: the tokenizer's.
         length: longest row in tokens.
-        rows: rows of a step.
+        rows: rows of a step; on average if they are ragged.
         dropout: dropout of both sides; attention dropout is off.
         steps: number of timed steps.
         warmup: number of steps before the clock starts, which include compilation.

@@ -14,10 +14,11 @@ from environments import environment
 from .setting import Flags, Setting
 
 _MARK = "measured: "
+_OURS = ("ours", "phases", "ceiling")
 
 
 def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None = None) -> dict[str, Any]:
-    """Start a process that measures ``ours``, ``trainer`` or ``lean``.
+    """Start a process that measures ``ours``, ``phases``, ``ceiling``, ``trainer`` or ``lean``.
 
     Raises:
         RuntimeError: it failed; with the last line of its output.
@@ -26,7 +27,7 @@ def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None
     done = subprocess.run(
         [sys.executable, "-m", "bench.side", side, setting.to_json(), json.dumps(asdict(flags))],
         cwd=Path(__file__).resolve().parents[1],
-        env=environment(ours=side == "ours" or flags.lent),
+        env=environment(ours=side in _OURS or flags.lent),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -47,6 +48,14 @@ def main() -> None:
         from . import ours
 
         result = ours.measure(setting)
+    elif side == "phases":
+        from . import phases
+
+        result = phases.measure(setting)
+    elif side == "ceiling":
+        from . import ceiling
+
+        result = ceiling.measure(setting)
     else:
         from . import peer
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.python_docs import PythonDocs
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.cache import prepare, tokenizer_for
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
+from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
@@ -26,37 +28,39 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 
 from .finetuning import examples_of
+from .made_up import text_file
 from .setting import FINETUNING, MASK_PROB, Setting
+
+#: Number of made-up documents; the variable sets another one, and takes them although the documentation is there.
+_MADE_UP = "LMTRANSFER_BENCH_SYNTHETIC"
+_NUM_MADE_UP = 4000
+
+
+@cache
+def made_up_file() -> Path | None:
+    """The file of made-up text that replaces the Python documentation; None if the documentation is there."""
+    chosen = os.environ.get(_MADE_UP)
+    if chosen:
+        return text_file(int(chosen))
+    try:
+        PythonDocs().fingerprint()
+    except DataError as error:
+        print(f"made-up text instead of the Python documentation: {str(error).splitlines()[0]}", flush=True)
+        return text_file(_NUM_MADE_UP)
+    return None
+
+
+def corpus_overrides() -> list[str]:
+    """The corpus for a command line."""
+    path = made_up_file()
+    return ["corpus=python_docs"] if path is None else ["corpus=text", f"corpus.path={path}"]
 
 
 def text() -> tuple[Corpus, Tokenizer]:
-    """The Python documentation, or generated words if the packages that contain it are not installed."""
-    trainer = SentencePieceTrainer(kind="unigram", vocab_size=8192, allow_fewer=True)
-    if not os.environ.get("LMTRANSFER_BENCH_SYNTHETIC"):
-        try:
-            corpus = PythonDocs()
-            return corpus, tokenizer_for(corpus, trainer)
-        except DataError as error:
-            print(f"made-up text instead of the Python documentation: {str(error).splitlines()[0]}", flush=True)
-    made_up = FileCorpus(path=str(_synthetic()), name="synthetic")
-    return made_up, tokenizer_for(made_up, trainer)
-
-
-def _synthetic(num_documents: int = 4000) -> Path:
-    """Documents of random words with frequencies as in English (Zipf), the same in every run."""
-    path = Path(gettempdir()) / f"lmtransfer-bench-{num_documents}.txt"
-    if not path.is_file():
-        draw = random.Random(0)
-        words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(20000)]
-        weights = [1 / (rank + 1) for rank in range(len(words))]
-        documents = (
-            "\n".join(" ".join(draw.choices(words, weights, k=draw.randint(5, 40))) + "." for _ in range(12))
-            for _ in range(num_documents)
-        )
-        staged = path.with_suffix(f".{os.getpid()}")
-        staged.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-        staged.replace(path)
-    return path
+    """The corpus and its tokenizer."""
+    path = made_up_file()
+    corpus = PythonDocs() if path is None else FileCorpus(path=str(path), name="synthetic")
+    return corpus, tokenizer_for(corpus, SentencePieceTrainer(kind="unigram", vocab_size=8192, allow_fewer=True))
 
 
 def objectives_of(setting: Setting) -> Sequence[Any]:
@@ -64,19 +68,40 @@ def objectives_of(setting: Setting) -> Sequence[Any]:
     return [MaskedLanguageModel(), *([NextSentencePrediction()] if setting.part == "pairs" else [])]
 
 
-def source_of(setting: Setting, *, capacity: int | None, few_shapes: bool) -> tuple[Any, Tokenizer]:
-    """The rows of a part, read in the same way as by the commands."""
+def stream_of(setting: Setting, *, one_size: bool, few_shapes: bool) -> tuple[PlannedStream, Tokenizer]:
+    """The steps of a part, read in the same way as by the commands.
+
+    Args:
+        setting: the part.
+        one_size: whether pretraining batches are filled up to one size, for compiled blocks.
+        few_shapes: whether pretraining batches have few sizes.
+    """
     corpus, tokenizer = text()
     if setting.part in FINETUNING:
-        return TaskSource(examples_of(setting, corpus, tokenizer)), tokenizer
-    kind = SentencePairs if setting.part == "pairs" else LanguageStream
+        return PlannedStream(
+            TaskSource(examples_of(setting, corpus, tokenizer)), seed=0, batch_examples=setting.rows
+        ), tokenizer
+    store, rows = prepare(corpus, tokenizer).train, _rows(setting, tokenizer)
+    step_tokens = setting.rows * setting.length
+    if setting.part == "ragged":  # as many tokens as so many rows have on average
+        mean_length = float(rows.plan(store, seed=0, epoch=0).lengths.mean())
+        step_tokens = max(round(setting.rows * mean_length), setting.length)
     source = PretrainingSource(
-        store=prepare(corpus, tokenizer).train,
-        rows=kind(tokenizer=tokenizer, max_length=setting.length),
+        store=store,
+        rows=rows,
         corruption=TokenMasking(tokenizer=tokenizer, mask_prob=MASK_PROB),
         seed=0,
         output_positions=needed_output_positions(objectives_of(setting)),
-        capacity=capacity,
+        capacity=step_tokens if one_size else None,
         few_shapes=few_shapes,
     )
-    return source, tokenizer
+    if setting.part == "ragged":
+        return PlannedStream(source, seed=0, batch_tokens=step_tokens), tokenizer
+    return PlannedStream(source, seed=0, batch_examples=setting.rows), tokenizer
+
+
+def _rows(setting: Setting, tokenizer: Tokenizer) -> Rows:
+    if setting.part == "ragged":
+        return FullSentences(tokenizer=tokenizer, max_length=setting.length, cross_documents=False)
+    kind = SentencePairs if setting.part == "pairs" else LanguageStream
+    return kind(tokenizer=tokenizer, max_length=setting.length)

@@ -1,0 +1,26 @@
+"""How fast one process builds batches: ``scripts/bench_batches.py``."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from .part import Measure, Numbers, Place
+from .programs import python
+
+_LENGTHS = (128, 512)
+
+
+def measurements(place: Place) -> dict[str, Measure]:
+    """All objectives at both lengths; tiny: one objective."""
+    return {str(length): partial(_run, place, length) for length in _LENGTHS}
+
+
+def _run(place: Place, length: int, seconds: float) -> Numbers:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rates.json"
+        words = ["scripts/bench_batches.py", f"--length={length}", f"--json={path}"]
+        python([*words, *(["--only=mlm", "--batches=3"] if place.tiny else [])], seconds=seconds)
+        return {"rates": json.loads(path.read_text(encoding="utf-8"))}

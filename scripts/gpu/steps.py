@@ -1,0 +1,65 @@
+"""BERT base on full and on ragged rows: our trainer, the peer's, the phases of a step, and the device's ceiling."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from functools import partial
+
+from bench.setting import Flags, Setting
+from bench.side import measured
+
+from .part import Measure, Numbers, Place
+
+_BASE = Setting(
+    device="cuda", dim=768, num_layers=12, num_heads=12, hidden_dim=3072, vocab_size=30528, dropout=0.1, threads=4
+)
+_TINY = replace(
+    _BASE, device="cpu", dim=32, num_layers=2, num_heads=2, hidden_dim=64, vocab_size=8192, threads=1, steps=2, warmup=2
+)
+_ROWS = {"full": "pretrain", "ragged": "ragged"}
+
+
+def bert(place: Place) -> dict[str, Measure]:
+    """Our trainer."""
+    return {name: partial(_side, "ours", setting) for name, setting in _settings(place).items()}
+
+
+def trainer(place: Place) -> dict[str, Measure]:
+    """``transformers.Trainer``, compiled (on a CPU not, to save time)."""
+    flags = Flags(compiled=not place.tiny)
+    return {name: partial(_peer, setting, flags) for name, setting in _settings(place).items()}
+
+
+def phases(place: Place) -> dict[str, Measure]:
+    """The phases of a step of ours."""
+    return {name: partial(_side, "phases", setting) for name, setting in _settings(place).items()}
+
+
+def ceiling(place: Place) -> dict[str, Measure]:
+    """The fastest matrix products."""
+    return {"matrix products": partial(_side, "ceiling", next(iter(_settings(place).values())))}
+
+
+def _settings(place: Place) -> dict[str, Setting]:
+    base = _TINY if place.tiny else replace(_BASE, steps=40, warmup=10)
+    tokens = 1024 if place.tiny else 32768 if place.large else 8192
+    return {
+        f"{length} {rows}": replace(base, part=part, length=length, rows=tokens // length)
+        for length in (128, 512)
+        for rows, part in _ROWS.items()
+    }
+
+
+def _side(side: str, setting: Setting, seconds: float) -> Numbers:
+    numbers: Numbers = measured(side, setting, Flags(), timeout=seconds)
+    if "mean_length" in numbers:
+        numbers["flops_per_token"] = setting.flops_per_token(setting.vocab_size or 0, numbers["mean_length"])
+    return numbers
+
+
+def _peer(setting: Setting, flags: Flags, seconds: float) -> Numbers:
+    if not all(map(importlib.util.find_spec, ("transformers", "accelerate"))):
+        return {"skipped": "transformers with accelerate is not installed"}
+    numbers: Numbers = measured("trainer", setting, flags, timeout=seconds)
+    return numbers

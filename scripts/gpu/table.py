@@ -1,0 +1,76 @@
+"""The table of all JSONs of a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+_Record = Mapping[str, Any]
+
+
+def table(folder: Path, parts: list[str]) -> str:
+    """Lines for every measurement of these parts that is there.
+
+    MFU is the arithmetic that the model needs, independent of the implementation, divided by the peak of the data
+    sheet; ``ceiling`` divides by the fastest matrix product that was measured on the device.
+    """
+    records = {part: _read(folder / f"{part}.json") for part in parts}
+    found = {part: record for part, record in records.items() if record is not None}
+    if not found:
+        return f"{folder} holds no results"
+    fastest = _measurements(found, "ceiling").get("matrix products", {})
+    ours = _measurements(found, "bert")
+    lines = []
+    for place in dict.fromkeys(str(record["place"]) for record in found.values()):
+        lines += ["", place, f"{'':32}{'real tokens/s':>14} {'MFU':>6} {'ceiling':>8} {'memory':>9}"]
+        for part, record in found.items():
+            if record["place"] == place:
+                lines += [
+                    _line(part, name, numbers, fastest, ours) for name, numbers in record["measurements"].items()
+                ]
+    return "\n".join(lines)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _measurements(found: Mapping[str, _Record], part: str) -> dict[str, dict[str, Any]]:
+    of_part: dict[str, dict[str, Any]] = found[part]["measurements"] if part in found else {}
+    return of_part
+
+
+def _line(part: str, name: str, numbers: _Record, fastest: _Record, ours: Mapping[str, _Record]) -> str:
+    rate = numbers.get("tokens_per_second")
+    flops = numbers.get("flops_per_token") or (ours.get(name, {}).get("flops_per_token") if part == "trainer" else None)
+    shares = [
+        f"{100 * rate * flops / most:.0f} %" if rate and flops and most else "-"
+        for most in (fastest.get("peak"), fastest.get("square"))
+    ]
+    memory = f"{numbers['memory'] / 1e9:.1f} GB" if "memory" in numbers else "-"
+    shown = f"{rate:,.0f}" if rate else "-"
+    notes = "; ".join(_notes(part, name, numbers, ours))
+    return f"{f'{part}, {name}':32}{shown:>14} {shares[0]:>6} {shares[1]:>8} {memory:>9}  {notes}".rstrip()
+
+
+def _notes(part: str, name: str, numbers: _Record, ours: Mapping[str, _Record]) -> Iterator[str]:
+    """What does not fit the columns."""
+    if "error" in numbers:
+        yield f"FAILED: {numbers['error']}"
+    if "skipped" in numbers:
+        yield numbers["skipped"]
+    if "passed" in numbers:
+        yield f"{numbers['passed']} passed, {len(numbers['failed'])} failed, {len(numbers['skipped_tests'])} skipped"
+    if part == "trainer" and "tokens_per_second" in numbers and ours.get(name, {}).get("tokens_per_second"):
+        yield f"lmtransfer: {ours[name]['tokens_per_second'] / numbers['tokens_per_second']:.2f} x"
+    if "square" in numbers:
+        yield f"{numbers['square'] / 1e12:.2f} TFLOP/s, {numbers['model'] / 1e12:.2f} in the shape of the model"
+    if "milliseconds" in numbers:
+        yield "ms: " + ", ".join(f"{phase} {time:.1f}" for phase, time in numbers["milliseconds"].items())
+    if "rates" in numbers:
+        slowest = min(numbers["rates"], key=lambda objective: numbers["rates"][objective])
+        yield f"{len(numbers['rates'])} objectives, slowest {slowest}: {numbers['rates'][slowest]:,.0f} tokens/s"
+    if "seconds" in numbers:
+        yield f"{numbers['seconds']:.0f} s in all"
