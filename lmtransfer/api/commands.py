@@ -111,8 +111,8 @@ def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) 
     return answers
 
 
-def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Path:
-    """Write a run for transformers, as safetensors or as ONNX; see ``lmtransfer export --help``.
+def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Path | None:
+    """Write a run for other libraries or as it is, and push it to the hub; see ``lmtransfer export --help``.
 
     Args:
         words: settings as on the command line.
@@ -120,12 +120,12 @@ def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -
         settings: settings by key, such as ``run=...`` and ``to="my-model"``.
 
     Returns:
-        The folder of the export.
+        The folder of the export; None if it was only pushed.
 
     Raises:
         LmtransferError: the message of the command line.
     """
-    folder: Path = _called("export", words, config_dir, settings)
+    folder: Path | None = _called("export", words, config_dir, settings)
     return folder
 
 

@@ -11,13 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.config.revisions import split_revision
-from lmtransfer.errors import ConfigError, HubError
+from lmtransfer.errors import ConfigError
 from lmtransfer.exporting.card import CardSettings
 from lmtransfer.exporting.forms import ADAPTER, FORMS
 from lmtransfer.exporting.model_folder import VECTORS, FormSettings, write_model
 from lmtransfer.exporting.parts import Part, parts_of
 from lmtransfer.exporting.place import check_place, export_folder
 from lmtransfer.exporting.run_folder import write_run
+from lmtransfer.exporting.upload import listed_files, upload
 from lmtransfer.hub.target import MAIN, Target, branch_problem, files_in, name_problem
 from lmtransfer.importing.opening import run_folder
 from lmtransfer.reporting.runs.collect import collect
@@ -55,15 +56,9 @@ def run(cfg: DictConfig) -> Path | None:
         target.check([part.branch for part in parts])
     console = Console(highlight=False)
     with _root(folder) as root:
-        lines = dict.fromkeys(line for part in parts for line in _write(cfg, part, root / part.folder))
-        for line in lines:  # each note once, although it holds for all parts
+        notes = dict.fromkeys(line for part in parts for line in _write(cfg, part, root / part.folder))
+        for line in (*notes, *_after(cfg, target, parts, root, kept=folder)):
             console.print(line, markup=False, soft_wrap=True)
-        if folder is not None:
-            console.print(f"written to {short_path(folder)}: {_names(root, parts)}", markup=False, soft_wrap=True)
-        if target is not None and cfg.dry_run:
-            _list(target, parts, root, console)
-        elif target is not None:
-            _upload(cfg, target, parts, root, console, kept=folder)
     return folder
 
 
@@ -122,42 +117,19 @@ def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
     )
 
 
-def _list(target: Target, parts: list[Part], root: Path, console: Console) -> None:
-    """Print what an upload would send."""
-    kind = "private" if target.private else "public"
-    for part in parts:
-        sizes = files_in(root / part.folder)
-        console.print(
-            f"would send {len(sizes)} files of {sum(sizes.values()) / 1e6:,.1f} MB to {target.name}, branch "
-            f"{part.branch} ({kind} if it is new); nothing was sent:",
-            markup=False,
-            soft_wrap=True,
-        )
-        for name, size in sizes.items():
-            console.print(f"{size:>14,}  {name}", markup=False, soft_wrap=True)
-
-
-def _upload(
-    cfg: DictConfig, target: Target, parts: list[Part], root: Path, console: Console, *, kept: Path | None
-) -> None:
-    """Upload the parts.
-
-    Raises:
-        HubError: the hub refuses, or does not answer; the message says where the export is kept.
-    """
-    name = cfg.name or split_revision(str(cfg.run))[0].rstrip("/").rpartition("/")[2]
-    for part in parts:
-        of = f" ({part.folder})" if part.folder else ""
-        try:
-            message = cfg.hub.message or f"Upload {name}{of}"
-            uploaded = target.upload(root / part.folder, branch=part.branch, message=message)
-        except HubError as error:
-            if kept is None:
-                raise
-            raise HubError(f"{error}; the export is kept in {short_path(kept)}") from error
-        console.print(f"uploaded to {uploaded.url}, commit {uploaded.commit}", markup=False, soft_wrap=True)
-    if cfg.format == _RUN:
-        console.print(f"continue it elsewhere: lmtransfer import source={target.name}", markup=False, soft_wrap=True)
+def _after(
+    cfg: DictConfig, target: Target | None, parts: list[Part], root: Path, *, kept: Path | None
+) -> Iterator[str]:
+    """Lines on what follows the writing: the names of the files, and the upload."""
+    if kept is not None:
+        yield f"written to {short_path(kept)}: {_names(root, parts)}"
+    if target is not None and cfg.dry_run:
+        yield from listed_files(target, parts, root)
+    elif target is not None:
+        name = cfg.name or split_revision(str(cfg.run))[0].rstrip("/").rpartition("/")[2]
+        yield from upload(target, parts, root, message=cfg.hub.message or f"Upload {name}", kept=kept)
+        if cfg.format == _RUN:
+            yield f"continue it elsewhere: lmtransfer import source={target.name}"
 
 
 def _names(root: Path, parts: list[Part]) -> str:

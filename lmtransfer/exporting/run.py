@@ -27,7 +27,7 @@ from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Fields
 
 #: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
-Kind = Literal["encoder", "pretraining", "classification", "multi_label", "regression", "tagging", "span"]
+Kind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
 
 #: The config.json that an imported run was made from, relative to the run directory.
 PUBLISHED_CONFIG = Path("published", "config.json")

@@ -19,6 +19,7 @@ from lmtransfer.interop.generator import SeparateGenerator, separate_generator
 _TASK_NAMES = {
     "classification": "labels",
     "multi_label": "labels",
+    "choice": "choices",
     "regression": "a number",
     "tagging": "labels of words",
     "span": "spans",
@@ -54,7 +55,7 @@ class RunToPublish:
     model: Mapping[str, Any]
     vocab_size: int
     encoder: Mapping[str, Tensor]
-    kind: Literal["encoder", "pretraining", "classification", "multi_label", "regression", "tagging", "span"]
+    kind: Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
     head: Mapping[str, Tensor]
     labels: tuple[str, ...]
     head_dropout: float

@@ -8,6 +8,7 @@ from functools import partial
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream.step_plan import largest_share
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
@@ -47,7 +48,9 @@ class PretrainingData:
         parts.corruption.observe(text.prepared.train)
         self.held_out = text.prepared.validation
         self.characters = characters_of(text.tokenizer)
-        capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
+        assert train.batch_tokens is not None, "pretraining counts tokens"
+        share = largest_share(train.batch_tokens, parts.rows.max_length, distributed.world_size())
+        capacity = (train.micro_batch_tokens or share) if hardware.compile else None
         self.training = self._source(text.prepared.train, seed=seed, capacity=capacity)
         self.stream = PlannedStream(
             self.training,

@@ -90,7 +90,8 @@ def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
 
 def _plain(row: Row) -> dict[str, Any]:
     """A row as plain values."""
-    values = dataclasses.asdict(row)
+    values = {**dataclasses.asdict(row), **row.cost.values()}
+    del values["cost"]
     if row.difference is not None:
         found = row.difference.as_values()
         values["difference"] = {"delta": found.pop("difference"), **found}

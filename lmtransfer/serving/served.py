@@ -185,6 +185,7 @@ _TEXT = (Field("text", "Text"),)
 _PAIR = (Field("text", "First text", rows=3), Field("text_pair", "Second text", rows=3))
 #: The fields of the kinds of heads that do not simply read a text or a pair.
 _FIELDS: Mapping[str, tuple[Field, ...]] = {
+    "choice": (Field("text", "A text and then its choices, with [SEP] between them", rows=4),),
     "tagging": (Field("text", "A sentence; its words have spaces between them"),),
     "span": (Field("question", "Question", rows=2), Field("context", "A passage that may contain the answer", rows=10)),
 }

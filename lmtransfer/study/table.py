@@ -123,12 +123,7 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
             record["validation_perplexity"] = row.perplexity[1]
     for name, entry in row.transfers.items():
         record |= {f"{name}_metric": entry.metric}
-        costs = {
-            "trained_parameters": entry.cost.num_trained,
-            "peak_memory": entry.cost.peak_memory,
-            "seconds_per_seed": entry.cost.seconds,
-        }
-        record |= {f"{name}_{what}": value for what, value in costs.items() if value is not None}
+        record |= {f"{name}_{what}": value for what, value in entry.cost.values().items()}
         for part, score in (("", entry.score), ("_control", entry.control)):
             if score is not None:
                 record |= {f"{name}{part}": score.mean, f"{name}{part}_deviation": score.deviation}

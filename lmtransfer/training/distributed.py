@@ -6,13 +6,18 @@ advantages: a step has one exchange for any number of micro-batches; ranks may h
 is that the exchange does not overlap with the last backward pass. To support FSDP2, which shards the learner and
 exchanges gradients itself, one would replace ``sum_gradients``.
 
-Small values (counts, losses, flags, the time) are exchanged between host memories with gloo, so that no device waits.
+Small values are exchanged between host memories with gloo, so that no device waits. A step has four such exchanges,
+because each needs what lies between it and the one before: the counts, by which the passes divide their losses; memory
+and presence of gradients, after the passes and before the sum; the losses, which decide whether the weights change; and
+after the update the time and the requests to stop. A step that is launched before the outcome of the one before is
+known has two more: whether to launch it, and its time.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,10 +25,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lmtransfer.errors import Interrupted
+from lmtransfer.errors import Interrupted, MachineError
 from lmtransfer.system import ranks
 
 _BUCKET_ELEMENTS = 32 * 1024 * 1024
+#: Bytes of a message between hosts, and of the number at its beginning that gives the bytes of its content.
+_MESSAGE, _HEADER = 4096, 8
 
 
 def world_size() -> int:
@@ -79,19 +86,55 @@ def _part() -> None:
     barrier()
 
 
+@contextmanager
+def _others_needed() -> Iterator[None]:
+    """Explain the error of an exchange whose other ranks have ended.
+
+    Raises:
+        MachineError: the exchange failed.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise MachineError(
+            f"rank {rank()} ends, because another process of this run has ended or cannot be reached: the message of "
+            "that process, or the root cause that torchrun reports, says why. A training run continues from its last "
+            f"checkpoint with resume=true. The exchange failed with: {error}"
+        ) from error
+
+
 def barrier() -> None:
     """Wait for all ranks (with an exchange between hosts, which works on every backend)."""
     if world_size() > 1:
-        dist.all_reduce(torch.zeros(1))
+        with _others_needed():
+            dist.all_reduce(torch.zeros(1))
 
 
 def gather(value: Any) -> list[Any]:
-    """The ``value`` of every rank, in rank order; for small Python objects or tensors on the host."""
+    """The ``value`` of every rank, in rank order; for Python objects and tensors on the host.
+
+    Objects of up to 4 KiB take one exchange, because the messages have a fixed size. Larger ones take a second one.
+    """
     if world_size() == 1:
         return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
-    return values
+    content = pickle.dumps(value)
+    messages = _gather_bytes(len(content).to_bytes(_HEADER, "little") + content, size=_MESSAGE)
+    sizes = [int.from_bytes(message[:_HEADER], "little") for message in messages]
+    contents = [message[_HEADER:] for message in messages]
+    if max(sizes) > _MESSAGE - _HEADER:
+        contents = _gather_bytes(content, size=max(sizes))
+    return [pickle.loads(of_rank[:size]) for of_rank, size in zip(contents, sizes, strict=True)]
+
+
+def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
+    """The first ``size`` bytes of every rank's ``content``, padded with zeros."""
+    sent = torch.frombuffer(bytearray(content[:size].ljust(size, b"\0")), dtype=torch.uint8)
+    received = [torch.empty_like(sent) for _ in range(world_size())]
+    with _others_needed():
+        dist.all_gather(received, sent)
+    return [message.numpy().tobytes() for message in received]
 
 
 def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
@@ -111,47 +154,58 @@ def any_rank(flag: bool) -> bool:
 def largest_on_device(number: Tensor) -> Tensor:
     """The largest ``number`` of any rank, on the device; the host does not wait for it."""
     if world_size() > 1:
-        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        with _others_needed():
+            dist.all_reduce(number, op=dist.ReduceOp.MAX)
     return number
 
 
 def from_main(value: Any) -> Any:
     """The ``value`` of rank 0, on every rank."""
-    if world_size() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+    return gather(value if is_main() else None)[0]
+
+
+def with_gradients(parameters: Iterable[nn.Parameter]) -> bytes:
+    """Which parameters have a gradient on this rank: 1 or 0 for each; the input of ``complete_gradients``."""
+    return bytes(parameter.grad is not None for parameter in parameters)
+
+
+def complete_gradients(parameters: Iterable[nn.Parameter], of_ranks: Sequence[bytes]) -> None:
+    """Give a gradient of zeros to the parameters that have a gradient on other ranks only.
+
+    Args:
+        parameters: the parameters.
+        of_ranks: ``with_gradients`` of each rank.
+    """
+    for parameter, flags in zip(parameters, zip(*of_ranks, strict=True), strict=True):
+        if parameter.grad is None and any(flags):
+            parameter.grad = torch.zeros_like(parameter)
 
 
 @torch.no_grad()
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Add up the gradients of all ranks, in place.
 
-    A parameter that has no gradient on any rank keeps none. A parameter with a gradient on some ranks gets the sum on
-    all ranks.
+    Args:
+        parameters: the parameters; the same of them have a gradient on every rank, see ``complete_gradients``.
     """
     if world_size() == 1:
         return
-    present = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-    dist.all_reduce(present, op=dist.ReduceOp.MAX)
     bucket: list[Tensor] = []
-    for parameter, has_gradient in zip(parameters, present.tolist(), strict=True):
-        if not has_gradient:
+    for gradient in (parameter.grad for parameter in parameters):
+        if gradient is None:
             continue
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if bucket and (bucket[0].dtype != parameter.grad.dtype or sum(g.numel() for g in bucket) > _BUCKET_ELEMENTS):
+        if bucket and (bucket[0].dtype != gradient.dtype or sum(g.numel() for g in bucket) > _BUCKET_ELEMENTS):
             _sum_bucket(bucket)
             bucket = []
-        bucket.append(parameter.grad)
+        bucket.append(gradient)
     if bucket:
         _sum_bucket(bucket)
 
 
 def _sum_bucket(gradients: list[Tensor]) -> None:
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(flat)
+    with _others_needed():
+        dist.all_reduce(flat)
     pieces = flat.split([gradient.numel() for gradient in gradients])
     torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
 
@@ -162,4 +216,5 @@ def share_weights(module: nn.Module) -> None:
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:
-        dist.broadcast(tensor.data, src=0)
+        with _others_needed():
+            dist.broadcast(tensor.data, src=0)

@@ -20,7 +20,7 @@ from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.plan import Plan
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
+from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
@@ -181,12 +181,15 @@ class Trainer:
             if state.step == 0:
                 self._keep_revisions(seen=-1)
             while state.finished is None or state.evaluation_due:
-                if not state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
+                improved = False
+                if state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
+                    stop = agreed_stop()
+                else:
                     seen = state.tokens
-                    self._step(steps)
+                    stop = self._step(steps)
                     self._keep_revisions(seen=seen)
-                improved = state.evaluation_due and not agreed_stop() and self._evaluate()
-                stop = None if self._in_flight else agreed_stop()
+                if state.evaluation_due and not stop:
+                    improved, stop = self._evaluate(), agreed_stop()
                 if not state.evaluation_due:
                     self._log()
                 if improved:
@@ -215,12 +218,17 @@ class Trainer:
         state = self.state
         return _Progress(step=state.step, updates=state.updates, tokens=state.tokens, seconds=state.seconds)
 
-    def _step(self, steps: StepSource) -> None:
-        """Make one step of the optimiser, and its record; the device may begin the next step before it."""
+    def _step(self, steps: StepSource) -> str | None:
+        """Make one step of the optimiser, and its record; the device may begin the next step before it.
+
+        Returns:
+            The name of a signal that requested any rank to stop, or None; None also while a step is in flight.
+        """
         start_time = self.clock()
         made = self._in_flight or self._launch(steps, after=self._progress())
         self._in_flight = self._launch(steps, after=made.progress) if self._goes_ahead(made) else None
-        self._account(made, start_time=start_time)
+        stop = self._account(made, start_time=start_time)
+        return None if self._in_flight else stop
 
     def _launch(self, steps: StepSource, *, after: _Progress) -> _InFlight:
         """Let the device make one step.
@@ -273,14 +281,15 @@ class Trainer:
             return False
         return self._fraction_at(made.progress) < self.plan.until and not agreed_stop()
 
-    def _account(self, made: _InFlight, *, start_time: float) -> None:
-        """Wait for the outcome of a step, and note it."""
+    def _account(self, made: _InFlight, *, start_time: float) -> str | None:
+        """Wait for the outcome of a step, and note it; returns the signal that requested any rank to stop."""
         state, outcome = self.state, made.launched.outcome()
         state.step, state.epoch = made.progress.step, made.epoch
         state.skipped += not outcome.updated
         state.tokens += outcome.tokens * outcome.updated
         now = self.clock()
-        state.seconds = distributed.from_main(now - self._started_at)
+        of_ranks = distributed.gather((now - self._started_at, stop_requested()))
+        state.seconds = of_ranks[0][0]
         self._unlogged_tokens += outcome.tokens
         self._unlogged_seconds += now - start_time
         if self.plan.budget.by_the_clock:
@@ -307,6 +316,7 @@ class Trainer:
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
         )
+        return first_stop(stop for _, stop in of_ranks)
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far; after an interruption, a resumed run evaluates first."""

@@ -6,7 +6,7 @@ If a micro-batch does not fit the memory of the device, the step is repeated wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,12 +46,14 @@ class Accumulated:
         losses: losses of each micro-batch of this rank, detached.
         recurrent_states: recurrent state after each micro-batch of this rank, by the place of the micro-batch in the
             step.
+        is_recurrent: a micro-batch of any rank has left a recurrent state.
     """
 
     counts: dict[str, float]
     tokens: int
     losses: list[dict[str, Loss]] = field(default_factory=list)
     recurrent_states: dict[int, Any] = field(default_factory=dict)
+    is_recurrent: bool = False
 
 
 def accumulate(
@@ -99,10 +101,35 @@ def accumulate(
         if not is_out_of_memory(error):
             raise
         out_of_memory = True
-    if distributed.any_rank(out_of_memory):
-        sizes = distributed.gather(max((batch.num_tokens for batch in step.micro_batches), default=0))
-        raise OutOfDeviceMemory(max(sizes))
-    return result
+    reports = distributed.gather(
+        _RankReport(
+            out_of_memory=out_of_memory,
+            largest=max((batch.num_tokens for batch in step.micro_batches), default=0),
+            is_recurrent=any(state is not None for state in result.recurrent_states.values()),
+            with_gradients=distributed.with_gradients(learner.parameters()),
+        )
+    )
+    if any(report.out_of_memory for report in reports):
+        raise OutOfDeviceMemory(max(report.largest for report in reports))
+    distributed.complete_gradients(learner.parameters(), [report.with_gradients for report in reports])
+    return replace(result, is_recurrent=any(report.is_recurrent for report in reports))
+
+
+@dataclass(frozen=True, slots=True)
+class _RankReport:
+    """What the ranks tell each other between the last backward pass and the sum of the gradients.
+
+    Attributes:
+        out_of_memory: the memory of the rank's device did not suffice.
+        largest: tokens of its largest micro-batch.
+        is_recurrent: a micro-batch has left a recurrent state.
+        with_gradients: which parameters have a gradient.
+    """
+
+    out_of_memory: bool
+    largest: int
+    is_recurrent: bool
+    with_gradients: bytes
 
 
 #: What libraries of CUDA say when they find no memory for themselves; PyTorch raises a plain ``RuntimeError`` for it.

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -32,7 +32,12 @@ def stop_requested() -> str | None:
 
 def agreed_stop() -> str | None:
     """The name of a signal that requested *any* rank to stop, or None; the result is the same on all ranks."""
-    return next((name for name in distributed.gather(stop_requested()) if name), None)
+    return first_stop(distributed.gather(stop_requested()))
+
+
+def first_stop(of_ranks: Iterable[str | None]) -> str | None:
+    """The first name among those of ``stop_requested`` of the ranks, or None."""
+    return next((name for name in of_ranks if name), None)
 
 
 def _request(number: signal.Signals) -> None:

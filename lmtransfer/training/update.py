@@ -135,7 +135,7 @@ class Updater:
         distributed.sum_gradients(parameters)
         numbers = StepNumbers(passed.losses, _gradient_norm(parameters))
         ahead = ahead and self.asynchronous and self.precision.scaler is None and self.optimizer.skips_on_device
-        if ahead and not distributed.any_rank(any(state is not None for state in passed.recurrent_states.values())):
+        if ahead and not passed.is_recurrent:
             return self._go_ahead(step, passed, numbers, factor(passed.tokens))
         outcome = self._finish(step, passed, numbers, factor)
         return Launched(passed.tokens, lambda: outcome, is_ahead=False)

@@ -9,16 +9,20 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fakes.training import FindsLarge, ToyBatch, ToyStream, rows, toy_trainer
 
-from lmtransfer.errors import Interrupted, RunDirectoryError
+from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError
 from lmtransfer.launch import end_process
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training import distributed
@@ -39,15 +43,56 @@ class _Signalled(ToyStream):
         return super().micro_batch(number)
 
 
-def _train(
-    folder: Path, *, steps: int = 12, stream: type[ToyStream] = ToyStream, resume: bool = False
-) -> dict[str, Any]:
+class _Killed(ToyStream):
+    """Kills the last rank in step 6."""
+
+    def micro_batch(self, number: int) -> ToyBatch:
+        if number == 5 * self.per_step + 2 and self.rank == self.world_size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().micro_batch(number)
+
+
+class _Exchanges:
+    """Counts the exchanges between ranks before each step's end, by the function of ``torch.distributed``."""
+
+    name = "exchanges"
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.until_step: list[Counter[str]] = []
+        for name in ("all_gather", "all_gather_object", "all_reduce", "barrier", "broadcast", "broadcast_object_list"):
+            setattr(dist, name, self._counted(name, getattr(dist, name)))
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.counts[name] += 1
+            return function(*arguments, **named)
+
+        return counted
+
+    def on_step_end(self, outcome: Any, state: Any, *, fraction: float) -> Sequence[str]:
+        self.until_step.append(self.counts.copy())
+        return ()
+
+    def of_steps(self) -> list[dict[str, int]]:
+        """The exchanges from the end of each step to the end of the next one."""
+        return [dict(after - before) for before, after in pairwise(self.until_step)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = False) -> dict[str, Any]:
     """Three micro-batches a step over however many ranks there are, with dropout, ragged counts and an average."""
     rank, world_size = distributed.rank(), distributed.world_size()
     learner = FindsLarge(dropout=0.3)
     if rank:
         torch.nn.init.normal_(learner.out.weight)  # must not matter: rank 0's weights are shared
     average = Average(list(learner.parameters()), Exponential(0.5))
+    exchanges = _Exchanges()
+    (folder / f"pid-{rank}").write_text(str(os.getpid()))
     held_out = [rows(10**6 + n, 3 + n) for n in range(5)]
     trainer = toy_trainer(
         learner,
@@ -59,7 +104,9 @@ def _train(
         selection=ModelSelection(),
         average=average,
         checkpoints=Checkpoints(folder / "checkpoints"),
+        save_every=4,
         trackers=[Jsonl(folder=folder)],
+        callbacks=[exchanges],
     )
     notes: list[str] = []
     trainer.progress.note = notes.append  # type: ignore[method-assign]
@@ -74,6 +121,7 @@ def _train(
         "step": trainer.state.step,
         "interrupted": interrupted,
         "notes": notes,
+        "exchanges": exchanges.of_steps(),
         "weights": {name: value.tolist() for name, value in learner.state_dict().items()},
         "average": [value.tolist() for value in average.tensors],
     }
@@ -88,10 +136,24 @@ def _refused(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def _left(folder: Path) -> dict[str, Any]:
+    """The last rank ends without a word; the first one writes what it is told then."""
+    if distributed.rank():
+        os._exit(0)
+    try:
+        distributed.gather("here")
+    except MachineError as error:
+        (folder / "left-0.json").write_text(json.dumps({"message": str(error)}))
+        os._exit(0)
+    return {}
+
+
 CASES = {
     "train": _train,
     "resume": lambda folder: _train(folder, resume=True),
     "signal": lambda folder: _train(folder, stream=_Signalled),
+    "killed": lambda folder: _train(folder, stream=_Killed),
+    "left": _left,
     "refused": _refused,
 }
 

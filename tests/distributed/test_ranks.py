@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ RANKS = Path(__file__).with_name("ranks.py")
 TIMING = {"seconds", "tokens_per_second"}
 
 
-def _run(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:
-    """Run a case on so many ranks; the results by rank."""
+def _start(case: str, folder: Path, world_size: int) -> subprocess.CompletedProcess[bytes]:
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(RANKS.parents[2])}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
     command = launcher if world_size > 1 else [sys.executable]
-    done = subprocess.run([*command, str(RANKS), case, str(folder)], env=environment, capture_output=True, timeout=200)
+    return subprocess.run([*command, str(RANKS), case, str(folder)], env=environment, capture_output=True, timeout=200)
+
+
+def _run(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:
+    """Run a case on so many ranks; the results by rank."""
+    done = _start(case, folder, world_size)
     assert done.returncode == 0, done.stderr.decode()
     return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(world_size)]
 
@@ -54,6 +59,27 @@ def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
     assert len(_records(alone)) == 12
     assert any("loss/large" in line for line in _records(alone))  # whose counts the passes find
     assert any("validation/large" in line for line in _records(alone))
+    # Steps 2 to 4 neither evaluate nor save: counts before the passes, memory and gradients after them, the gradients'
+    # sum, losses before the update, time and stops after it.
+    for rank in (first, second):
+        assert rank["exchanges"][:3] == [{"all_gather": 4, "all_reduce": 1}] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_killed_rank_ends_all_and_the_run_goes_on_with_another_world_size(
+    world_size: int, alone: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    start_time = time.monotonic()
+    done = _start("killed", folder, world_size)
+    assert done.returncode
+    assert time.monotonic() - start_time < 60
+    assert re.search(rb"rank *: *%d\b.*SIGKILL" % (world_size - 1), done.stderr, re.DOTALL)
+    pids = [int((folder / f"pid-{rank}").read_text()) for rank in range(world_size)]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    _run("resume", folder, 5 - world_size)
+    _assert_close(_records(folder), _records(alone))
 
 
 @pytest.mark.slow
@@ -73,6 +99,13 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_with_another_world_s
     (resumed,) = _run("resume", folder, 1)
     assert any(re.search(r"\b2 processes\b.*\b1\b", note) for note in resumed["notes"])
     _assert_close(_records(folder), _records(alone))
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_left_alone_says_so(tmp_path: Path) -> None:
+    _start("left", tmp_path / "left", 2)
+    message = json.loads((tmp_path / "left" / "left-0.json").read_text())["message"]
+    assert all(name in message for name in ("rank 0", "torchrun", "resume=true")), message
 
 
 def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:

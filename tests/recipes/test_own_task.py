@@ -42,7 +42,7 @@ class Line:
         return self.label is not None
 
     @property
-    def stratum(self):
+    def class_index(self):
         return self.label or 0
 
     @property

@@ -88,9 +88,9 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C in a step does."""
     taken = loop.Trainer._step
 
-    def counted(self: loop.Trainer, steps: Any) -> None:
-        taken(self, steps)
-        monkeypatch.setattr(loop, "agreed_stop", lambda: "Ctrl-C" if self.state.step == step else None)
+    def counted(self: loop.Trainer, steps: Any) -> str | None:
+        monkeypatch.setattr(loop, "stop_requested", lambda: "Ctrl-C" if self.state.step == step else None)
+        return taken(self, steps)
 
     monkeypatch.setattr(loop.Trainer, "_step", counted)
 

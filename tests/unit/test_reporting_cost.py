@@ -17,6 +17,7 @@ def test_the_cost_of_a_run_is_that_of_one_of_its_seeds() -> None:
     assert cost == Cost(7_000, 0.0035, 612_000_000, 30.0)
     assert cost.in_short == ["0.35 % trained", "612 MB", "30 s"]
     assert cost.in_full == ["7.0k (0.35 %) trained", "612 MB", "30 s"]
+    assert cost.values() == {"num_trained_parameters": 7_000, "peak_memory": 612_000_000, "seconds_per_seed": 30.0}
 
 
 def test_an_unfinished_run_has_the_cost_of_its_first_seed() -> None:
@@ -26,11 +27,13 @@ def test_an_unfinished_run_has_the_cost_of_its_first_seed() -> None:
 def test_a_run_of_an_older_version_tells_no_cost() -> None:
     assert cost_of([{"num_parameters": 10, "seconds": 8.0}]) == Cost()
     assert Cost().in_short == Cost().in_full == []
+    assert Cost().values() == {}
 
 
 def test_everything_is_a_hundred_percent_and_little_is_not_nothing() -> None:
     assert Cost(share=0.999).share_text == "100 %"
     assert Cost(share=0.0004).share_text == "0.04 %"
+    assert Cost(share=0.00009).share_text == "<0.01 %"
     assert Cost(num_trained=1500).in_full == ["1.5k trained"]
 
 

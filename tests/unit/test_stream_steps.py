@@ -14,7 +14,7 @@ import torch
 from refusals import refuses
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.step_plan import cut_by_tokens, cut_evenly, share
+from lmtransfer.data.stream.step_plan import cut_by_tokens, cut_evenly, largest_share, micro_batches, rank_share, share
 from lmtransfer.data.stream.stream import MICRO_BATCHES_PER_STEP, PlannedStream, RenumberedStream, Source
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
@@ -107,26 +107,76 @@ def test_workers_change_nothing(num_workers: int) -> None:
     assert taken(stream(num_workers=num_workers), 40) == taken(stream(), 40)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("micro_batch_tokens", [40, 90])
-def test_ranks_share_the_same_micro_batches(world_size: int, micro_batch_tokens: int) -> None:
+def of_ranks(world_size: int, count: int, **changes: Any) -> list[list[Step]]:
+    return [taken(stream(rank=rank, world_size=world_size, **changes), count) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize("micro_batch_tokens", [40, 90, None])
+def test_ranks_share_the_rows_of_a_step(world_size: int, micro_batch_tokens: int | None) -> None:
     alone = taken(stream(micro_batch_tokens=micro_batch_tokens), 30)
-    ranks = [
-        taken(stream(micro_batch_tokens=micro_batch_tokens, rank=rank, world_size=world_size), 30)
-        for rank in range(world_size)
-    ]
+    ranks = of_ranks(world_size, 30, micro_batch_tokens=micro_batch_tokens)
     for number, step in enumerate(alone):
         shares = [steps[number] for steps in ranks]
-        assert tuple(batch for part in shares for batch in part.micro_batches) == step.micro_batches
-        numbers = [part.first_micro_batch + i for part in shares for i in range(len(part.micro_batches))]
-        assert numbers == [number * MICRO_BATCHES_PER_STEP + i for i in range(len(step.micro_batches))]
-        sizes = [len(part.micro_batches) for part in shares]
-        assert max(sizes) - min(sizes) <= 1
+        assert [row for part in shares for row in _rows(part)] == _rows(step)
         assert {(part.number, part.epoch) for part in shares} == {(step.number, step.epoch)}
+        numbers = [part.first_micro_batch + i for part in shares for i in range(len(part.micro_batches))]
+        assert numbers == sorted(set(numbers))
+        assert min(numbers) // MICRO_BATCHES_PER_STEP == max(numbers) // MICRO_BATCHES_PER_STEP == number
+        if micro_batch_tokens is not None:
+            assert all(sum(batch[2]) <= micro_batch_tokens for part in shares for batch in part.micro_batches)
+
+
+def _rows(step: Step) -> list[int]:
+    return [row for batch in step.micro_batches for row in batch[1]]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_a_rank_builds_only_its_share(world_size: int) -> None:
+    """Without a limit on micro-batches; counts what the source builds, also in advance of the first step."""
+
+    class Counting(RaggedSource):
+        num_rows = num_tokens = 0
+
+        def build(self, epoch: int, plan: Plan, row_ids: Any, *, follows: bool | None = None) -> Any:
+            self.num_rows += len(row_ids)
+            self.num_tokens += int(plan.lengths[row_ids].sum())
+            return super().build(epoch, plan, row_ids)
+
+    sources = [Counting() for _ in range(world_size)]
+    for rank, source in enumerate(sources):
+        ranks_steps = PlannedStream(source, seed=1, batch_examples=48, rank=rank, world_size=world_size).steps()
+        next(ranks_steps)
+    assert sum(source.num_rows for source in sources) == 48
+    whole = sum(source.num_tokens for source in sources)
+    assert max(source.num_tokens for source in sources) <= whole / world_size + RaggedSource().plan(0).lengths.max()
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize("micro_batch_tokens", [4096, None])
+def test_no_rank_waits_long_for_another(world_size: int, micro_batch_tokens: int | None) -> None:
+    """Rows of 470 to 512 tokens that one rank reads in 33 micro-batches."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        lengths = rng.integers(470, 513, size=8 * 32 + 4)
+        rows = np.arange(len(lengths))
+        assert len(micro_batches(rows, lengths, micro_batch_tokens=4096)) == 33
+        shares = [
+            rank_share(rows, lengths, micro_batch_tokens=micro_batch_tokens, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        sizes = [[int(lengths[part].sum()) for part in share.micro_batches] for share in shares]
+        loads = [sum(of_rank) for of_rank in sizes]
+        assert sum(loads) == lengths.sum()
+        assert sum(loads) / (world_size * max(loads)) > 0.95
+        (number,) = {len(of_rank) for of_rank in sizes}
+        assert number == (1 if micro_batch_tokens is None else -(-33 // world_size))
+        if micro_batch_tokens is not None:
+            assert max(size for of_rank in sizes for size in of_rank) <= micro_batch_tokens
 
 
 def test_without_a_micro_batch_budget_each_rank_gets_about_half() -> None:
-    steps = [taken(stream(micro_batch_tokens=None, rank=rank, world_size=2), 30) for rank in range(2)]
+    steps = of_ranks(2, 30, micro_batch_tokens=None)
     whole = taken(stream(micro_batch_tokens=None), 30)
     for first, second, step in zip(*steps, whole, strict=True):
         assert len(step.micro_batches) == 1
@@ -264,13 +314,21 @@ def test_cuts_against_plain_loops() -> None:
                 size = 0
             size += length
         assert cut_by_tokens(lengths, 30, key="k") == [*edges, len(lengths)]
-        for groups in (1, 2, 5):
+        for groups in (1, 2, 3):
             even = cut_evenly(lengths, groups)
             assert even[0] == 0
             assert even[-1] == len(lengths)
             assert len(even) <= groups + 1
             sums = np.add.reduceat(lengths, even[:-1])
-            assert sums.max() <= lengths.sum() / groups + 20
+            assert sums.max() == _least_largest(lengths, groups) <= largest_share(lengths.sum(), lengths.max(), groups)
+
+
+def _least_largest(lengths: np.ndarray, groups: int) -> int:
+    """The largest group of the most even cut, by trying every end of the last group."""
+    if groups == 1:
+        return int(lengths.sum())
+    ends = range(1, len(lengths) + 1)
+    return min(max(_least_largest(lengths[:end], groups - 1), int(lengths[end:].sum())) for end in ends)
 
 
 def test_shares_are_consecutive_and_complete() -> None:

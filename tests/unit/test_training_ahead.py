@@ -115,7 +115,8 @@ def test_a_stop_saves_the_weights_of_the_step_that_it_names(
     _ahead(whole).train()
     stopped = _ahead(ToyLearner(), checkpoints=Checkpoints(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "agreed_stop", lambda: "SIGTERM" if stopped.state.step >= stop_at else None)
+        for asked in ("agreed_stop", "stop_requested"):
+            patch.setattr(loop, asked, lambda: "SIGTERM" if stopped.state.step >= stop_at else None)
         with pytest.raises(Interrupted):
             stopped.train()
     resumed = ToyLearner()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,11 +31,23 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
             f"{key}={max_tokens} is less than the longest row ({longest} tokens): raise it to {longest} or more, or "
             "use shorter rows"
         )
-    ends = np.cumsum(lengths, dtype=np.int64).data
+    return _cut(np.cumsum(lengths, dtype=np.int64), max_tokens)
+
+
+def _cut(ends: np.ndarray, max_tokens: int, latest: np.ndarray | None = None) -> list[int]:
+    """Edges of consecutive groups with as many rows as fit; see ``cut_evenly`` for ``latest``.
+
+    Args:
+        ends: tokens of each row and all rows before it.
+        max_tokens: maximum number of tokens of a group; no row has more.
+        latest: limits of the edges.
+    """
+    tokens = ends.data
     edges, taken = [0], 0
-    while edges[-1] < len(ends):
-        edges.append(bisect_right(ends, taken + max_tokens, lo=edges[-1]))
-        taken = ends[edges[-1] - 1]
+    while edges[-1] < len(tokens):
+        edge = bisect_right(tokens, taken + max_tokens, lo=edges[-1])
+        edges.append(edge if latest is None else min(edge, int(latest[edges[-1]])))
+        taken = tokens[edges[-1] - 1]
     return edges
 
 
@@ -69,35 +83,114 @@ def contiguous_streams(
     return order, list(range(0, len(order) + 1, num_streams))
 
 
-def cut_evenly(lengths: np.ndarray, groups: int) -> list[int]:
-    """Edges of ``groups`` consecutive groups with about equal numbers of tokens; groups without a row are removed."""
+def cut_evenly(lengths: np.ndarray, groups: int, *, latest: np.ndarray | None = None) -> list[int]:
+    """Edges of at most ``groups`` consecutive groups, the largest of which has as few tokens as possible.
+
+    Args:
+        lengths: tokens of each row, in order.
+        groups: maximum number of groups.
+        latest: for each row, the last edge that a group may have that begins at this row; None: no limit.
+    """
     ends = np.cumsum(lengths, dtype=np.int64)
-    middles = ends - lengths / 2
-    bounds = ends[-1] * np.arange(1, groups) / groups
-    return np.unique(np.concatenate([[0], middles.searchsorted(bounds), [len(ends)]])).tolist()
+    total, longest = int(lengths.sum(dtype=np.int64)), int(lengths.max(initial=0))
+    if groups == 1:
+        return _cut(ends, total)
+    sizes = range(max(longest, -(-total // groups)), total + 1)
+    smallest = bisect_left(sizes, True, key=lambda size: len(_cut(ends, size, latest)) - 1 <= groups)
+    return _cut(ends, sizes[smallest], latest)
 
 
-def micro_batches(
-    rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int | None, groups: int = 1
-) -> list[np.ndarray]:
-    """Cut one step's rows into micro-batches of rows with similar lengths.
+def largest_share(tokens: int, longest: int, groups: int) -> int:
+    """The most tokens that a group of ``cut_evenly`` can have, whatever the lengths of the rows.
+
+    Args:
+        tokens: tokens of all rows.
+        longest: tokens of the longest row.
+        groups: number of groups.
+    """
+    return min(tokens, -(-tokens // groups) + longest)
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """The micro-batches of one rank in one step.
+
+    Attributes:
+        first: number of micro-batches that are reserved for earlier ranks.
+        micro_batches: row numbers of each micro-batch of this rank.
+    """
+
+    first: int
+    micro_batches: list[np.ndarray]
+
+
+def rank_share(
+    rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int | None, rank: int = 0, world_size: int = 1
+) -> RankShare:
+    """Share one step's rows between the ranks, and cut the share of one rank into micro-batches.
+
+    Rows are sorted by length. A single rank fills each micro-batch with as many rows as fit. Several ranks wait for the
+    slowest one, so each gets consecutive rows with about equal numbers of tokens, and cuts them evenly. Together they
+    have at most as many micro-batches as one rank, rounded up to a multiple of the number of ranks.
 
     Args:
         rows: row numbers, in the step's order.
         lengths: tokens of each row.
-        micro_batch_tokens: maximum number of tokens of a micro-batch; None cuts into ``groups`` parts.
-        groups: number of parts, if ``micro_batch_tokens`` is None.
+        micro_batch_tokens: maximum number of tokens of a micro-batch; None: one micro-batch for each rank.
+        rank: the rank.
+        world_size: number of ranks.
 
     Raises:
         ConfigError: a row is longer than ``micro_batch_tokens``.
     """
+    if world_size == 1 and micro_batch_tokens is not None:
+        return RankShare(0, micro_batches(rows, lengths, micro_batch_tokens=micro_batch_tokens))
+    rows, lengths = _by_length(rows, lengths)
+    most, latest = 1, None
+    if micro_batch_tokens is not None:
+        most = -(-(len(_micro_batch_edges(lengths, micro_batch_tokens)) - 1) // world_size)
+        latest = _ends_of_micro_batches(lengths, micro_batch_tokens, count=most)
+    shares = _pieces(cut_evenly(lengths, world_size, latest=latest))
+    own = shares[rank] if rank < len(shares) else slice(0)
+    return RankShare(rank * most, [rows[own][piece] for piece in _pieces(cut_evenly(lengths[own], most))])
+
+
+def _ends_of_micro_batches(lengths: np.ndarray, max_tokens: int, *, count: int) -> np.ndarray:
+    """For each row, the end of ``count`` micro-batches that begin at this row and have as many rows as fit."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    end_of_one = np.append(np.searchsorted(ends, ends - lengths + max_tokens, side="right"), len(lengths))
+    latest = np.arange(len(lengths) + 1)
+    for _ in range(count):
+        latest = end_of_one[latest]
+    return latest
+
+
+def micro_batches(rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int) -> list[np.ndarray]:
+    """Cut rows into micro-batches of rows with similar lengths, each with as many rows as fit.
+
+    Args:
+        rows: row numbers.
+        lengths: tokens of each row.
+        micro_batch_tokens: maximum number of tokens of a micro-batch.
+
+    Raises:
+        ConfigError: a row is longer than ``micro_batch_tokens``.
+    """
+    rows, lengths = _by_length(rows, lengths)
+    return [rows[piece] for piece in _pieces(_micro_batch_edges(lengths, micro_batch_tokens))]
+
+
+def _by_length(rows: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(lengths, kind="stable")
-    rows, lengths = rows[order], lengths[order]
-    if micro_batch_tokens is None:
-        edges = cut_evenly(lengths, groups)
-    else:
-        edges = cut_by_tokens(lengths, micro_batch_tokens, key="train.micro_batch_tokens")
-    return [rows[first:last] for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    return rows[order], lengths[order]
+
+
+def _micro_batch_edges(lengths: np.ndarray, max_tokens: int) -> list[int]:
+    return cut_by_tokens(lengths, max_tokens, key="train.micro_batch_tokens")
+
+
+def _pieces(edges: list[int]) -> list[slice]:
+    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def share(count: int, rank: int, world_size: int) -> range:

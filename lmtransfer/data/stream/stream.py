@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmtransfer.data.stream.step_plan import contiguous_streams, cut_by_tokens, micro_batches, share
+from lmtransfer.data.stream.step_plan import contiguous_streams, cut_by_tokens, rank_share
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
@@ -64,8 +64,8 @@ class PlannedStream:
     """Steps of rows in random order, with a new order for each epoch; see ``training.learner.BatchStream``.
 
     A step takes rows in that order up to its budget; the last step of an epoch takes the remaining rows. Within a step,
-    rows are sorted by length and cut into micro-batches. Each rank gets a consecutive share of the micro-batches. The
-    rows of a step do not depend on the number of workers or on the world size.
+    rows are sorted by length, shared between the ranks by tokens, and cut into micro-batches. Each rank builds only its
+    own. The rows of a step do not depend on the number of workers or on the world size.
 
     Args:
         source: the rows.
@@ -190,17 +190,20 @@ class PlannedStream:
             num_steps = len(edges) - 1
             for place in range(max(start - first_step, 0), num_steps):
                 rows = order[edges[place] : edges[place + 1]]
-                parts = micro_batches(
-                    rows, lengths[rows], micro_batch_tokens=micro_batch_tokens, groups=self.world_size
+                local = rank_share(
+                    rows,
+                    lengths[rows],
+                    micro_batch_tokens=micro_batch_tokens,
+                    rank=self.rank,
+                    world_size=self.world_size,
                 )
-                local = share(len(parts), self.rank, self.world_size)
                 number = first_step + place
                 yield _PlannedStep(
                     number=number,
                     epoch=epoch,
                     progress=epoch + edges[place + 1] / len(lengths),
-                    first=number * MICRO_BATCHES_PER_STEP + local.start,
-                    local=parts[local.start : local.stop],
+                    first=number * MICRO_BATCHES_PER_STEP + local.first,
+                    local=local.micro_batches,
                     follows=place > 0,
                 )
             epoch, first_step = epoch + 1, first_step + num_steps

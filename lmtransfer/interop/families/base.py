@@ -18,7 +18,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 
 #: Kinds of task heads.
-TaskKind = Literal["classification", "multi_label", "regression", "tagging", "span"]
+TaskKind = Literal["classification", "multi_label", "choice", "regression", "tagging", "span"]
 
 
 class NotInTransformers(CheckpointError):

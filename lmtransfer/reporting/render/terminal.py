@@ -75,7 +75,7 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
     table.add_column("mean", min_width=12, max_width=15)
     table.add_column("difference to control", min_width=14, max_width=16)
     table.add_column("pretraining", min_width=11, max_width=12)
-    table.add_column("size, cost", min_width=10, max_width=13)
+    table.add_column("size, cost", min_width=10, max_width=14)
     group = None
     for row in rows:
         if row.group != group:

@@ -28,8 +28,12 @@ class Cost:
 
     @property
     def share_text(self) -> str:
-        """The share in percent: ``0.4 %``, ``100 %``."""
-        return "" if self.share is None else f"{100 * self.share:.2g} %" if self.share < 0.995 else "100 %"
+        """The share in percent: ``<0.01 %``, ``0.4 %``, ``100 %``."""
+        if self.share is None:
+            return ""
+        if self.share >= 0.995:
+            return "100 %"
+        return f"{100 * self.share:.2g} %" if self.share >= 1e-4 else "<0.01 %"
 
     @property
     def memory_text(self) -> str:
@@ -40,6 +44,15 @@ class Cost:
     def seconds_text(self) -> str:
         """The duration: ``45 s``."""
         return "" if self.seconds is None else duration(self.seconds)
+
+    def values(self) -> dict[str, float]:
+        """What is known as plain numbers, by name."""
+        known = {
+            "num_trained_parameters": self.num_trained,
+            "peak_memory": self.peak_memory,
+            "seconds_per_seed": self.seconds,
+        }
+        return {name: value for name, value in known.items() if value is not None}
 
     @property
     def in_short(self) -> list[str]:

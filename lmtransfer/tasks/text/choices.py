@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from lmtransfer.tokenizers.base import Tokenizer
 @dataclass(frozen=True, slots=True)
 class ChoiceSpec(ClassificationSpec):
     """Whether a choice is right, for each choice; the answer compares the choices of a text."""
+
+    kind: ClassVar[str] = "choice"
 
     def predicted(self, outputs: np.ndarray) -> None:  # type: ignore[override]
         """None: one choice alone is no answer."""

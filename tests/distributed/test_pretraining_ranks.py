@@ -1,0 +1,64 @@
+"""An encoder pretrained on two and three ranks (gloo, on the CPU) learns what it learns on one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STEPS = 5
+WORDS = [
+    *("experiment=null", "model=bert_tiny", "model.dropout=0", "objective=mlm", "objective.max_length=16"),
+    *("corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.2", "tokenizer.vocab_size=60"),
+    *("tokenizer.allow_fewer=true", "train.batch_tokens=256", "train.log_every=1", f"train.steps={STEPS}"),
+    *("train.save_every=2", "optimizer=adamw", "optimizer.learning_rate=1e-3", "hardware=exact"),
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    documents = [" . ".join(f"w{i % 7} w{(i * j) % 11} w{j}" for j in range(3 + i % 9)) for i in range(90)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    _pretrain(folder, "name=ranks-1", ranks=1)
+    return folder
+
+
+def _pretrain(world: Path, *words: str, ranks: int) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LMTRANSFER_CACHE": str(world)}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *launcher, "-m", "lmtransfer", "pretrain", *WORDS, *words]
+    done = subprocess.run(command, cwd=world, env=environment, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+def _records(world: Path, run: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (world / "runs/pretrain" / run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _assert_same_losses(world: Path, run: str) -> None:
+    one, several = (_records(world, name) for name in ("ranks-1", run))
+    assert [record["step"] for record in several] == list(range(1, STEPS + 1))
+    for key in ("loss", "gradient_norm", "tokens"):
+        assert [record[key] for record in several] == pytest.approx([record[key] for record in one], rel=0, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "micro_batch_tokens"), [(2, "null"), (3, "null"), (3, "40")])
+def test_several_ranks_have_the_losses_of_one(ranks: int, micro_batch_tokens: str, world: Path) -> None:
+    name = f"ranks-{ranks}-{micro_batch_tokens}"
+    _pretrain(world, f"name={name}", f"train.micro_batch_tokens={micro_batch_tokens}", ranks=ranks)
+    _assert_same_losses(world, name)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_more_ranks(world: Path) -> None:
+    _pretrain(world, "name=changed", "train.steps=2", "train.budget_of_schedule=5", ranks=2)
+    _pretrain(world, "name=changed", "resume=true", ranks=3)
+    _assert_same_losses(world, "changed")
