@@ -2,7 +2,7 @@
 
     python scripts/bench_vs_transformers.py              all parts but ragged
     python scripts/bench_vs_transformers.py pretrain     BERT mini, masked tokens, full rows of 128: nothing to pad
-    python scripts/bench_vs_transformers.py ragged       BERT mini, masked tokens, rows of whole sentences of one document
+    python scripts/bench_vs_transformers.py ragged       BERT mini, masked tokens, whole sentences of one document
     python scripts/bench_vs_transformers.py pairs        BERT mini, masked tokens and next sentence, pairs of up to 128
     python scripts/bench_vs_transformers.py finetune     BERT mini on single sentences (SST-2), 32 a batch
     python scripts/bench_vs_transformers.py finetune_pairs finetune_spans    on pairs (MNLI), questions (SQuAD, of 384)

@@ -63,6 +63,8 @@ def _pretrain(place: Place, name: str, words: Sequence[str], seconds: float) -> 
 
 
 def _finetune(place: Place, task: str, seconds: float) -> Numbers:
+    if not (place.work / "runs/pretrain/bert_base/result.json").is_file():  # an earlier call's run was cleaned away
+        _pretrain_base(place, seconds)
     data = write_tasks(place.work / "data", tiny=place.tiny)
     words = [f"init={place.work}/runs/pretrain/bert_base", f"task={task}", f"data_root={data}", "train.epochs=null"]
     words += [*_FINETUNE[task], f"train.steps={10 if place.tiny else 120}", "train.log_every=5"]
@@ -70,6 +72,8 @@ def _finetune(place: Place, task: str, seconds: float) -> Numbers:
 
 
 def _evaluate(place: Place, task: str, seconds: float) -> Numbers:
+    if not (place.work / f"runs/finetune/{task}/result.json").is_file():
+        _finetune(place, task, seconds)
     words = [f"run={place.work}/runs/finetune/{task}", "split=dev", f"data_root={place.work}/data", "overwrite=true"]
     return _command(place, "evaluate", f"{task}-dev", words, seconds)
 
