@@ -167,7 +167,7 @@ def test_the_fingerprint_follows_content_and_settings_only(tmp_path: Path) -> No
 
 def test_remembered_digests_are_never_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "_WORTH_REMEMBERING_BYTES", 1)
-    monkeypatch.setattr(digests, "_SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(digests, "_UNCHANGED_SECONDS", 0.0)
     path = write_text(tmp_path / "a.txt", ["One.", "Two."])
     memo = tmp_path / "memo"
     first = digests.source_digest(path, memo)

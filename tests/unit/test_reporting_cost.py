@@ -41,8 +41,8 @@ def test_the_peak_of_memory_is_that_of_the_work_between() -> None:
     device = torch.device("cpu")
     forget_peak(device)
     before = peak_memory(device)
-    block = torch.ones(64 * 2**20 // 4)
-    assert peak_memory(device) - before > 50 * 2**20
+    block = torch.ones(512 * 2**20 // 4)  # much more than what may be freed meanwhile
+    assert peak_memory(device) - before > 400 * 2**20
     del block
     if sys.platform == "linux":  # where earlier work can be forgotten
         script = (

@@ -101,6 +101,6 @@ def test_task_config_builds_a_task(path: Path, tmp_path: Path) -> None:
     assert isinstance(task, Task)
     assert "train" in task.splits or path.stem in TEST_ONLY
     assert len(set(task.labels)) == len(task.labels)
-    answered = {"classification": 2, "multi_label": 2, "tagging": 2, "span": 0, "regression": 0}
+    answered = {"classification": 2, "multi_label": 2, "choice": 2, "tagging": 2, "span": 0, "regression": 0}
     assert len(task.labels) >= answered[task.head.kind]
     assert task.head.num_labels == len(task.labels)

@@ -240,12 +240,12 @@ def test_resuming_amid_unfreezing_is_exact(make: type[Optimizer], stop_at: int, 
     straight.train()
     first = parts("resumed", save_every=stop_at)
 
-    def interrupt(step, *, factor, step_of=first.updater.step):
+    def interrupt(step, *, factor, ahead, launch=first.updater.launch):
         if step.number == stop_at:
             raise _Stopped
-        return step_of(step, factor=factor)
+        return launch(step, factor=factor, ahead=ahead)
 
-    first.updater.step = interrupt  # type: ignore[method-assign]
+    first.updater.launch = interrupt  # type: ignore[method-assign]
     with pytest.raises(_Stopped):
         first.train()
     second = parts("resumed")
