@@ -136,7 +136,7 @@ class TokenMasking(Corruption):
         if weighting == "rare" and not self.selection.supports_weights:
             raise ConfigError(
                 f"objective.corruption.weighting=rare is not allowed: {type(self.selection).__name__} samples all "
-                f"units with the same probability (weighs=False); use weighting=uniform"
+                f"units with the same probability (supports_weights=False); use weighting=uniform"
             )
         self.provides = self.selection.provides
         self.shared_replacement = shared_replacement
