@@ -11,8 +11,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-#: Keys of durations and times.
-_TIMES = frozenset({"seconds", "tokens_per_second", "prepared"})
+#: Keys of durations, times and memory, which differ from run to run.
+_MEASURED = frozenset({"seconds", "tokens_per_second", "prepared", "peak_memory"})
 #: Columns of tables that hold durations.
 _TIMED_COLUMNS = ("tokens/s",)
 
@@ -77,7 +77,7 @@ def _content(path: Path) -> Any:
 
 def _untimed(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _untimed(item) for key, item in value.items() if key not in _TIMES}
+        return {key: _untimed(item) for key, item in value.items() if key not in _MEASURED}
     return [_untimed(item) for item in value] if isinstance(value, list) else value
 
 

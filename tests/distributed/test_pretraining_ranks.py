@@ -55,10 +55,3 @@ def test_several_ranks_have_the_losses_of_one(ranks: int, micro_batch_tokens: st
     name = f"ranks-{ranks}-{micro_batch_tokens}"
     _pretrain(world, f"name={name}", f"train.micro_batch_tokens={micro_batch_tokens}", ranks=ranks)
     _assert_same_losses(world, name)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_more_ranks(world: Path) -> None:
-    _pretrain(world, "name=changed", "train.steps=2", "train.budget_of_schedule=5", ranks=2)
-    _pretrain(world, "name=changed", "resume=true", ranks=3)
-    _assert_same_losses(world, "changed")
