@@ -498,7 +498,7 @@ def test_a_process_starts_in_an_odd_world(name: str, tmp_path: Path) -> None:
     assert names in said
 
 
-LARGE = (*PRETRAIN[:4], "model=bert_large", *PRETRAIN[7:])
+LARGE = (*PRETRAIN[:4], "model=bert_base", *PRETRAIN[7:])
 SLOW_SHELL: dict[str, tuple[str, int, str]] = {
     "train_no_stderr": (f"{{}} {' '.join(PRETRAIN)} 2>&-", 0, ""),
     "train_no_streams": (f"{{}} {' '.join(PRETRAIN)} <&- >&- 2>&-", 0, ""),
@@ -509,7 +509,7 @@ SLOW_SHELL: dict[str, tuple[str, int, str]] = {
     "report_backend": ("MPLBACKEND=nope {} report runs to=o", 0, ""),
     "world_size_word": (f"WORLD_SIZE=many {{}} {' '.join(PRETRAIN)}", 2, "WORLD_SIZE=many"),
     "world_size_alone": (f"WORLD_SIZE=2 {{}} {' '.join(PRETRAIN)}", 2, "torchrun"),
-    "little_memory": (f"ulimit -v 3000000; {{}} {' '.join(LARGE)}", 2, "memory"),
+    "little_memory": (f"ulimit -v 1500000; {{}} {' '.join(LARGE)}", 2, "memory"),
     "study_ascii": ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {} study -cd mine study=own", 0, ""),
 }  # fmt: skip
 
