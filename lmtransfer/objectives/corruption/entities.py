@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +85,7 @@ class Entities(Selection):
         self.starts_word = tokenizer.starts_word
         special = tokenizer.is_special.tolist()
         self.texts = ["" if special[i] else tokenizer.decode([i]) for i in range(tokenizer.num_pieces)]
+        self.has_capital = np.array([any(letter.isupper() for letter in text) for text in self.texts])
         if not any(text.strip()[:1].isupper() for text in self.texts):
             raise ConfigError(
                 "objective/corruption=entities finds named entities by their capital letters, but the vocabulary has "
@@ -121,19 +121,27 @@ class Entities(Selection):
 
     def entities(self, tokens: np.ndarray, words: Words) -> list[tuple[int, int]]:
         """First word of each entity of a row, and the word after its last word, in order."""
-        ids = tokens[words.positions].tolist()
-        edges, follows = words.edges.tolist(), words.follows.tolist()
-        forms = [self._form(tuple(ids[start:end])) for start, end in pairwise(edges)]
-        found, start = [], 0
-        while start < len(forms):
+        ids = tokens[words.positions]
+        has_capital = np.logical_or.reduceat(self.has_capital[ids], words.edges[:-1])
+        pieces, edges = ids.tolist(), words.edges.tolist()
+
+        def form(word: int) -> WordForm:
+            return self._form(tuple(pieces[edges[word] : edges[word + 1]]))
+
+        continues = (has_capital & words.follows).tolist()
+        found, end = [], 0
+        for start in has_capital.nonzero()[0].tolist():
+            if start < end or not (last := form(start)).is_capitalised:
+                continue
             end = start + 1
-            if forms[start].is_capitalised:
-                while end < len(forms) and follows[end] and forms[end - 1].ends_in_letter and forms[end].is_name:
-                    end += 1
-                begins_sentence = start == 0 or not follows[start] or forms[start - 1].ends_sentence
-                if end - start <= self.max_words and not (begins_sentence and end - start == 1):
-                    found.append((start, end))
-            start = end
+            while end < len(continues) and continues[end] and last.ends_in_letter and (after := form(end)).is_name:
+                last, end = after, end + 1
+            if end - start == 1:
+                begins_sentence = start == 0 or not words.follows[start] or form(start - 1).ends_sentence
+                if begins_sentence:
+                    continue
+            if end - start <= self.max_words:
+                found.append((start, end))
         return found
 
     def _form(self, ids: tuple[int, ...]) -> WordForm:

@@ -42,7 +42,7 @@ class Replacement:
                 f"are not allowed: use numbers from 0 to 1 with a sum of at most 1 (BERT uses 0.8 and 0.1)"
             )
         self.mask_share, self.random_share = mask_share, random_share
-        self.mask_id = tokenizer.mask_id
+        self.mask_id = np.int32(tokenizer.mask_id)
         pieces = np.arange(tokenizer.num_pieces, dtype=np.int32)
         self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
 
@@ -55,11 +55,11 @@ class Replacement:
             rng: source of random numbers.
         """
         kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
-        replaced = np.where(kind < self.mask_share, np.int32(self.mask_id), tokens)
+        replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
         is_random = (kind >= self.mask_share) & (kind < self.mask_share + self.random_share)
-        count = int(np.count_nonzero(is_random))
-        if count:
-            replaced[is_random] = self.drawable[rng.integers(len(self.drawable), size=count)]
+        (places,) = is_random.nonzero()
+        if len(places):
+            replaced[places] = self.drawable[rng.integers(len(self.drawable), size=len(places))]
         return replaced
 
 
@@ -159,7 +159,7 @@ class TokenMasking(Corruption):
         if self.causal_share and rng.random() < self.causal_share:
             none = np.zeros(0, dtype=np.int64)
             return Corrupted(tokens, none, tokens[none], dict.fromkeys(self.provides, none), causal=True)
-        maskable = np.flatnonzero(self.maskable[tokens])
+        (maskable,) = self.maskable[tokens].nonzero()
         budget = min(max(1, round(self.mask_prob * len(tokens))), len(maskable))
         if self.max_predictions is not None:
             budget = min(budget, self.max_predictions)

@@ -84,6 +84,7 @@ class ContextWindows(Corruption):
                 f"objective.corruption.subsample={subsample} is not allowed: use a number above 0, or null"
             )
         self.window, self.num_negatives, self.noise_power = window, num_negatives, noise_power
+        self._names = (*self.provides, *(f"negative_{k}" for k in range(num_negatives)))
         self.subsample, self.static_masking = subsample, static_masking
         self.ordinary = ~tokenizer.is_special
         self.borders = np.zeros(tokenizer.vocab_size, dtype=bool)
@@ -113,23 +114,20 @@ class ContextWindows(Corruption):
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """See ``Corruption``; the tokens stay as they are."""
         tokens = row.tokens
-        words = np.flatnonzero(rng.random(len(tokens)) < self.keep[tokens])
+        (words,) = (rng.random(len(tokens)) < self.keep[tokens]).nonzero()
         segment_of_word = np.cumsum(self.borders[tokens])[words]
-        first = np.flatnonzero(np.diff(segment_of_word, prepend=-1))
-        sizes = np.diff(np.append(first, len(words)))
-        before = np.arange(len(words)) - np.repeat(first, sizes)
-        after = np.repeat(sizes, sizes) - 1 - before
+        is_edge = np.ones(len(words) + 1, dtype=bool)
+        np.not_equal(segment_of_word[1:], segment_of_word[:-1], out=is_edge[1:-1])
+        (edges,) = is_edge.nonzero()
+        sizes = edges[1:] - edges[:-1]
+        places = np.arange(len(words))
         reach = rng.integers(1, self.window + 1, size=len(words))
         sampled = rng.random((self.num_negatives, len(words)))
-        numbers = {
-            "context_left": np.minimum(before, reach),
-            "context_right": np.minimum(after, reach),
-            **{f"negative_{k}": words_of_k for k, words_of_k in enumerate(self.noise(sampled))},
-        }
-        per_token = {}
-        for name, values in numbers.items():
-            per_token[name] = np.zeros(len(tokens), dtype=np.int64)
-            per_token[name][words] = values
+        numbers = np.zeros((len(self._names), len(tokens)), dtype=np.int64)
+        numbers[0, words] = np.minimum(places - edges[:-1].repeat(sizes), reach)
+        numbers[1, words] = np.minimum(edges[1:].repeat(sizes) - 1 - places, reach)
+        numbers[2:, words] = self.noise(sampled)
+        per_token = dict(zip(self._names, numbers, strict=True))
         nothing = np.zeros(0, dtype=np.int64)
         return Corrupted(tokens, nothing, tokens[nothing], per_token=per_token)
 

@@ -39,10 +39,13 @@ class Words(NamedTuple):
         Args:
             units: first word of each run, and the word after its last word; runs do not overlap.
         """
-        ordered = sorted(units)
-        starts, ends = self.edges[[start for start, _ in ordered]], self.edges[[end for _, end in ordered]]
-        parts = [self.positions[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return Chosen(np.concatenate(parts), np.repeat(np.arange(len(parts)), ends - starts))
+        edges = self.edges.tolist()
+        places: list[int] = []
+        numbers: list[int] = []
+        for number, (start, end) in enumerate(sorted(units)):
+            places += range(edges[start], edges[end])
+            numbers += [number] * (edges[end] - edges[start])
+        return Chosen(self.positions[places], np.array(numbers, dtype=np.int64))
 
 
 def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) -> Words:
