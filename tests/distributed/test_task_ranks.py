@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=4", "optimizer.learning_rate=0.02"]
 #: Several micro-batches a rank; without dropout, whose masks belong to micro-batches.
 SMALL = ["train.micro_batch_tokens=64", "transfer.dropout=0"]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _lmtransfer(world: Path, *words: str, ranks: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LMTRANSFER_CACHE": str(world)}
-    launcher = TORCHRUN if ranks == 2 else []
+    launcher = [*TORCHRUN, f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *launcher, "-m", "lmtransfer", *words]
     done = subprocess.run(command, cwd=world, env=environment, capture_output=True, timeout=200)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
@@ -53,15 +53,16 @@ def test_two_ranks_train_and_score_as_one(kind: str, world: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text_pair"])
-def test_two_ranks_score_each_example_once(kind: str, world: Path) -> None:
-    """Of the same run; the batches are too few to be shared evenly."""
+def test_ranks_score_each_example_once(kind: str, world: Path) -> None:
+    """Of the same run; all examples fit one batch, which is cut evenly."""
     _lmtransfer(world, "finetune", *FILES[kind], *QUICK[:2], "train.steps=3", f"name=base-{kind}", ranks=1)
-    for ranks in (1, 2):
+    for ranks in (1, 2, 3):
         words = [f"run=runs/finetune/base-{kind}", "split=test", "hardware=exact", f"name={kind}-{ranks}"]
         _lmtransfer(world, "evaluate", *words, ranks=ranks)
-    one, two = (_result(world, f"evaluate/{kind}-{ranks}") for ranks in (1, 2))
-    assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-9, rel=1e-6)
-    assert two["num_scored"] == one["num_scored"] == 30
+    one, *several = (_result(world, f"evaluate/{kind}-{ranks}") for ranks in (1, 2, 3))
+    for more in several:
+        assert more["metrics"] == pytest.approx(one["metrics"], abs=1e-9, rel=1e-6)
+        assert more["num_scored"] == one["num_scored"] == 30
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def rank_share(
     rows, lengths = _by_length(rows, lengths)
     most, latest = 1, None
     if micro_batch_tokens is not None:
-        most = -(-(len(_micro_batch_edges(lengths, micro_batch_tokens)) - 1) // world_size)
+        most = max(1, -(-(len(_micro_batch_edges(lengths, micro_batch_tokens)) - 1) // world_size))
         latest = _ends_of_micro_batches(lengths, micro_batch_tokens, count=most)
     shares = _pieces(cut_evenly(lengths, world_size, latest=latest))
     own = shares[rank] if rank < len(shares) else slice(0)
