@@ -64,8 +64,8 @@ class PackedBatch:
         return self.cu_seqlens[: self.num_real].long()
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """The same batch on ``device``, copied without blocking if the source is pinned."""
-        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
+        """The same batch on ``device``; see ``copied``."""
+        return self.each(lambda tensor: copied(tensor, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
         """The same batch with ``change`` applied to every tensor but the characters."""
@@ -161,11 +161,17 @@ def pack(
 
 
 def upload(numbers: np.ndarray, device: torch.device | str) -> Tensor:
-    """Numbers of the host as a tensor on ``device``.
+    """Numbers of the host as a tensor on ``device``; see ``copied``."""
+    return copied(torch.from_numpy(numbers), device)
 
-    A GPU copies them from page-locked memory, in the order of its other work, so the host does not wait for it.
+
+def copied(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on ``device``, or itself if it is there.
+
+    A GPU copies from page-locked memory, in the order of its other work, so the host does not wait for it. A tensor in
+    other memory of the host is moved to page-locked memory first.
     """
-    tensor = torch.from_numpy(numbers)
-    if torch.device(device).type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    if torch.device(device).type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    locked = tensor if tensor.is_pinned() else tensor.pin_memory()
+    return locked.to(device, non_blocking=True)

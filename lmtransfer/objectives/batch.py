@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lmtransfer.data.batch import PackedBatch
+from lmtransfer.data.batch import PackedBatch, copied
 from lmtransfer.models.base import EncoderOutput, OutputPositions
 
 
@@ -72,8 +72,8 @@ class PretrainingBatch:
         return output.last if index is None else output.last.index_select(0, index)
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
-        """The same batch on ``device``; the copy does not block if the batch is pinned."""
-        moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        """The same batch on ``device``; see ``data.batch.copied``."""
+        moved = self._map(lambda tensor: copied(tensor, device))
         return replace(moved, moved_from=self.on_host)
 
     def pin_memory(self) -> PretrainingBatch:

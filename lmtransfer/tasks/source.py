@@ -5,7 +5,7 @@ Shape legend: S sequences, B of them in a batch, T their tokens, R rows of targe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.data.batch import PackedBatch, copied, pack
 from lmtransfer.data.stream.stream import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
 from lmtransfer.tasks.heads import Targets
@@ -63,14 +63,21 @@ class TaskBatch:
         return self.packed.cu_seqlens.long()[self.target_owners_R]
 
     def to(self, device: torch.device | str) -> TaskBatch:
-        """The same batch on ``device``."""
+        """The same batch on ``device``; see ``data.batch.copied``."""
+        return replace(self._map(lambda tensor: copied(tensor, device)), moved_from=self.on_host)
+
+    def pin_memory(self) -> TaskBatch:
+        """The same batch in page-locked memory, from which a GPU copies without blocking."""
+        return self._map(torch.Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> TaskBatch:
+        """Apply ``change`` to every tensor but the characters."""
         return replace(
             self,
-            packed=self.packed.to(device),
-            targets=self.targets.each(lambda values: values.to(device, non_blocking=True)),
-            target_owners_R=self.target_owners_R.to(device, non_blocking=True),
-            features=None if self.features is None else self.features.to(device, non_blocking=True),
-            moved_from=self.on_host,
+            packed=self.packed.each(change),
+            targets=self.targets.each(change),
+            target_owners_R=change(self.target_owners_R),
+            features=None if self.features is None else change(self.features),
         )
 
 

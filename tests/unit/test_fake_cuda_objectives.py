@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fakes.cuda.fake_tensors import fake_tensors, to_device
 from fakes.cuda.step import step_findings
 from fakes.cuda.watch import Watch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.tasks import random_examples
 from objective_table import CONF, NAMES, built
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn import functional
@@ -29,6 +31,7 @@ from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.flash import flash_attention
 from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.precision import Precision, PrecisionName
@@ -170,6 +173,33 @@ def _findings_at_full_size(model: str) -> list[str]:
         except ConfigError:
             continue
     return _findings("skipgram", "bf16", model, sizes, "meta")
+
+
+def test_no_copy_of_a_batch_to_the_device_makes_the_host_wait(fake_cuda: FakeCuda) -> None:
+    assert fake_cuda(_findings_of_copies) == {"pretraining": [], "task": [], "task, pinned by a worker": []}
+
+
+def _findings_of_copies() -> dict[str, list[str]]:
+    _, source, _ = built("rtd", _store(), "objective.max_length=24")
+    examples = TaskSource(random_examples(5))
+    task = examples.build(0, examples.plan(0), [3, 1])
+    task = replace(task, features=torch.zeros(2, 3))
+    pinned = task.pin_memory()
+    assert torch.equal(pinned.packed.tokens_T, task.packed.tokens_T)
+    batches = {
+        "pretraining": source.build(0, source.plan(0), [2, 0]),
+        "task": task,
+        "task, pinned by a worker": pinned,
+    }
+    found = {}
+    with fake_tensors():
+        for name, batch in batches.items():
+            with Watch() as watch:
+                moved = batch.to("cuda")
+            assert moved.on_host is batch
+            found[name] = list(watch.findings)
+        assert moved.packed.tokens_T.device.type == moved.targets.labels.device.type == "cuda"
+    return found
 
 
 def test_the_watch_sees_what_a_gpu_refuses_and_where_the_host_waits(fake_cuda: FakeCuda) -> None:
