@@ -102,7 +102,11 @@ class TrainSettings(Settings):
     eval_every: int | None = _setting(None, "steps between validations; null: only at the end", above=0)
     log_every: int = _setting(10, "steps between two lines of metrics.jsonl", above=0)
     max_grad_norm: float | None = _setting(None, "clip the gradient's norm to this; null: no clipping", above=0)
-    num_workers: int = _setting(0, "processes that build batches; the batches are the same for any number", at_least=0)
+    num_workers: int | None = _setting(
+        None,
+        "processes that build batches, which are the same for any number; null: some beside a GPU, none on a CPU",
+        at_least=0,
+    )
     patience: int | None = _setting(None, "stop after this many validations without improvement; null: never", above=0)
     ema_decay: float | None = _setting(
         None, "validate, save and transfer an exponential moving average of the weights, with this decay; null: none"

@@ -57,7 +57,7 @@ class PretrainingData:
             seed=seed,
             batch_tokens=train.batch_tokens,
             micro_batch_tokens=train.micro_batch_tokens,
-            num_workers=train.num_workers,
+            num_workers=hardware.num_workers,
             rank=distributed.rank(),
             world_size=distributed.world_size(),
             pin_memory=hardware.device.type == "cuda",

@@ -25,6 +25,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 #: Least compute capability of a GPU for which blocks are compiled: Triton no longer supports Volta (7.0).
 _COMPILES_FROM = (7, 5)
+#: Most processes that build batches of a rank by default: they build several million tokens a second.
+_MOST_WORKERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Hardware:
         precision: number format of every matrix product, for the trainer.
         reason: reason for this format.
         threads: number of CPU threads in use.
+        num_workers: number of processes that build batches for this rank.
         compile: whether to compile the blocks.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
     """
@@ -46,13 +49,15 @@ class Hardware:
     threads: int
     compile: bool
     uncompiled: str = ""
+    num_workers: int = 0
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else threads
         number_format = f"{self.precision.name} ({self.reason})"
         compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
-        return f"{self.device} ({name}), {number_format}{compiled}"
+        workers = f", {self.num_workers} worker{'s' if self.num_workers > 1 else ''}" if self.num_workers else ""
+        return f"{self.device} ({name}), {number_format}{compiled}{workers}"
 
 
 def setup(
@@ -62,6 +67,7 @@ def setup(
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
     keep_memory: bool = True,
+    num_workers: int | None = 0,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
 
@@ -71,6 +77,7 @@ def setup(
         threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
+        num_workers: number of processes that build batches for each rank; None: see ``useful_workers``.
 
     Raises:
         ConfigError: the device does not exist, or does not support the precision, or ``compile`` is true and something
@@ -95,7 +102,19 @@ def setup(
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
         uncompiled=missing,
+        num_workers=useful_workers(chosen) if num_workers is None else num_workers,
     )
+
+
+def useful_workers(device: torch.device) -> int:
+    """How many processes build batches for each rank by default.
+
+    On CUDA at most 4, and one fewer than the cores of the rank, whose own process needs one. None elsewhere: a CPU that
+    computes the step has no core to spare.
+    """
+    if device.type != "cuda":
+        return 0
+    return min(_MOST_WORKERS, max(0, usable_cores() // ranks.local_world_size() - 1))
 
 
 def missing_to_compile(device: torch.device) -> str:

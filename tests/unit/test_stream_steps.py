@@ -96,7 +96,8 @@ def test_micro_batches_are_sorted_by_length_and_within_their_budget() -> None:
 
 
 @pytest.mark.parametrize("start", [1, 7, 8, 25, 60])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("num_workers", [0, 4])
 def test_a_resumed_stream_goes_on_with_the_same_steps(start: int, num_workers: int) -> None:
     assert taken(stream(num_workers=num_workers), 10, start) == taken(stream(), start + 10)[start:]
 
@@ -278,16 +279,30 @@ def test_an_empty_epoch_is_refused() -> None:
 @pytest.mark.parametrize("micro_batch_tokens", [1, 64, 10_000])
 def test_evaluation_sees_each_row_once(micro_batch_tokens: int) -> None:
     lengths = RaggedSource().plan(0).lengths
-    for world_size in (1, 2):
-        batches = [
-            batch
-            for rank in range(world_size)
-            for batch in evaluation_batches(
-                RaggedSource(), micro_batch_tokens=micro_batch_tokens, rank=rank, world_size=world_size
+    for world_size in (1, 2, 3):
+        ranks = [
+            list(
+                evaluation_batches(
+                    RaggedSource(), micro_batch_tokens=micro_batch_tokens, rank=rank, world_size=world_size
+                )
             )
+            for rank in range(world_size)
         ]
+        batches = [batch for rank in ranks for batch in rank]
         assert sorted(row for batch in batches for row in batch[1]) == list(range(len(lengths)))
         assert all(sum(batch[2]) <= max(micro_batch_tokens, lengths.max()) for batch in batches)
+        tokens = [sum(sum(batch[2]) for batch in rank) for rank in ranks]
+        if micro_batch_tokens >= lengths.max():  # otherwise each row is a batch, and the numbers of batches are even
+            assert max(tokens) <= -(-lengths.sum() // world_size) + lengths.max()
+
+
+def test_no_rank_evaluates_an_empty_set() -> None:
+    class Empty(RaggedSource):
+        def plan(self, epoch: int) -> Plan:
+            return Plan(np.zeros(0, dtype=np.int32))
+
+    for rank in range(2):
+        assert list(evaluation_batches(Empty(), micro_batch_tokens=8, rank=rank, world_size=2)) == []
 
 
 def test_evaluation_of_a_subset_is_random_and_within_its_budget() -> None:

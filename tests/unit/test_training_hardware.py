@@ -55,6 +55,20 @@ def test_what_is_missing_is_said_and_blocks_run_without_compilation(what: str, g
         setup(compile=True)
 
 
+@pytest.mark.parametrize(("cores", "ranks", "expected"), [(1, 1, 0), (2, 1, 1), (16, 1, 4), (16, 4, 3), (8, 8, 0)])
+def test_workers_take_the_cores_that_the_ranks_leave(
+    cores: int, ranks: int, expected: int, gpu: pytest.MonkeyPatch
+) -> None:
+    gpu.setattr(hardware, "usable_cores", lambda: cores)
+    gpu.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    chosen = setup(num_workers=None)
+    assert chosen.num_workers == expected
+    assert (f"{expected} worker" in str(chosen)) == (expected > 0)
+    assert setup(num_workers=7).num_workers == 7
+    assert setup(device="cpu", num_workers=None, keep_memory=False).num_workers == 0
+    assert setup(device="cpu", num_workers=2, keep_memory=False).num_workers == 2
+
+
 def test_any_c_compiler_will_do(gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(hardware.shutil, "which", lambda name: None)
     gpu.setenv("CC", "tcc")

@@ -102,7 +102,7 @@ def train_once(
         seed=seed,
         batch_examples=train.batch_examples,
         micro_batch_tokens=train.micro_batch_tokens,
-        num_workers=train.num_workers,
+        num_workers=hardware.num_workers,
         rank=distributed.rank(),
         world_size=distributed.world_size(),
         pin_memory=hardware.device.type == "cuda",

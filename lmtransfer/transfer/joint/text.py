@@ -133,7 +133,7 @@ class JointText:
             seed=sampled,
             batch_tokens=self.share.tokens,
             micro_batch_tokens=train.micro_batch_tokens,
-            num_workers=train.num_workers,
+            num_workers=hardware.num_workers,
             rank=distributed.rank(),
             world_size=distributed.world_size(),
             pin_memory=hardware.device.type == "cuda",
