@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.errors import ConfigError
+from lmtransfer.runs.training import training_hardware
 from lmtransfer.training import hardware
 from lmtransfer.training.hardware import setup
 from lmtransfer.training.micro_batches import is_out_of_memory
@@ -67,6 +69,16 @@ def test_workers_take_the_cores_that_the_ranks_leave(
     assert setup(num_workers=7).num_workers == 7
     assert setup(device="cpu", num_workers=None, keep_memory=False).num_workers == 0
     assert setup(device="cpu", num_workers=2, keep_memory=False).num_workers == 2
+
+
+@pytest.mark.parametrize(("configured", "expected"), [(None, 4), (0, 0), (6, 6)])
+def test_a_training_takes_its_workers_from_the_configuration(
+    configured: int | None, expected: int, gpu: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpu.setattr(hardware, "usable_cores", lambda: 16)
+    gpu.delenv("LOCAL_WORLD_SIZE", raising=False)
+    cfg = OmegaConf.create({"hardware": {"device": "cuda"}, "train": {"num_workers": configured}})
+    assert training_hardware(cfg, run=tmp_path, compile_by_itself=False).num_workers == expected
 
 
 def test_any_c_compiler_will_do(gpu: pytest.MonkeyPatch) -> None:
