@@ -55,8 +55,8 @@ def evaluation_batches(
         fitting = np.cumsum(plan.lengths[rows], dtype=np.int64).searchsorted(max_tokens, side="right")
         rows = rows[: max(int(fitting), 1)]
     limit = max(micro_batch_tokens, int(plan.lengths[rows].max(initial=0)))
-    local = rank_share(rows, plan.lengths[rows], micro_batch_tokens=limit, rank=rank, world_size=world_size)
-    for part in local.micro_batches:
+    own = rank_share(rows, plan.lengths[rows], micro_batch_tokens=limit, rank=rank, world_size=world_size)
+    for part in own.micro_batches:
         yield source.build(0, plan, part)
 
 
