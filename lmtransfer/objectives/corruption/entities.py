@@ -85,7 +85,7 @@ class Entities(Selection):
         self.starts_word = tokenizer.starts_word
         special = tokenizer.is_special.tolist()
         self.texts = ["" if special[i] else tokenizer.decode([i]) for i in range(tokenizer.num_pieces)]
-        self.has_capital = np.array([any(letter.isupper() for letter in text) for text in self.texts])
+        self.has_upper = np.array([any(letter.isupper() for letter in text) for text in self.texts])
         if not any(text.strip()[:1].isupper() for text in self.texts):
             raise ConfigError(
                 "objective/corruption=entities finds named entities by their capital letters, but the vocabulary has "
@@ -122,15 +122,15 @@ class Entities(Selection):
     def entities(self, tokens: np.ndarray, words: Words) -> list[tuple[int, int]]:
         """First word of each entity of a row, and the word after its last word, in order."""
         ids = tokens[words.positions]
-        has_capital = np.logical_or.reduceat(self.has_capital[ids], words.edges[:-1])
+        has_upper = np.logical_or.reduceat(self.has_upper[ids], words.edges[:-1])
         pieces, edges = ids.tolist(), words.edges.tolist()
 
         def form(word: int) -> WordForm:
             return self._form(tuple(pieces[edges[word] : edges[word + 1]]))
 
-        continues = (has_capital & words.follows).tolist()
+        continues = (has_upper & words.follows).tolist()
         found, end = [], 0
-        for start in has_capital.nonzero()[0].tolist():
+        for start in has_upper.nonzero()[0].tolist():
             if start < end or not (last := form(start)).is_capitalised:
                 continue
             end = start + 1
