@@ -37,6 +37,7 @@ class Hardware:
         reason: reason for this format.
         threads: number of CPU threads in use.
         compile: whether to compile the blocks.
+        residual: number format of the residual streams in training, see ``layers.residual``.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
     """
 
@@ -45,6 +46,7 @@ class Hardware:
     reason: str
     threads: int
     compile: bool
+    residual: torch.dtype = torch.float32
     uncompiled: str = ""
 
     def __str__(self) -> str:
@@ -52,7 +54,8 @@ class Hardware:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else threads
         number_format = f"{self.precision.name} ({self.reason})"
         compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
-        return f"{self.device} ({name}), {number_format}{compiled}"
+        residual = "" if self.residual == torch.float32 else ", residual stream in bfloat16"
+        return f"{self.device} ({name}), {number_format}{residual}{compiled}"
 
 
 def setup(
@@ -61,6 +64,7 @@ def setup(
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
+    residual: Literal["float32", "bfloat16"] = "float32",
     keep_memory: bool = True,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
@@ -70,16 +74,22 @@ def setup(
         precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
         threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
+        residual: number format of the residual streams in training; bfloat16 needs the precision bf16.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
 
     Raises:
         ConfigError: the device does not exist, or does not support the precision, or ``compile`` is true and something
-            is missing for it.
+            is missing for it, or ``residual`` is bfloat16 and the precision is not bf16.
     """
     chosen = _device(device)
     number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
     if number_format.name == "fp16" and chosen.type == "cpu":
         raise ConfigError("hardware.precision=fp16 is for GPUs: use bf16, fp32 or auto on the CPU")
+    if residual == "bfloat16" and number_format.name != "bf16":
+        raise ConfigError(
+            f"hardware.residual=bfloat16 needs hardware.precision=bf16, but the precision is {number_format.name} "
+            f"({number_format.reason}): use hardware.residual=float32"
+        )
     torch.set_num_threads(threads or max(1, usable_cores() // ranks.local_world_size()))
     if chosen.type == "cpu" and keep_memory:
         tune_allocator()
@@ -94,6 +104,7 @@ def setup(
         reason=number_format.reason,
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
+        residual=torch.bfloat16 if residual == "bfloat16" else torch.float32,
         uncompiled=missing,
     )
 
