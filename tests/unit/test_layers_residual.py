@@ -1,4 +1,4 @@
-"""Residual streams in bfloat16: the dtypes between the layers, the norms, and losses that stay near those of float32."""
+"""Residual streams in bfloat16: the dtypes between the layers, the norms, and losses near those of float32."""
 
 from __future__ import annotations
 
