@@ -67,8 +67,8 @@ class ProjectedLstm(nn.Module):
     faster there: 2,048 tokens in 64 sequences, input width 128, 512 cells, output width 128, forward and backward on
     one core take 101 ms, and 161 ms with ``nn.LSTM``. The fused path computes in float32 at every precision. On
     the exact path under autocast, the factors of the matrix products have the dtype of autocast (62 ms). Sums, gates,
-    cells and clipping stay float32. On CUDA ``compile`` fuses them: a time step has 5 kernels forward and 5 backward, by
-    the compiler's code for a CPU, instead of 17 and 34.
+    cells and clipping stay float32. On CUDA ``compile`` fuses them: by the compiler's code for a CPU, a time step then
+    starts 5 kernels forward and 5 backward, instead of 17 and 34.
 
     The weights are initialised as in TensorFlow: Glorot uniform matrices and biases 0, except the two biases of the
     forget gate, whose sum is 1.
