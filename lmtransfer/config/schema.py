@@ -126,6 +126,9 @@ class HardwareSettings(Settings):
     compile: bool | Literal["auto"] = _setting(
         "auto", "torch.compile each block: auto (on CUDA, in pretraining, if possible), true, false"
     )
+    residual: Literal["float32", "bfloat16"] = _setting(
+        "float32", "states between layers in training: float32, bfloat16 (with bf16)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
             threads=settings.threads,
             compile=compiled,
             num_workers=cfg.train.num_workers,
+            residual=settings.residual,
         )
     except ConfigError as error:
         if started_in is None:

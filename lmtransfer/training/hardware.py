@@ -38,9 +38,10 @@ class Hardware:
         precision: number format of every matrix product, for the trainer.
         reason: reason for this format.
         threads: number of CPU threads in use.
-        num_workers: number of processes that build batches for this rank.
         compile: whether to compile the blocks.
+        residual: number format of the residual streams in training, see ``layers.residual``.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
+        num_workers: number of processes that build batches for this rank.
     """
 
     device: torch.device
@@ -48,6 +49,7 @@ class Hardware:
     reason: str
     threads: int
     compile: bool
+    residual: torch.dtype = torch.float32
     uncompiled: str = ""
     num_workers: int = 0
 
@@ -57,7 +59,8 @@ class Hardware:
         number_format = f"{self.precision.name} ({self.reason})"
         compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
         workers = f", {self.num_workers} worker{'s' if self.num_workers > 1 else ''}" if self.num_workers else ""
-        return f"{self.device} ({name}), {number_format}{compiled}{workers}"
+        residual = "" if self.residual == torch.float32 else ", residual stream in bfloat16"
+        return f"{self.device} ({name}), {number_format}{residual}{compiled}{workers}"
 
 
 def setup(
@@ -66,6 +69,7 @@ def setup(
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
+    residual: Literal["float32", "bfloat16"] = "float32",
     keep_memory: bool = True,
     num_workers: int | None = 0,
 ) -> Hardware:
@@ -76,17 +80,23 @@ def setup(
         precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
         threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
+        residual: number format of the residual streams in training; bfloat16 needs the precision bf16.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
         num_workers: number of processes that build batches for each rank; None: see ``useful_workers``.
 
     Raises:
         ConfigError: the device does not exist, or does not support the precision, or ``compile`` is true and something
-            is missing for it.
+            is missing for it, or ``residual`` is bfloat16 and the precision is not bf16.
     """
     chosen = _device(device)
     number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
     if number_format.name == "fp16" and chosen.type == "cpu":
         raise ConfigError("hardware.precision=fp16 is for GPUs: use bf16, fp32 or auto on the CPU")
+    if residual == "bfloat16" and number_format.name != "bf16":
+        raise ConfigError(
+            f"hardware.residual=bfloat16 needs hardware.precision=bf16, but the precision is {number_format.name} "
+            f"({number_format.reason}): use hardware.residual=float32"
+        )
     torch.set_num_threads(threads or max(1, usable_cores() // ranks.local_world_size()))
     if chosen.type == "cpu" and keep_memory:
         tune_allocator()
@@ -101,6 +111,7 @@ def setup(
         reason=number_format.reason,
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
+        residual=torch.bfloat16 if residual == "bfloat16" else torch.float32,
         uncompiled=missing,
         num_workers=useful_workers(chosen) if num_workers is None else num_workers,
     )

@@ -81,6 +81,18 @@ def test_a_training_takes_its_workers_from_the_configuration(
     assert training_hardware(cfg, run=tmp_path, compile_by_itself=False).num_workers == expected
 
 
+def test_a_residual_stream_in_bfloat16_needs_products_in_bfloat16(gpu: pytest.MonkeyPatch) -> None:
+    assert setup().residual == torch.float32
+    chosen = setup(residual="bfloat16")
+    assert chosen.residual == torch.bfloat16
+    assert "residual" in str(chosen)
+    with refuses(ConfigError, "hardware.residual", "fp32"):
+        setup(residual="bfloat16", precision="fp32")
+    gpu.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    with refuses(ConfigError, "hardware.residual", "fp16"):
+        setup(residual="bfloat16")
+
+
 def test_any_c_compiler_will_do(gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(hardware.shutil, "which", lambda name: None)
     gpu.setenv("CC", "tcc")
