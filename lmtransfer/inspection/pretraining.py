@@ -24,6 +24,7 @@ from lmtransfer.inspection.tables import (
     parts_table,
     rates_table,
 )
+from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.rows.base import RowPlan, Rows
@@ -58,7 +59,13 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     """
     train = TrainSettings.from_config(cfg.train)
     chosen = HardwareSettings.from_config(cfg.hardware)
-    hardware = setup(device=chosen.device, precision=chosen.precision, threads=chosen.threads, compile=chosen.compile)
+    hardware = setup(
+        device=chosen.device,
+        precision=chosen.precision,
+        threads=chosen.threads,
+        compile=chosen.compile,
+        activation_checkpointing=chosen.activation_checkpointing,
+    )
     epoch = int(cfg.epoch)
     with Console(stderr=True).status("reading the corpus"):
         text = read_text(cfg)
@@ -106,7 +113,10 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
 def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "heads"))
-        return PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+        learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+    if hardware.activation_checkpointing:
+        checkpoint_activations(learner)
+    return learner
 
 
 def _counted(

@@ -26,6 +26,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
+from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
@@ -184,6 +185,8 @@ class PhasedRun:
         heads = take_heads(learner, parts.heads)
         if hardware.compile:
             compile_blocks(learner)
+        if hardware.activation_checkpointing:
+            checkpoint_activations(learner)
         return learner, heads
 
     def _new_average(self) -> Average | None:

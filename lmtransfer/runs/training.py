@@ -124,7 +124,13 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
     precision = started_in or settings.precision
     compiled = settings.compile if compile_by_itself else settings.compile is True
     try:
-        hardware = setup(device=settings.device, precision=precision, threads=settings.threads, compile=compiled)
+        hardware = setup(
+            device=settings.device,
+            precision=precision,
+            threads=settings.threads,
+            compile=compiled,
+            activation_checkpointing=settings.activation_checkpointing,
+        )
     except ConfigError as error:
         if started_in is None:
             raise

@@ -37,6 +37,7 @@ class Hardware:
         reason: reason for this format.
         threads: number of CPU threads in use.
         compile: whether to compile the blocks.
+        activation_checkpointing: whether to recompute transformer layers in the backward pass.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
     """
 
@@ -45,6 +46,7 @@ class Hardware:
     reason: str
     threads: int
     compile: bool
+    activation_checkpointing: bool = False
     uncompiled: str = ""
 
     def __str__(self) -> str:
@@ -52,7 +54,8 @@ class Hardware:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else threads
         number_format = f"{self.precision.name} ({self.reason})"
         compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
-        return f"{self.device} ({name}), {number_format}{compiled}"
+        recomputed = ", layers recomputed in the backward pass" if self.activation_checkpointing else ""
+        return f"{self.device} ({name}), {number_format}{compiled}{recomputed}"
 
 
 def setup(
@@ -61,6 +64,7 @@ def setup(
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
+    activation_checkpointing: bool = False,
     keep_memory: bool = True,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
@@ -70,6 +74,7 @@ def setup(
         precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
         threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
+        activation_checkpointing: recompute transformer layers in the backward pass.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
 
     Raises:
@@ -94,6 +99,7 @@ def setup(
         reason=number_format.reason,
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
+        activation_checkpointing=activation_checkpointing,
         uncompiled=missing,
     )
 

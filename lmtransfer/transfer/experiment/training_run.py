@@ -14,6 +14,7 @@ from torch import Tensor
 from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.layers.disentangled import merge
+from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -131,6 +132,8 @@ def train_once(
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(trained)
+    if hardware.activation_checkpointing and not learner.freezing.frozen:
+        checkpoint_activations(trained)
     has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
     if distributed.from_main(has_started):
         trainer.resume()
