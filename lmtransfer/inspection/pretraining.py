@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -24,7 +25,6 @@ from lmtransfer.inspection.tables import (
     parts_table,
     rates_table,
 )
-from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.rows.base import RowPlan, Rows
@@ -34,7 +34,7 @@ from lmtransfer.pretraining.parts import Parts, build_parts
 from lmtransfer.pretraining.screening import findings_table, screened_parts
 from lmtransfer.pretraining.text import read_text
 from lmtransfer.randomness import derived_seed, permutation
-from lmtransfer.runs.training import build_optimizer
+from lmtransfer.runs.training import build_optimizer, prepare_blocks
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
@@ -114,8 +114,7 @@ def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
-    if hardware.activation_checkpointing:
-        checkpoint_activations(learner)
+    prepare_blocks(learner, replace(hardware, compile=False))  # compiling takes longer than all measured steps
     return learner
 
 
