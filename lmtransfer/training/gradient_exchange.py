@@ -43,12 +43,12 @@ class GradientExchange:
         for bucket in self._buckets:
             bucket.pending = len(bucket.parameters)
 
-            def arrived(_: Tensor, bucket: _Bucket = bucket) -> None:
+            def computed(_: Tensor, bucket: _Bucket = bucket) -> None:
                 bucket.pending -= 1
                 while self._num_started < len(self._buckets) and not self._buckets[self._num_started].pending:
                     self._start_next()
 
-            handles += [parameter.register_post_accumulate_grad_hook(arrived) for parameter in bucket.parameters]
+            handles += [parameter.register_post_accumulate_grad_hook(computed) for parameter in bucket.parameters]
         try:
             yield
         finally:
