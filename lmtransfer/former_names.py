@@ -53,6 +53,7 @@ TARGETS: Mapping[str, str] = {
 #: name in a phase or in a part of a mixture.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
+    "hardware.residual": "float32",
     "phases": None,
     "embeddings": None,
     "screening": None,

@@ -125,6 +125,9 @@ class HardwareSettings(Settings):
     activation_checkpointing: bool = _setting(
         False, "recompute transformer layers in the backward pass: less memory, more time, the same result"
     )
+    residual: Literal["float32", "bfloat16"] = _setting(
+        "float32", "states between layers in training: float32, bfloat16 (with bf16)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

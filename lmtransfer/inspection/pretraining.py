@@ -25,6 +25,7 @@ from lmtransfer.inspection.tables import (
     parts_table,
     rates_table,
 )
+from lmtransfer.layers.residual import keep_residual
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.rows.base import RowPlan, Rows
@@ -65,6 +66,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         threads=chosen.threads,
         compile=chosen.compile,
         activation_checkpointing=chosen.activation_checkpointing,
+        residual=chosen.residual,
     )
     epoch = int(cfg.epoch)
     with Console(stderr=True).status("reading the corpus"):
@@ -114,6 +116,7 @@ def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+    keep_residual(learner, hardware.residual)
     prepare_blocks(learner, replace(hardware, compile=False))  # compiling takes longer than all measured steps
     return learner
 

@@ -6,11 +6,16 @@ Shape legend: M prediction positions, S samples, V vocabulary, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from lmtransfer.layers.softmax_samples import sample_logits, sample_softmax
+
+#: Reads the logits of a chunk, (m, V), given the slice of its positions; it may not change them.
+ReadLogits = Callable[[slice, Tensor], None]
 
 #: Number of logits of one chunk: 1 MiB in bfloat16, which stays in the second-level cache of a CPU.
 _CHUNK_LOGITS = 1 << 19
@@ -19,7 +24,11 @@ _CHUNK_LOGITS_ELSEWHERE = 1 << 27
 
 
 def _chunks(
-    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
+    hidden_MD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_M: Tensor,
+    read_logits: ReadLogits | None = None,
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
     """Split the positions into chunks whose logits stay in cache, or on other devices do not fill the memory.
 
@@ -32,6 +41,8 @@ def _chunks(
     for start in range(0, size, rows):
         part = slice(start, start + rows)
         logits = torch.nn.functional.linear(hidden_MD[part], weight_VD, bias_V)
+        if read_logits is not None:
+            read_logits(part, logits)
         targets = targets_M[part, None]
         top, best = logits.max(-1, keepdim=True)
         probabilities = logits.softmax(-1, dtype=accumulate)
@@ -56,7 +67,13 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
+        ctx: Any,
+        hidden_MD: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_M: Tensor,
+        weights_M: Tensor,
+        read_logits: ReadLogits | None = None,
     ) -> tuple[Tensor, Tensor]:
         dtype = hidden_MD.dtype
         weight = weight_VD.to(dtype)
@@ -70,7 +87,7 @@ class _CrossEntropySum(torch.autograd.Function):
         # Summed here, in the accumulating dtype and in cache: a later sum over the rows would first copy all rows.
         needs_bias = bias_V is not None and ctx.needs_input_grad[2]
         bias_gradient_V = torch.zeros(vocabulary if needs_bias else 0, dtype=accumulate, device=hidden_MD.device)
-        for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M):
+        for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M, read_logits):
             losses_M[part], hits_M[part] = losses, best == targets_M[part]
             if needs_gradient:
                 _subtract_targets(probabilities, targets_M[part])
@@ -94,7 +111,7 @@ class _CrossEntropySum(torch.autograd.Function):
             grad_weight = (gradient_MV.T @ hidden_MD).to(weight_dtype).mul_(grad_sum)
         if bias_dtype is not None and ctx.needs_input_grad[2]:
             grad_bias = (bias_gradient_V * grad_sum).to(bias_dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
 class _LargeCrossEntropySum(torch.autograd.Function):
@@ -102,7 +119,13 @@ class _LargeCrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
+        ctx: Any,
+        hidden_MD: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_M: Tensor,
+        weights_M: Tensor,
+        read_logits: ReadLogits | None = None,
     ) -> tuple[Tensor, Tensor]:
         dtype = hidden_MD.dtype
         weight = weight_VD.to(dtype)
@@ -114,7 +137,7 @@ class _LargeCrossEntropySum(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_MD) if needs_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if needs_gradient else None
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=accumulate)
-        for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M):
+        for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M, read_logits):
             total += (losses * weights_M[part]).sum()
             hits_M[part] = best == targets_M[part]
             if grad_hidden is None or grad_weight is None:
@@ -142,11 +165,18 @@ class _LargeCrossEntropySum(torch.autograd.Function):
             (grad_bias * grad_sum).to(bias_dtype) if needs_bias else None,
             None,
             None,
+            None,
         )
 
 
 def cross_entropy_sum(
-    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
+    hidden_MD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_M: Tensor,
+    weights_M: Tensor,
+    *,
+    read_logits: ReadLogits | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sum of softmax cross entropies (nats) of ``hidden @ weight.T + bias``, in chunks that stay in cache.
 
@@ -158,6 +188,7 @@ def cross_entropy_sum(
         bias_V: output bias, or None.
         targets_M: target ids, int64.
         weights_M: weight of the loss at each position (0 for spare places), float.
+        read_logits: also reads the logits of each chunk; None: nothing else reads them.
 
     Returns:
         The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
@@ -168,7 +199,46 @@ def cross_entropy_sum(
     is_large = device != "cpu" and len(hidden_MD) * len(weight_VD) > 2 * _CHUNK_LOGITS_ELSEWHERE
     kind = _LargeCrossEntropySum if is_large else _CrossEntropySum
     with torch.autocast(device, enabled=False):
-        return kind.apply(hidden_MD, weight_VD, bias_V, targets_M, weights_M)
+        return kind.apply(hidden_MD, weight_VD, bias_V, targets_M, weights_M, read_logits)
+
+
+def cross_entropy_sum_and_samples(
+    hidden_MD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    targets_M: Tensor,
+    weights_M: Tensor,
+    *,
+    uniform_M: Tensor,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``cross_entropy_sum``, and a sample from the softmax of each position.
+
+    The samples are those of the logits of the loss, which are computed once. A CPU under autocast is the exception:
+    there the logits of the samples are computed again, in float32.
+
+    Args:
+        hidden_MD: output states at the prediction positions.
+        weight_VD: output embedding; may be the tied input embedding.
+        bias_V: output bias.
+        targets_M: target ids, int64.
+        weights_M: weight of the loss at each position (0 for spare places), float.
+        uniform_M: one random number per position, in [0, 1); see ``sample_logits``.
+        temperature: temperature of the samples, above 0.
+
+    Returns:
+        The two results of ``cross_entropy_sum``; and the samples, int64 (M,).
+    """
+    if hidden_MD.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        samples_M = sample_softmax(hidden_MD, weight_VD, bias_V, uniform_M, temperature=temperature)
+        return (*cross_entropy_sum(hidden_MD, weight_VD, bias_V, targets_M, weights_M), samples_M)
+    samples_M = torch.empty_like(targets_M)
+
+    def sample(part: slice, logits: Tensor) -> None:
+        samples_M[part] = sample_logits(logits, uniform_M[part], temperature=temperature)
+
+    total, hits_M = cross_entropy_sum(hidden_MD, weight_VD, bias_V, targets_M, weights_M, read_logits=sample)
+    return total, hits_M, samples_M
 
 
 class _CrossEntropies(torch.autograd.Function):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +67,8 @@ class ProjectedLstm(nn.Module):
     faster there: 2,048 tokens in 64 sequences, input width 128, 512 cells, output width 128, forward and backward on
     one core take 101 ms, and 161 ms with ``nn.LSTM``. The fused path computes in float32 at every precision. On
     the exact path under autocast, the factors of the matrix products have the dtype of autocast (62 ms). Sums, gates,
-    cells and clipping stay float32.
+    cells and clipping stay float32. On CUDA ``compile`` fuses them: by the compiler's code for a CPU, a time step then
+    starts 5 kernels forward and 5 backward, instead of 17 and 34.
 
     The weights are initialised as in TensorFlow: Glorot uniform matrices and biases 0, except the two biases of the
     forget gate, whose sum is 1.
@@ -91,6 +93,7 @@ class ProjectedLstm(nn.Module):
         super().__init__()
         self.cell_dim, self.output_dim, self.cell_clip, self.proj_clip = cell_dim, output_dim, cell_clip, proj_clip
         self.lstm = nn.LSTM(input_dim, cell_dim, proj_size=output_dim)
+        self._compiles_on_cuda = False
         self.reset_parameters()
 
     @torch.no_grad()
@@ -104,6 +107,10 @@ class ProjectedLstm(nn.Module):
         for bias in biases:
             nn.init.zeros_(bias)
             bias[self.cell_dim : 2 * self.cell_dim] = 0.5
+
+    def compile(self, *_: Any, **__: Any) -> None:
+        """Compile the time steps of the exact path on CUDA, and nothing else: the layer itself is not one graph."""
+        self._compiles_on_cuda = True
 
     def forward(self, inputs_TD: Tensor, order: TimeMajor, state: State | None = None) -> tuple[Tensor, State]:
         """Read sequences.
@@ -155,7 +162,7 @@ class ProjectedLstm(nn.Module):
         dtype, device = self._dtype, inputs_TD.device.type
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(inputs_TD.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             gates = nn.functional.linear(inputs_TD.to(dtype), into_gates.to(dtype))
             return recurrence(
                 gates.to(self._dtype) + (input_bias + state_bias),
@@ -166,4 +173,5 @@ class ProjectedLstm(nn.Module):
                 batch_sizes=batch_sizes,
                 cell_clip=self.cell_clip,
                 proj_clip=self.proj_clip,
+                compiled=self._compiles_on_cuda and device == "cuda",
             )

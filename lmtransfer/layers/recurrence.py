@@ -5,7 +5,8 @@ Shape legend: T tokens in time-major order, S sequences, H cells, P width of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class _Recurrence(torch.autograd.Function):
         batch_sizes: Sequence[int],
         cell_clip: float | None,
         proj_clip: float | None,
+        compiled: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         num_tokens, (_, width) = len(gates_T4H), cell_SH.shape
         dtype = recurrent_4HP.dtype
@@ -40,68 +42,138 @@ class _Recurrence(torch.autograd.Function):
         opened = torch.empty(num_tokens, width, dtype=dtype, device=gates.device)
         outputs = gates.new_empty(num_tokens, len(project_PH))
         hidden, cell = hidden_SP.clone(), cell_SH.clone()
-        recurrent, project = recurrent_4HP.T, project_PH.T
+        read: Callable[..., None] = _compiled(_read) if compiled else _read
         start = 0
         for size in batch_sizes:
-            now = slice(start, start + size)
-            z = gates[now]
-            z += hidden[:size].to(dtype) @ recurrent
-            in_forget, new, out = z[:, : 2 * width], z[:, 2 * width : 3 * width], z[:, 3 * width :]
-            in_forget.sigmoid_()
-            new.tanh_()
-            out.sigmoid_()
-            torch.mul(z[:, width : 2 * width], cell[:size], out=cells[now])
-            cells[now].addcmul_(z[:, :width], new)
-            if cell_clip is not None:
-                cells[now].clamp_(-cell_clip, cell_clip)
-            torch.tanh(cells[now], out=tanh_output[now])
-            opened[now] = out * tanh_output[now]
-            outputs[now] = opened[now] @ project
-            if proj_clip is not None:
-                outputs[now].clamp_(-proj_clip, proj_clip)
-            hidden[:size], cell[:size] = outputs[now], cells[now]
+            now, first = slice(start, start + size), slice(size)
+            read(
+                *(_rows(part, now) for part in (gates, cells, tanh_output, opened, outputs)),
+                *(_rows(part, first) for part in (hidden, cell)),
+                recurrent_4HP,
+                project_PH,
+                cell_clip,
+                proj_clip,
+            )
             start += size
         ctx.save_for_backward(gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent_4HP, project_PH)
         ctx.batch_sizes, ctx.cell_clip, ctx.proj_clip = tuple(batch_sizes), cell_clip, proj_clip
+        ctx.compiled = compiled
         ctx.mark_non_differentiable(hidden, cell)
         return outputs, hidden, cell
 
     @staticmethod
     def backward(ctx: Any, grad_outputs: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent, project = ctx.saved_tensors
-        dtype, width = recurrent.dtype, cells.shape[1]
         grad_gates = torch.empty_like(gates)
         grad_projected = grad_outputs.clone()
         grad_hidden, grad_cell = torch.zeros_like(hidden_SP), torch.zeros_like(cell_SH)
+        read: Callable[..., None] = _compiled(_read_backward) if ctx.compiled else _read_backward
         start = len(gates)
         for step in range(len(ctx.batch_sizes) - 1, -1, -1):
             size = ctx.batch_sizes[step]
-            now, start = slice(start - size, start), start - size
-            before = slice(start - ctx.batch_sizes[step - 1], start) if step else None
-            cell_before = cell_SH[:size] if before is None else cells[before][:size]
-            projected = grad_projected[now]
-            projected += grad_hidden[:size]
-            if ctx.proj_clip is not None:
-                projected.masked_fill_(outputs[now].abs() >= ctx.proj_clip, 0.0)
-            d_opened = (projected.to(dtype) @ project).to(gates.dtype)
-            i, f, g, o = gates[now].split(width, dim=1)
-            d_i, d_f, d_g, d_o = grad_gates[now].split(width, dim=1)
-            tanh = tanh_output[now]
-            d_cell = grad_cell[:size]
-            d_cell.addcmul_(d_opened * o, 1 - tanh * tanh)
-            if ctx.cell_clip is not None:
-                d_cell.masked_fill_(cells[now].abs() >= ctx.cell_clip, 0.0)
-            torch.mul(d_opened * tanh, o * (1 - o), out=d_o)
-            torch.mul(d_cell * g, i * (1 - i), out=d_i)
-            torch.mul(d_cell * i, 1 - g * g, out=d_g)
-            torch.mul(d_cell * cell_before, f * (1 - f), out=d_f)
-            d_cell *= f
-            grad_hidden[:size] = grad_gates[now].to(dtype) @ recurrent
+            now, first, start = slice(start - size, start), slice(size), start - size
+            cell_before = cells[start - ctx.batch_sizes[step - 1] : start] if step else cell_SH
+            read(
+                *(_rows(part, now) for part in (gates, cells, tanh_output, outputs, grad_gates, grad_projected)),
+                *(_rows(part, first) for part in (cell_before, grad_hidden, grad_cell)),
+                recurrent,
+                project,
+                ctx.cell_clip,
+                ctx.proj_clip,
+            )
+        dtype = recurrent.dtype
         hidden_before = torch.cat([hidden_SP[: ctx.batch_sizes[0]], *_shifted(outputs, ctx.batch_sizes)])
         grad_gates_t = grad_gates.to(dtype).T
         grad_recurrent = grad_gates_t @ hidden_before.to(dtype)
         grad_project = grad_projected.to(dtype).T @ opened
-        return grad_gates, None, None, grad_recurrent, grad_project, None, None, None
+        return grad_gates, None, None, grad_recurrent, grad_project, None, None, None, None
+
+
+def _rows(tensor: Tensor, rows: slice) -> Tensor:
+    """Rows to read from and to write into.
+
+    They are detached, because compiled code for a view is valid only for some sizes of the whole tensor.
+    """
+    return tensor[rows].detach()
+
+
+def _read(
+    gates_S4H: Tensor,
+    cells_SH: Tensor,
+    tanh_output_SH: Tensor,
+    opened_SH: Tensor,
+    outputs_SP: Tensor,
+    hidden_SP: Tensor,
+    cell_SH: Tensor,
+    recurrent_4HP: Tensor,
+    project_PH: Tensor,
+    cell_clip: float | None,
+    proj_clip: float | None,
+) -> None:
+    """One time step of the S sequences that have one; writes into all tensors except the matrices.
+
+    The first five belong to this time step. ``hidden_SP`` and ``cell_SH`` are the state before it, then after it.
+    """
+    dtype, width = recurrent_4HP.dtype, cell_SH.shape[1]
+    gates_S4H += hidden_SP.to(dtype) @ recurrent_4HP.T
+    in_forget, new, out = gates_S4H[:, : 2 * width], gates_S4H[:, 2 * width : 3 * width], gates_S4H[:, 3 * width :]
+    in_forget.sigmoid_()
+    new.tanh_()
+    out.sigmoid_()
+    torch.mul(gates_S4H[:, width : 2 * width], cell_SH, out=cells_SH)
+    cells_SH.addcmul_(gates_S4H[:, :width], new)
+    if cell_clip is not None:
+        cells_SH.clamp_(-cell_clip, cell_clip)
+    torch.tanh(cells_SH, out=tanh_output_SH)
+    opened_SH.copy_(out * tanh_output_SH)
+    outputs_SP.copy_(opened_SH @ project_PH.T)
+    if proj_clip is not None:
+        outputs_SP.clamp_(-proj_clip, proj_clip)
+    hidden_SP.copy_(outputs_SP)
+    cell_SH.copy_(cells_SH)
+
+
+def _read_backward(
+    gates_S4H: Tensor,
+    cells_SH: Tensor,
+    tanh_SH: Tensor,
+    outputs_SP: Tensor,
+    grad_gates_S4H: Tensor,
+    projected_SP: Tensor,
+    before_SH: Tensor,
+    grad_hidden_SP: Tensor,
+    grad_cell_SH: Tensor,
+    recurrent_4HP: Tensor,
+    project_PH: Tensor,
+    cell_clip: float | None,
+    proj_clip: float | None,
+) -> None:
+    """The backward pass of ``_read``; writes into the gradients.
+
+    ``projected_SP`` is the gradient of the outputs, and ``before_SH`` the cells before this time step.
+    """
+    dtype, width = recurrent_4HP.dtype, grad_cell_SH.shape[1]
+    projected_SP += grad_hidden_SP
+    if proj_clip is not None:
+        projected_SP.masked_fill_(outputs_SP.abs() >= proj_clip, 0.0)
+    d_opened = (projected_SP.to(dtype) @ project_PH).to(gates_S4H.dtype)
+    i, f, g, o = gates_S4H.split(width, dim=1)
+    d_i, d_f, d_g, d_o = grad_gates_S4H.split(width, dim=1)
+    grad_cell_SH.addcmul_(d_opened * o, 1 - tanh_SH * tanh_SH)
+    if cell_clip is not None:
+        grad_cell_SH.masked_fill_(cells_SH.abs() >= cell_clip, 0.0)
+    d_o.copy_(d_opened * tanh_SH * (o * (1 - o)))
+    d_i.copy_(grad_cell_SH * g * (i * (1 - i)))
+    d_g.copy_(grad_cell_SH * i * (1 - g * g))
+    d_f.copy_(grad_cell_SH * before_SH * (f * (1 - f)))
+    grad_cell_SH *= f
+    grad_hidden_SP.copy_(grad_gates_S4H.to(dtype) @ recurrent_4HP)
+
+
+@cache
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as one graph for any number of sequences."""
+    return torch.compile(function, fullgraph=True, dynamic=True)
 
 
 def _shifted(outputs_TP: Tensor, batch_sizes: Sequence[int]) -> list[Tensor]:
@@ -120,6 +192,7 @@ def recurrence(
     batch_sizes: Sequence[int],
     cell_clip: float | None = None,
     proj_clip: float | None = None,
+    compiled: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run an LSTM with projection (Sak et al. 2014) over sequences in time-major order.
 
@@ -135,10 +208,11 @@ def recurrence(
         batch_sizes: how many sequences have a token at each time step, descending.
         cell_clip: largest magnitude of a cell; None: no limit.
         proj_clip: largest magnitude of a projection; None: no limit.
+        compiled: compile a time step, which fuses what lies between its two products.
 
     Returns:
         The projections (T, P); the last projection (S, P) and the last cells (S, H) of each sequence.
     """
     return _Recurrence.apply(
-        gates_T4H, hidden_SP, cell_SH, recurrent_4HP, project_PH, batch_sizes, cell_clip, proj_clip
+        gates_T4H, hidden_SP, cell_SH, recurrent_4HP, project_PH, batch_sizes, cell_clip, proj_clip, compiled
     )

@@ -15,6 +15,7 @@ from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.self_attention import SelfAttention
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, FeedForward
+from lmtransfer.layers.residual import ResidualNorm
 
 NormPlace = Literal["post", "pre"]
 
@@ -53,9 +54,9 @@ class TransformerSettings:
                 f"model.num_heads={self.num_heads} does not divide model.dim={self.dim}: choose a divisor of {self.dim}"
             )
 
-    def layer_norm(self) -> nn.LayerNorm:
+    def layer_norm(self) -> ResidualNorm:
         """A new LayerNorm."""
-        return nn.LayerNorm(self.dim, eps=self.norm_eps)
+        return ResidualNorm(self.dim, eps=self.norm_eps)
 
     def final_norm(self) -> nn.Module:
         """The module after the last layer: a LayerNorm for pre-norm layers, else the identity."""

@@ -166,6 +166,7 @@ class BilmEncoder(Encoder):
     """
 
     attention = "concatenated"
+    compiles = True
     family_head = FamilyHead(token="mean")
     lstms: BidirectionalLstm
 

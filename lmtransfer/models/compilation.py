@@ -17,7 +17,8 @@ _VERSIONS = 64
 def compile_blocks(learner: nn.Module) -> None:
     """Compile every block separately, once for each input shape; dense blocks of attention are not compiled.
 
-    Blocks of encoders with ``compiles=False`` (relative positions, LSTMs) run without compilation.
+    Blocks of encoders with ``compiles=False`` (relative positions) run without compilation. Of LSTMs only the
+    time steps on CUDA are compiled.
     """
     _keep_by_instructions()
     _allow_versions()

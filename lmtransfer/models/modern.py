@@ -20,6 +20,7 @@ from lmtransfer.layers.attention.self_attention import SelfAttention
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, GatedFeedForward
 from lmtransfer.layers.initialisation import truncated_normal_
+from lmtransfer.layers.residual import ResidualNorm, ResidualStream
 from lmtransfer.models.base import FamilyHead, OutputPositions
 from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copied, copy_weights, generator_shape
 from lmtransfer.models.padded import layout_of
@@ -45,9 +46,9 @@ class ModernSettings:
     dropout: float
     attention_dropout: float
 
-    def layer_norm(self) -> nn.LayerNorm:
+    def layer_norm(self) -> ResidualNorm:
         """A new LayerNorm."""
-        return nn.LayerNorm(self.dim, eps=self.norm_eps, bias=self.bias)
+        return ResidualNorm(self.dim, eps=self.norm_eps, bias=self.bias)
 
 
 class ModernLayer(nn.Module):
@@ -112,6 +113,7 @@ class ModernStack(nn.Module):
         self.settings = settings
         self.layers = nn.ModuleList(ModernLayer(settings, number) for number in range(num_layers))
         self.final_norm = settings.layer_norm()
+        self.residual = ResidualStream()
         self.apply(truncated_normal_)
         with torch.no_grad():  # the sum over all layers starts on the scale of one (GPT-2; Warner et al., appendix A)
             for module in self.modules():
@@ -129,7 +131,7 @@ class ModernStack(nn.Module):
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
         """All layer outputs, (T, D) each, the embeddings first; with ``output_positions`` the last is (N, D)."""
-        device = embedded_TD.device
+        device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
         head_dim = self.settings.dim // self.settings.num_heads
         everywhere = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.global_theta)
@@ -148,7 +150,7 @@ class ModernStack(nn.Module):
             last = top(hidden_TD, layout, turned, output_positions.positions_N)
         else:
             last = top(hidden_TD, layout, turned)[output_positions.positions_N]
-        return (*outputs, self.final_norm(last))
+        return (*outputs, self.residual.end(self.final_norm(last)))
 
 
 class NormalisedEmbeddings(nn.Module):

@@ -15,6 +15,7 @@ from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.relative.attention import RelativeBiases, sinusoids
 from lmtransfer.layers.relative.layout import Keys, RelativeLayout
 from lmtransfer.layers.relative.transformer import RelativeLayer
+from lmtransfer.layers.residual import ResidualStream
 from lmtransfer.layers.transformer import TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 
@@ -61,6 +62,7 @@ class RelativeStack(nn.Module):
             for _ in range(num_layers)
         )
         self.final_norm = settings.final_norm()
+        self.residual = ResidualStream()
         self.dropout = Dropout(settings.dropout)
 
     def forward(
@@ -72,6 +74,7 @@ class RelativeStack(nn.Module):
         output_positions: OutputPositions | None,
     ) -> EncoderOutput:
         """The outputs of all layers, the embeddings first; the last only at ``output_positions`` if they are given."""
+        embedded_TD = self.residual.begin(embedded_TD)
         keys = self._keys(batch, recurrent_state)
         segments_T = self._segments(batch)
         everywhere = self._layout(keys, segments_T)
@@ -84,7 +87,7 @@ class RelativeStack(nn.Module):
                 at = self._layout_of_reads(keys, batch, output_positions, segments_T)
                 hidden_TD = hidden_TD.index_select(0, output_positions.positions_N)
             outputs += layer([(hidden_TD, at)], keys_XD, distances_PD, self.biases)
-        last = self.final_norm(outputs.pop())
+        last = self.residual.end(self.final_norm(outputs.pop()))
         if output_positions is not None and self.causal:
             last = last.index_select(0, output_positions.positions_N)
         return EncoderOutput((*outputs, self.dropout(last)), tuple(memory) if self.memory_length else None)
@@ -111,6 +114,7 @@ class RelativeStack(nn.Module):
             output_positions: the positions of the query stream.
             recurrent_state: the memory.
         """
+        embedded_TD = self.residual.begin(embedded_TD)
         keys = self._keys(batch, recurrent_state)
         segments_T = self._segments(batch)
         content = self._layout(keys, segments_T, order_T)
@@ -123,7 +127,7 @@ class RelativeStack(nn.Module):
             streams = [(query_ND, queries), (outputs[-1], content)][: 1 if layer is self.layers[-1] else 2]
             query_ND, *after = layer(streams, keys_XD, distances_PD, self.biases)
             outputs += after
-        last_ND = self.dropout(self.final_norm(query_ND))
+        last_ND = self.dropout(self.residual.end(self.final_norm(query_ND)))
         return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
 
     def unused(self) -> Tensor | float:

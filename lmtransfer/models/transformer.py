@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.layers.residual import ResidualStream
 from lmtransfer.layers.transformer import TransformerLayer, TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.models.padded import layout_of
@@ -28,6 +29,7 @@ class TransformerStack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(TransformerLayer(settings) for _ in range(num_layers))
         self.final_norm = settings.final_norm()
+        self.residual = ResidualStream()
 
     def forward(
         self,
@@ -42,7 +44,7 @@ class TransformerStack(nn.Module):
         In the last layer, attention queries and feed-forward are then computed only at those positions. With 15 % of
         the tokens masked this saves a sixth of the work of a four-layer encoder, and the result is exact.
         """
-        device = embedded_TD.device
+        device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
         outputs, hidden_TD = [embedded_TD], embedded_TD
         *lower, top = self.layers
@@ -59,7 +61,7 @@ class TransformerStack(nn.Module):
             )
         else:
             last = top(hidden_TD, layout)[output_positions.positions_N]
-        return (*outputs, self.final_norm(last))
+        return (*outputs, self.residual.end(self.final_norm(last)))
 
 
 class TokenEmbeddings(Protocol):

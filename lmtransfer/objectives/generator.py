@@ -12,10 +12,9 @@ from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.layers.cross_entropy import cross_entropy_sum_and_samples
 from lmtransfer.layers.disentangled import disentangle, merge
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.softmax_samples import sample_softmax
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -185,8 +184,15 @@ class GeneratorObjective(Objective):
         hidden_ME = self.generator_head.transform(
             batch.read("masked", self.generator(batch.inputs, output_positions=batch.output_positions))
         )
-        total, hits_M = cross_entropy_sum(hidden_ME, output_VE, bias_V, batch.targets_M, batch.weights_M)
-        samples_M = sample_softmax(hidden_ME, output_VE, bias_V, batch.uniform_M, temperature=self.temperature)
+        total, hits_M, samples_M = cross_entropy_sum_and_samples(
+            hidden_ME,
+            output_VE,
+            bias_V,
+            batch.targets_M,
+            batch.weights_M,
+            uniform_M=batch.uniform_M,
+            temperature=self.temperature,
+        )
 
         original_T, positions = batch.original.tokens_T, batch.positions_M[: batch.num_targets]
         tokens_T = original_T.index_copy(0, positions, samples_M[: batch.num_targets])

@@ -26,6 +26,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
+from lmtransfer.layers.residual import keep_residual
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -181,6 +182,7 @@ class PhasedRun:
             for objective in learner.listed():
                 self.start.fill_biases(objective)
         heads = take_heads(learner, parts.heads)
+        keep_residual(learner, hardware.residual)
         prepare_blocks(learner, hardware)
         return learner, heads
 

@@ -144,6 +144,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
             threads=settings.threads,
             compile=compiled,
             activation_checkpointing=settings.activation_checkpointing,
+            residual=settings.residual,
         )
     except ConfigError as error:
         if started_in is None:

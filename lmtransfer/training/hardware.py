@@ -38,6 +38,7 @@ class Hardware:
         threads: number of CPU threads in use.
         compile: whether to compile the blocks.
         activation_checkpointing: whether to recompute transformer layers in the backward pass.
+        residual: number format of the residual streams in training, see ``layers.residual``.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
     """
 
@@ -47,6 +48,7 @@ class Hardware:
     threads: int
     compile: bool
     activation_checkpointing: bool = False
+    residual: torch.dtype = torch.float32
     uncompiled: str = ""
 
     def __str__(self) -> str:
@@ -55,7 +57,8 @@ class Hardware:
         number_format = f"{self.precision.name} ({self.reason})"
         compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
         recomputed = ", layers recomputed in the backward pass" if self.activation_checkpointing else ""
-        return f"{self.device} ({name}), {number_format}{compiled}{recomputed}"
+        residual = "" if self.residual == torch.float32 else ", residual stream in bfloat16"
+        return f"{self.device} ({name}), {number_format}{residual}{compiled}{recomputed}"
 
 
 def setup(
@@ -65,6 +68,7 @@ def setup(
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
     activation_checkpointing: bool = False,
+    residual: Literal["float32", "bfloat16"] = "float32",
     keep_memory: bool = True,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
@@ -75,16 +79,22 @@ def setup(
         threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
         activation_checkpointing: recompute transformer layers in the backward pass.
+        residual: number format of the residual streams in training; bfloat16 needs the precision bf16.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
 
     Raises:
         ConfigError: the device does not exist, or does not support the precision, or ``compile`` is true and something
-            is missing for it.
+            is missing for it, or ``residual`` is bfloat16 and the precision is not bf16.
     """
     chosen = _device(device)
     number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
     if number_format.name == "fp16" and chosen.type == "cpu":
         raise ConfigError("hardware.precision=fp16 is for GPUs: use bf16, fp32 or auto on the CPU")
+    if residual == "bfloat16" and number_format.name != "bf16":
+        raise ConfigError(
+            f"hardware.residual=bfloat16 needs hardware.precision=bf16, but the precision is {number_format.name} "
+            f"({number_format.reason}): use hardware.residual=float32"
+        )
     torch.set_num_threads(threads or max(1, usable_cores() // ranks.local_world_size()))
     if chosen.type == "cpu" and keep_memory:
         tune_allocator()
@@ -100,6 +110,7 @@ def setup(
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
         activation_checkpointing=activation_checkpointing,
+        residual=torch.bfloat16 if residual == "bfloat16" else torch.float32,
         uncompiled=missing,
     )
 

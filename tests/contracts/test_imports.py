@@ -64,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
     | {"transfer", "reporting", "importing", "hub"},
     "inspection": PLAIN
-    | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
+    | {"config", "layers", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "sweeps": {"errors", "config", "system", "reporting"},

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from fakes.cuda.device import FakeCuda
+from fakes.cuda.fake_tensors import fake_tensors, to_device
+from fakes.objectives import elmo
 from torch import Tensor, nn
 
+from lmtransfer.data.batch import pack
+from lmtransfer.layers import lstm
+from lmtransfer.layers import recurrence as module
 from lmtransfer.layers.char_cnn import PADDING_CHARACTER, CharacterCnn, distinct_rows
 from lmtransfer.layers.lstm import ProjectedLstm, TimeMajor
 from lmtransfer.layers.recurrence import recurrence
+from lmtransfer.models.compilation import compile_blocks
 
 LENGTHS = (3, 7, 1, 7, 5)
 
@@ -88,6 +98,55 @@ def test_the_gradient_is_that_of_finite_differences(clip: float | None) -> None:
     assert torch.autograd.gradcheck(
         lambda *given: recurrence(*given, batch_sizes=sizes, cell_clip=clip, proj_clip=clip)[0], inputs
     )
+
+
+def test_a_compiled_time_step_is_one_graph_for_all_ragged_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_eagerly(function: Any, **settings: Any) -> Any:
+        assert settings == {"fullgraph": True, "dynamic": True}
+        return compiling(function, backend="eager", **settings)
+
+    compiling = torch.compile
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    module._compiled.cache_clear()
+    torch.compiler.reset()
+    given = np.random.default_rng(0)
+    batches = [(5, 4, 3), *(-np.sort(-given.integers(2, 9, 6)) for _ in range(10))]  # 3 time steps have 3 kinds of code
+    for number, sizes in enumerate(batches):
+        torch.manual_seed(number)
+        parts = [torch.randn(sum(sizes), 12), torch.randn(sizes[0], 4), torch.randn(sizes[0], 3)]
+        parts += [torch.randn(12, 4), 2 * torch.randn(4, 3)]
+        leaves = [part.requires_grad_() for part in (parts[0], *parts[3:])]
+        found = []
+        for compiled in (True, False):
+            with torch.compiler.set_stance("fail_on_recompile") if number else nullcontext():
+                made = recurrence(*parts, batch_sizes=sizes, cell_clip=0.6, proj_clip=0.6, compiled=compiled)
+                found.append([*made, *torch.autograd.grad(made[0].square().sum(), leaves)])
+        for ours, theirs in zip(*found, strict=True):
+            assert torch.equal(ours, theirs)
+    module._compiled.cache_clear()
+
+
+def test_only_cuda_compiles_time_steps(fake_cuda: FakeCuda) -> None:
+    assert fake_cuda(_compiled_on, "cuda") == {True}
+    assert fake_cuda(_compiled_on, "cpu") == {False}
+
+
+def _compiled_on(device: str) -> set[bool]:
+    """Whether the time steps of a compiled ELMo are compiled on a device."""
+    found: set[bool] = set()
+
+    def note(gates: Tensor, hidden: Tensor, cells: Tensor, *_: Any, compiled: bool, **__: Any) -> Any:
+        found.add(compiled)
+        return gates[:, : hidden.shape[1]], hidden, cells
+
+    encoder = elmo(cell_clip=3.0)
+    compile_blocks(encoder)
+    with pytest.MonkeyPatch.context() as patch, fake_tensors():
+        patch.setattr(lstm, "recurrence", note)
+        if device == "cuda":
+            to_device(encoder)
+        encoder(pack([np.arange(4, 9), np.arange(4, 7)]).to(device))
+    return found
 
 
 def test_bfloat16_products_stay_near_float32() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers import cross_entropy
 from lmtransfer.layers.disentangled import merge
 from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -103,11 +104,9 @@ def test_each_table_learns_from_its_own_loss_only(source: PretrainingSource, nam
 def test_the_gradient_of_the_difference_is_that_of_finite_differences_and_the_base_has_none_of_it(
     source: PretrainingSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lmtransfer.objectives import generator
-
     learner, batch = learner_of("disentangled"), batch_of(source)
     samples = torch.randint(4, 90, batch.targets_M.shape)
-    monkeypatch.setattr(generator, "sample_softmax", lambda *_, **__: samples)
+    monkeypatch.setattr(cross_entropy, "sample_logits", lambda *_, **__: samples)
     found = gradients(learner, batch, "rtd")
     _, base = tables(learner)
     difference = learner.get_parameter(DIFFERENCE)

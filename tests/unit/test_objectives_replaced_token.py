@@ -17,8 +17,8 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers import cross_entropy
 from lmtransfer.models.generator import generator_shape
-from lmtransfer.objectives import generator
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
@@ -78,7 +78,7 @@ def seen_by(learner: PretrainingLearner) -> list[PackedBatch]:
 
 def always(monkeypatch: pytest.MonkeyPatch, samples_M: torch.Tensor) -> None:
     """Let the generator sample these."""
-    monkeypatch.setattr(generator, "sample_softmax", lambda *_, **__: samples_M)
+    monkeypatch.setattr(cross_entropy, "sample_logits", lambda *_, **__: samples_M)
 
 
 @pytest.mark.parametrize("name", ENCODERS)

@@ -55,6 +55,18 @@ def test_what_is_missing_is_said_and_blocks_run_without_compilation(what: str, g
         setup(compile=True)
 
 
+def test_a_residual_stream_in_bfloat16_needs_products_in_bfloat16(gpu: pytest.MonkeyPatch) -> None:
+    assert setup().residual == torch.float32
+    chosen = setup(residual="bfloat16")
+    assert chosen.residual == torch.bfloat16
+    assert "residual" in str(chosen)
+    with refuses(ConfigError, "hardware.residual", "fp32"):
+        setup(residual="bfloat16", precision="fp32")
+    gpu.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    with refuses(ConfigError, "hardware.residual", "fp16"):
+        setup(residual="bfloat16")
+
+
 def test_any_c_compiler_will_do(gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(hardware.shutil, "which", lambda name: None)
     gpu.setenv("CC", "tcc")

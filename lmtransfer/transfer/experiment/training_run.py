@@ -14,6 +14,7 @@ from torch import Tensor
 from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.layers.disentangled import merge
+from lmtransfer.layers.residual import keep_residual
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import prepare_blocks
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -129,6 +130,7 @@ def train_once(
             callbacks=[] if trained is learner else [last],
         ),
     )
+    keep_residual(trained, hardware.residual)
     if not learner.freezing.frozen:
         prepare_blocks(trained, hardware)
     has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
