@@ -12,9 +12,9 @@ _HEADING = f"{'':32}{'real tokens/s':>14} {'MFLOP/token':>12} {'MFU':>6} {'ceili
 _LEGEND = (
     "",
     "MFLOP/token  of the matrix products that the model needs for a real token, forward and backward, however they are",
-    "             computed: 6 FLOP for each weight, and 12 x layers x width x mean length for attention; output layers",
-    "             count at predicted positions only; embeddings, norms and the optimiser do not count. Evaluation needs",
-    "             a third: it has no backward pass.",
+    "             computed: 6 for each weight, and 12 x layers x width x mean length for attention; output layers",
+    "             count at predicted positions only; embeddings, norms and the optimiser do not count. An evaluation",
+    "             has no backward pass and needs a third.",
     "MFU          tokens/s x FLOP/token, divided by the dense 16-bit peak of the GPU's data sheet",
     "ceiling      the same, divided by the fastest matrix product measured here (part ceiling)",
 )
