@@ -21,7 +21,7 @@ _REFERENCE = "reference"
 
 
 def losses(place: Place) -> dict[str, Measure]:
-    """The CPU in float32, then the device in both formats; each compiled or not, as by default."""
+    """The CPU in float32; the device in bfloat16, compiled if that is the default; the device in float32, eager."""
     compared = {precision: partial(_compared, place, precision) for precision in ("bf16", "fp32")}
     return {_REFERENCE: partial(_reference, place), **compared}
 
@@ -69,7 +69,8 @@ def _compared(place: Place, precision: str, seconds: float) -> Numbers:
 def _pretrain(place: Place, name: str, precision: str, seconds: float, *, device: str) -> Numbers:
     tiny = [*TINY.words, SMALL_VOCABULARY, "train.steps=20", "train.batch_tokens=512"]
     sizes = tiny if place.tiny else ["train.steps=1000", "train.batch_tokens=4096"]
-    words = [*_WORDS, *sizes, *corpus_overrides(), *VALIDATION, f"hardware.precision={precision}"]
+    hardware = [f"hardware.precision={precision}", f"hardware.compile={'false' if precision == 'fp32' else 'auto'}"]
+    words = [*_WORDS, *sizes, *corpus_overrides(), *VALIDATION, *hardware]
     numbers = command.run(place, "pretrain", _run_name(name), words, seconds=seconds, device=device)
     numbers["losses"] = _hundredths(place, name)
     if precision == "fp32":
