@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmtransfer.exporting.card import CardSettings, card_of
+from lmtransfer.exporting.card.content import card_of
+from lmtransfer.exporting.card.page import write_card
+from lmtransfer.exporting.card.settings import CardSettings
 from lmtransfer.exporting.forms import ADAPTER, FORMS, Exported, adapter_form, fitting_texts
 from lmtransfer.exporting.logits import Text
-from lmtransfer.exporting.model_card import write_card
 from lmtransfer.exporting.place import export_folder
 from lmtransfer.exporting.run import OpenRun, open_run
 from lmtransfer.exporting.texts import texts_of

@@ -118,11 +118,11 @@ def make_plan(cfg: DictConfig) -> Plan:
     jobs = []
     for recipe, overrides in recipes.items():
         run = folder / PRETRAIN / recipe
-        own = _merged(shared, overrides[PRETRAIN])
+        own = _with_own(shared, overrides[PRETRAIN])
         jobs.append(Job(recipe, PRETRAIN, PRETRAIN, (*own, f"name={recipe}", *everywhere), run))
         for transfer, (command, settings) in transfers.items():
             called = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
-            own = [*_merged(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
+            own = [*_with_own(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
             jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
     return Plan(
@@ -200,7 +200,7 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     overrides = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
     overrides += [f"train.{kind}={settings[kind]}" for kind in budgets]
     overrides += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
-    return _merged(overrides, _overrides(settings["words"], f"{PRETRAIN}.words", problems))
+    return _with_own(overrides, _overrides(settings["words"], f"{PRETRAIN}.words", problems))
 
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
@@ -231,7 +231,7 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         overrides = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
         found[str(name)] = (
             command,
-            _merged(overrides, _overrides(given.get("words") or [], f"{where}.words", problems)),
+            _with_own(overrides, _overrides(given.get("words") or [], f"{where}.words", problems)),
         )
     return found
 
@@ -251,7 +251,7 @@ def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
     return overrides
 
 
-def _merged(shared: Sequence[str], own: Sequence[str]) -> list[str]:
+def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     """The shared overrides, without those whose key (or budget) the run sets itself, followed by the run's own."""
     keys = {word.partition("=")[0].lstrip("+") for word in own}
     budgets = {f"train.{kind}" for kind in KINDS}

@@ -279,6 +279,8 @@ class Trainer:
         every = (self.plan.save_every, None if self.validation is None else self.validation.every)
         if any(number is not None and made.progress.step % number == 0 for number in every):
             return False
+        if self._reached(seen=self.state.tokens, tokens=made.progress.tokens):
+            return False
         return self._fraction_at(made.progress) < self.plan.until and not agreed_stop()
 
     def _account(self, made: _InFlight, *, start_time: float) -> str | None:
@@ -355,7 +357,7 @@ class Trainer:
 
         This comes before the next save of ``last``, so that a run resumed from there has all earlier revisions.
         """
-        reached = [point for point in self.plan.save_at if seen < point <= self.state.tokens]
+        reached = self._reached(seen=seen, tokens=self.state.tokens)
         if self.checkpoints is None or not reached:
             return
         tensors, state = self.snapshot.take_model()
@@ -363,6 +365,10 @@ class Trainer:
             for point in reached:
                 self.checkpoints.save(revision_name(point), tensors=tensors, state=state)
         distributed.barrier()
+
+    def _reached(self, *, seen: int, tokens: int) -> list[int]:
+        """The points of ``plan.save_at`` after ``seen`` tokens, up to ``tokens``."""
+        return [point for point in self.plan.save_at if seen < point <= tokens]
 
     def _save(self, name: str) -> None:
         if self.checkpoints is None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.training import Recorder, ToyBatch, ToyLearner, ToyStream, same, toy_trainer, weights_of
+from safetensors.torch import load_file
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import loop
@@ -125,6 +126,20 @@ def test_a_stop_saves_the_weights_of_the_step_that_it_names(
     assert stop_at <= trainer.state.step <= stop_at + 1
     trainer.train()
     assert same(weights_of(whole), weights_of(resumed))
+
+
+def test_a_revision_has_the_weights_of_the_step_that_reached_it(tmp_path: Path) -> None:
+    kept = []
+    for name, make in (("waited", toy_trainer), ("ahead", _ahead)):
+        checkpoints = Checkpoints(tmp_path / name)
+        make(ToyLearner(), checkpoints=checkpoints, save_at=(0, 30, 60)).train()
+        revisions = checkpoints.revisions().items()
+        kept.append({point: load_file(folder / "model.safetensors") for point, folder in revisions})
+    waited, ahead = kept
+    assert list(waited) == list(ahead) == [0, 30, 60]
+    for point, weights in waited.items():
+        for name, tensor in weights.items():
+            torch.testing.assert_close(ahead[point][name], tensor, rtol=1e-6, atol=1e-9)
 
 
 #: When the host waits for the device before it updates, and why it may.
