@@ -12,7 +12,8 @@
 #   tests      the tests marked gpu                       bert      BERT base, 128 and 512 tokens, full and ragged rows
 #   ceiling    the fastest matrix products                trainer   the same with transformers.Trainer, compiled
 #   families   electra_small, modern_base, elmo           phases    batch, copy, forward, backward and optimiser
-#   finetune   SST-2 and SQuAD, training and evaluation   batches   how fast one process builds batches
+#   finetune   SST-2 and SQuAD, training and evaluation   losses    a small BERT: the same losses as on the CPU?
+#   batches    how fast one process builds batches
 #
 # torch (2.11 or newer) must be there already, and is left as it is; PYTHON names the interpreter (default: python3).
 set -uo pipefail
@@ -23,7 +24,7 @@ export LMTRANSFER_CACHE=${LMTRANSFER_CACHE:-${TMPDIR:-/tmp}/lmtransfer-gpu-check
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PYTHONPATH=$PWD/scripts:$PWD${PYTHONPATH:+:$PYTHONPATH}
 
-"$PYTHON" - "$MODE" <<'PY' || exit 1
+"$PYTHON" -W ignore - "$MODE" <<'PY' || exit 1
 import sys
 try:
     import torch

@@ -118,13 +118,16 @@ class TrainSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSettings(Settings):
-    """``hardware``: device, number format, threads and compilation."""
+    """``hardware``: device, number format, threads, compilation, and memory of the passes."""
 
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _setting("auto", "auto, fp32, bf16, fp16")
     threads: int | None = _setting(None, "CPU threads; null: the usable physical cores", above=0)
     compile: bool | Literal["auto"] = _setting(
         "auto", "torch.compile each block: auto (on CUDA, in pretraining, if possible), true, false"
+    )
+    activation_checkpointing: bool = _setting(
+        False, "recompute transformer layers in the backward pass: less memory, more time, the same result"
     )
     residual: Literal["float32", "bfloat16"] = _setting(
         "float32", "states between layers in training: float32, bfloat16 (with bf16)"

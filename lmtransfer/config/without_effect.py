@@ -16,6 +16,7 @@ WITHOUT_EFFECT = (
     "hardware.device",
     "hardware.threads",
     "hardware.compile",
+    "hardware.activation_checkpointing",
     "tracker",
     "tracker.*",
     "train.save_every",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -34,7 +35,7 @@ from lmtransfer.pretraining.parts import Parts, build_parts
 from lmtransfer.pretraining.screening import findings_table, screened_parts
 from lmtransfer.pretraining.text import read_text
 from lmtransfer.randomness import derived_seed, permutation
-from lmtransfer.runs.training import build_optimizer
+from lmtransfer.runs.training import build_optimizer, prepare_blocks
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
@@ -64,6 +65,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         precision=chosen.precision,
         threads=chosen.threads,
         compile=chosen.compile,
+        activation_checkpointing=chosen.activation_checkpointing,
         residual=chosen.residual,
     )
     epoch = int(cfg.epoch)
@@ -115,6 +117,7 @@ def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearn
         torch.manual_seed(derived_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
     keep_residual(learner, hardware.residual)
+    prepare_blocks(learner, replace(hardware, compile=False))  # compiling takes longer than all measured steps
     return learner
 
 

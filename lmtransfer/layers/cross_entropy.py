@@ -169,6 +169,19 @@ class _LargeCrossEntropySum(torch.autograd.Function):
         )
 
 
+def _inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The states in the dtype of autocast; and all three without gradient where none is wanted.
+
+    ``ctx.needs_input_grad`` is also true under ``no_grad``: a validation would compute gradients and drop them.
+    """
+    device = hidden_MD.device.type
+    if torch.is_autocast_enabled(device):
+        hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
+    if torch.is_grad_enabled():
+        return hidden_MD, weight_VD, bias_V
+    return hidden_MD.detach(), weight_VD.detach(), None if bias_V is None else bias_V.detach()
+
+
 def cross_entropy_sum(
     hidden_MD: Tensor,
     weight_VD: Tensor,
@@ -194,8 +207,7 @@ def cross_entropy_sum(
         The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
     """
     device = hidden_MD.device.type
-    if torch.is_autocast_enabled(device):
-        hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
+    hidden_MD, weight_VD, bias_V = _inputs(hidden_MD, weight_VD, bias_V)
     is_large = device != "cpu" and len(hidden_MD) * len(weight_VD) > 2 * _CHUNK_LOGITS_ELSEWHERE
     kind = _LargeCrossEntropySum if is_large else _CrossEntropySum
     with torch.autocast(device, enabled=False):
@@ -296,10 +308,8 @@ def cross_entropies(
         The cross entropies with gradient, (M,), in the dtype of ``cross_entropy_sum``; and the most probable ids,
         int64 (M,).
     """
-    device = hidden_MD.device.type
-    if torch.is_autocast_enabled(device):
-        hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
-    with torch.autocast(device, enabled=False):
+    hidden_MD, weight_VD, bias_V = _inputs(hidden_MD, weight_VD, bias_V)
+    with torch.autocast(hidden_MD.device.type, enabled=False):
         return _CrossEntropies.apply(hidden_MD, weight_VD, bias_V, targets_M)
 
 

@@ -27,7 +27,6 @@ from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.layers.residual import keep_residual
-from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -41,7 +40,7 @@ from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer
+from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer, prepare_blocks
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.flops import peak_flops
@@ -184,8 +183,7 @@ class PhasedRun:
                 self.start.fill_biases(objective)
         heads = take_heads(learner, parts.heads)
         keep_residual(learner, hardware.residual)
-        if hardware.compile:
-            compile_blocks(learner)
+        prepare_blocks(learner, hardware)
         return learner, heads
 
     def _new_average(self) -> Average | None:

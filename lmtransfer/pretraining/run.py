@@ -32,6 +32,7 @@ from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Newest
+from lmtransfer.training.peak_memory import forget_peak, peak_memory
 from lmtransfer.training.state import TrainState
 
 #: Patterns of the keys that name the folders of the text.
@@ -64,6 +65,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
     with console.status("reading the corpus"):
         text = read_text(cfg)
+    forget_peak(setup.hardware.device)
     each = build_phases(cfg, text.tokenizer)
     parts = each[-1]
     if found is not None:
@@ -102,6 +104,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
             entropy,
             average=averaging(setup.train),
             flops=phased_run.flops,
+            peak=peak_memory(setup.hardware.device),
             revisions=list(directory.checkpoints.revisions()),
         )
         directory.write_result(result)
@@ -119,6 +122,7 @@ def _result(
     *,
     average: Newest | None,
     flops: float | None,
+    peak: int,
     revisions: Sequence[int],
 ) -> RunResult:
     metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
@@ -137,6 +141,7 @@ def _result(
             "steps": state.step,
             "epochs": state.epoch,
             "attention": parts.encoder.attention,
+            "peak_memory": peak,
             **({} if flops is None else {"flops": flops}),
             **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
             **({"phases": state.phases} if state.phases else {}),

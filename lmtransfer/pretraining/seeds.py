@@ -15,7 +15,7 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.pretraining.run import TEXT_PATHS, pretrain
 from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
-from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.result import RunResult, largest
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked
@@ -73,7 +73,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
 
 
 def joint_result(results: Mapping[int, RunResult]) -> RunResult:
-    """The result over seeds: means of the metrics, sums of seconds and tokens, and the result of each seed.
+    """The result over seeds: means of the metrics, sums of seconds and tokens, largest memory, result of each seed.
 
     Args:
         results: the result of each seed, by seed.
@@ -101,6 +101,7 @@ def joint_result(results: Mapping[int, RunResult]) -> RunResult:
         tokens=sum(float(result.tokens or 0) for result in each),
         more={
             **first.more,
+            **largest(each, "peak_memory"),
             **{
                 key: statistics.fmean(result.more[key] for result in each)
                 for key in ("checkpoint_step", "steps", "epochs")

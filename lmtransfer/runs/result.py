@@ -184,3 +184,9 @@ class JointResult(RunResult):
             "difference": OrNull(Fields({"difference": Real(), "standard_error": OrNull(Real()), "verdict": Text()})),
         },
     )
+
+
+def largest(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
+    """The largest value of some entries over several results; results of older versions do not have them."""
+    found = {name: [result.more[name] for result in results if name in result.more] for name in names}
+    return {name: max(values) for name, values in found.items() if values}

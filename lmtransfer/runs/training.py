@@ -14,6 +14,8 @@ from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
+from lmtransfer.models.activation_checkpointing import checkpoint_activations
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.averaging import Exponential, LastPart
 from lmtransfer.training.budget import Budget
@@ -100,6 +102,18 @@ def averaging(train: TrainSettings) -> Exponential | LastPart | None:
     return None if train.average_last is None else LastPart(train.average_last)
 
 
+def prepare_blocks(learner: nn.Module, hardware: Hardware) -> None:
+    """Compile and recompute the blocks of the learner's encoders, as far as the hardware settings say so.
+
+    Raises:
+        ConfigError: the layers of an encoder cannot be recomputed.
+    """
+    if hardware.compile:
+        compile_blocks(learner)
+    if hardware.activation_checkpointing:
+        checkpoint_activations(learner)
+
+
 def eager_hardware(cfg: DictConfig) -> Hardware:
     """The configured hardware without compilation, for commands that read each batch once and gain nothing from it."""
     settings = HardwareSettings.from_config(cfg.hardware)
@@ -130,6 +144,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
             threads=settings.threads,
             compile=compiled,
             num_workers=cfg.train.num_workers,
+            activation_checkpointing=settings.activation_checkpointing,
             residual=settings.residual,
         )
     except ConfigError as error:

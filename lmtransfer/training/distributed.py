@@ -1,23 +1,21 @@
 """Several processes under ``torchrun``, one per device, with exactly the same training result as one process.
 
-Gradients are summed in one exchange at the end of a step, not by the hooks of DistributedDataParallel. This has four
-advantages: a step has one exchange for any number of micro-batches; ranks may have different numbers of micro-batches
-(or none); no search for unused parameters is needed; and no overlapping operations can be reordered. The disadvantage
-is that the exchange does not overlap with the last backward pass. To support FSDP2, which shards the learner and
-exchanges gradients itself, one would replace ``sum_gradients``.
+Gradients are summed once in a step by a ``GradientExchange``, not by DistributedDataParallel. A step then has one sum
+for any number of micro-batches, ranks may have different numbers of micro-batches (or none), and no search for unused
+parameters is needed.
 
 Small values are exchanged between host memories with gloo, so that no device waits. A step has four such exchanges,
 because each needs what lies between it and the one before: the counts, by which the passes divide their losses; memory
-and presence of gradients, after the passes and before the sum; the losses, which decide whether the weights change; and
-after the update the time and the requests to stop. A step that is launched before the outcome of the one before is
-known has two more: whether to launch it, and its time.
+and presence of gradients, after the passes; the losses, which decide whether the weights change; and after the update
+the time and the requests to stop. A step that is launched before the outcome of the one before is known has two more:
+whether to launch it, and its time.
 """
 
 from __future__ import annotations
 
 import gc
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +26,6 @@ from torch import Tensor, nn
 from lmtransfer.errors import Interrupted, MachineError
 from lmtransfer.system import ranks
 
-_BUCKET_ELEMENTS = 32 * 1024 * 1024
 #: Bytes of a message between hosts, and of the number at its beginning that gives the bytes of its content.
 _MESSAGE, _HEADER = 4096, 8
 
@@ -164,50 +161,18 @@ def from_main(value: Any) -> Any:
     return gather(value if is_main() else None)[0]
 
 
-def with_gradients(parameters: Iterable[nn.Parameter]) -> bytes:
-    """Which parameters have a gradient on this rank: 1 or 0 for each; the input of ``complete_gradients``."""
-    return bytes(parameter.grad is not None for parameter in parameters)
-
-
-def complete_gradients(parameters: Iterable[nn.Parameter], of_ranks: Sequence[bytes]) -> None:
-    """Give a gradient of zeros to the parameters that have a gradient on other ranks only.
-
-    Args:
-        parameters: the parameters.
-        of_ranks: ``with_gradients`` of each rank.
-    """
-    for parameter, flags in zip(parameters, zip(*of_ranks, strict=True), strict=True):
-        if parameter.grad is None and any(flags):
-            parameter.grad = torch.zeros_like(parameter)
-
-
-@torch.no_grad()
-def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Add up the gradients of all ranks, in place.
-
-    Args:
-        parameters: the parameters; the same of them have a gradient on every rank, see ``complete_gradients``.
-    """
-    if world_size() == 1:
-        return
-    bucket: list[Tensor] = []
-    for gradient in (parameter.grad for parameter in parameters):
-        if gradient is None:
-            continue
-        if bucket and (bucket[0].dtype != gradient.dtype or sum(g.numel() for g in bucket) > _BUCKET_ELEMENTS):
-            _sum_bucket(bucket)
-            bucket = []
-        bucket.append(gradient)
-    if bucket:
-        _sum_bucket(bucket)
-
-
-def _sum_bucket(gradients: list[Tensor]) -> None:
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+def start_sum(tensor: Tensor) -> dist.Work:
+    """Start to add up a tensor over all ranks, in place; every rank must start the same sums in the same order."""
     with _others_needed():
-        dist.all_reduce(flat)
-    pieces = flat.split([gradient.numel() for gradient in gradients])
-    torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
+        work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    return work
+
+
+def wait(work: dist.Work) -> None:
+    """Wait for an exchange; on a GPU the device waits and the host does not."""
+    with _others_needed():
+        work.wait()
 
 
 @torch.no_grad()

@@ -39,6 +39,7 @@ class Hardware:
         reason: reason for this format.
         threads: number of CPU threads in use.
         compile: whether to compile the blocks.
+        activation_checkpointing: whether to recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training, see ``layers.residual``.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
         num_workers: number of processes that build batches for this rank.
@@ -49,6 +50,7 @@ class Hardware:
     reason: str
     threads: int
     compile: bool
+    activation_checkpointing: bool = False
     residual: torch.dtype = torch.float32
     uncompiled: str = ""
     num_workers: int = 0
@@ -59,8 +61,9 @@ class Hardware:
         number_format = f"{self.precision.name} ({self.reason})"
         compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
         workers = f", {self.num_workers} worker{'s' if self.num_workers > 1 else ''}" if self.num_workers else ""
+        recomputed = ", layers recomputed in the backward pass" if self.activation_checkpointing else ""
         residual = "" if self.residual == torch.float32 else ", residual stream in bfloat16"
-        return f"{self.device} ({name}), {number_format}{residual}{compiled}{workers}"
+        return f"{self.device} ({name}), {number_format}{residual}{compiled}{recomputed}{workers}"
 
 
 def setup(
@@ -69,6 +72,7 @@ def setup(
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
+    activation_checkpointing: bool = False,
     residual: Literal["float32", "bfloat16"] = "float32",
     keep_memory: bool = True,
     num_workers: int | None = 0,
@@ -80,6 +84,7 @@ def setup(
         precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
         threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
+        activation_checkpointing: recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training; bfloat16 needs the precision bf16.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
         num_workers: number of processes that build batches for each rank; None: see ``useful_workers``.
@@ -111,6 +116,7 @@ def setup(
         reason=number_format.reason,
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
+        activation_checkpointing=activation_checkpointing,
         residual=torch.bfloat16 if residual == "bfloat16" else torch.float32,
         uncompiled=missing,
         num_workers=useful_workers(chosen) if num_workers is None else num_workers,

@@ -1,11 +1,14 @@
 """Forward and backward passes of the micro-batches of a step; their gradients add up to that of one large batch.
 
+With several ranks, the gradients are summed over the ranks while the last micro-batch of a rank is computed.
+
 If a micro-batch does not fit the memory of the device, the step is repeated with smaller micro-batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +19,7 @@ from torch import Tensor
 from lmtransfer.errors import LmtransferError, TrainingError
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
+from lmtransfer.training.gradient_exchange import GradientExchange
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import detached, redistribute
@@ -38,7 +42,7 @@ class OutOfDeviceMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Accumulated:
-    """The results of the passes of one step, apart from the gradients of this rank.
+    """The results of the passes of one step, apart from the gradients.
 
     Attributes:
         counts: count of each loss over all micro-batches and ranks.
@@ -65,7 +69,7 @@ def accumulate(
     device: torch.device | str,
     precision: Precision,
 ) -> Accumulated:
-    """Run every micro-batch forward and backward.
+    """Run every micro-batch forward and backward; the gradients are then those of all ranks.
 
     Each loss is divided by its count over the whole step, which is known beforehand. Gradients therefore need no later
     correction, even if the micro-batches are unequal. At dropout 0 the gradients are the same for any other split of
@@ -89,35 +93,41 @@ def accumulate(
     recurrent_states = (
         redistribute(recurrent_states, [len(batch.keys) for batch in step.micro_batches]) if step.micro_batches else {}
     )
+    exchange = GradientExchange(learner.parameters())
     out_of_memory = False
     try:
         for place, batch in enumerate(step.micro_batches):
             _seed_dropout(derived_seed(seed, "dropout", step.first_micro_batch + place), torch.device(device))
-            losses, result.recurrent_states[place] = _pass(
-                learner, batch.to(device), recurrent_states.get(place), counts, precision
-            )
+            is_last = place == len(step.micro_batches) - 1
+            with exchange.overlapping() if is_last else nullcontext():
+                losses, result.recurrent_states[place] = _pass(
+                    learner, batch.to(device), recurrent_states.get(place), counts, precision
+                )
             result.losses.append(losses)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         out_of_memory = True
+        exchange.discard()
+    exchange.start_rest()
     reports = distributed.gather(
         _RankReport(
             out_of_memory=out_of_memory,
             largest=max((batch.num_tokens for batch in step.micro_batches), default=0),
             is_recurrent=any(state is not None for state in result.recurrent_states.values()),
-            with_gradients=distributed.with_gradients(learner.parameters()),
+            with_gradients=exchange.present(),
         )
     )
     if any(report.out_of_memory for report in reports):
+        exchange.wait()
         raise OutOfDeviceMemory(max(report.largest for report in reports))
-    distributed.complete_gradients(learner.parameters(), [report.with_gradients for report in reports])
+    exchange.finish([report.with_gradients for report in reports])
     return replace(result, is_recurrent=any(report.is_recurrent for report in reports))
 
 
 @dataclass(frozen=True, slots=True)
 class _RankReport:
-    """What the ranks tell each other between the last backward pass and the sum of the gradients.
+    """What the ranks tell each other after the last backward pass.
 
     Attributes:
         out_of_memory: the memory of the rank's device did not suffice.

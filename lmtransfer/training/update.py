@@ -131,9 +131,7 @@ class Updater:
         except OutOfDeviceMemory:
             self.optimizer.zero_grad()
             raise
-        parameters = self.optimizer.parameters
-        distributed.sum_gradients(parameters)
-        numbers = StepNumbers(passed.losses, _gradient_norm(parameters))
+        numbers = StepNumbers(passed.losses, _gradient_norm(self.optimizer.parameters))
         ahead = ahead and self.asynchronous and self.precision.scaler is None and self.optimizer.skips_on_device
         if ahead and not passed.is_recurrent:
             return self._go_ahead(step, passed, numbers, factor(passed.tokens))

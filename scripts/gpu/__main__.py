@@ -11,8 +11,11 @@ from pathlib import Path
 
 import torch
 
-from . import batches, commands, gpu_tests, steps
+from . import batches, gpu_tests, steps
+from .finetuning import finetune
+from .losses import losses
 from .part import Measure, Part, Place
+from .pretraining import families
 from .table import table
 
 #: The parts in order.
@@ -22,8 +25,9 @@ PARTS: Mapping[str, Callable[[Place], dict[str, Measure]]] = {
     "bert": steps.bert,
     "trainer": steps.trainer,
     "phases": steps.phases,
-    "families": commands.families,
-    "finetune": commands.finetune,
+    "families": families,
+    "finetune": finetune,
+    "losses": losses,
     "batches": batches.measurements,
 }
 #: Seconds of a part: nine minutes, less what starting and stopping take.

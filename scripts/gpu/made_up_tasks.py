@@ -19,7 +19,7 @@ def write_tasks(folder: Path, *, tiny: bool) -> Path:
     Returns:
         The folder.
     """
-    train, dev = (200, 40) if tiny else (8000, 800)
+    train, dev = (200, 40) if tiny else (8000, 8000)
     for seed, (name, count) in enumerate({"train": train, "dev": dev}.items(), start=1):
         _write(folder / "sst2" / f"{name}.tsv", _sst2(count, seed=seed))
         _write(folder / "squad" / f"{name}-v1.1.json", json.dumps(_squad(count // 4, seed=seed + 2)))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 from bench.setting import Flags, Setting
 from bench.side import measured
 
 from .part import Measure, Numbers, Place
+from .sizes import BASE, TINY
 
-_BASE = Setting(
-    device="cuda", dim=768, num_layers=12, num_heads=12, hidden_dim=3072, vocab_size=30528, dropout=0.1, threads=4
-)
-_TINY = replace(
-    _BASE, device="cpu", dim=32, num_layers=2, num_heads=2, hidden_dim=64, vocab_size=8192, threads=1, steps=2, warmup=2
-)
+_BASE = Setting(device="cuda", **asdict(BASE), vocab_size=30528, dropout=0.1, threads=4, steps=40, warmup=10)
+_TINY = replace(_BASE, device="cpu", **asdict(TINY), vocab_size=8192, threads=1, steps=2, warmup=2)
 _ROWS = {"full": "pretrain", "ragged": "ragged"}
 
 
@@ -42,7 +39,7 @@ def ceiling(place: Place) -> dict[str, Measure]:
 
 
 def _settings(place: Place) -> dict[str, Setting]:
-    base = _TINY if place.tiny else replace(_BASE, steps=40, warmup=10)
+    base = _TINY if place.tiny else _BASE
     tokens = 1024 if place.tiny else 32768 if place.large else 8192
     return {
         f"{length} {rows}": replace(base, part=part, length=length, rows=tokens // length)

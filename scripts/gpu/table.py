@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 _Record = Mapping[str, Any]
+_HEADING = f"{'':32}{'real tokens/s':>14} {'MFLOP/token':>12} {'MFU':>6} {'ceiling':>8} {'memory':>9}"
+_LEGEND = (
+    "",
+    "MFLOP/token  of the matrix products that the model needs for a real token, forward and backward, however they are",
+    "             computed: 6 for each weight, and 12 x layers x width x mean length for attention; output layers",
+    "             count at predicted positions only; embeddings, norms and the optimiser do not count. An evaluation",
+    "             has no backward pass and needs a third.",
+    "MFU          tokens/s x FLOP/token, divided by the dense 16-bit peak of the GPU's data sheet",
+    "ceiling      the same, divided by the fastest matrix product measured here (part ceiling)",
+)
 
 
 def table(folder: Path, parts: list[str]) -> str:
-    """Lines for every measurement of these parts that is there.
-
-    MFU is the arithmetic that the model needs, independent of the implementation, divided by the peak of the data
-    sheet; ``ceiling`` divides by the fastest matrix product that was measured on the device.
-    """
+    """Lines for every measurement of these parts that is there."""
     records = {part: _read(folder / f"{part}.json") for part in parts}
     found = {part: record for part, record in records.items() if record is not None}
     if not found:
@@ -24,11 +30,11 @@ def table(folder: Path, parts: list[str]) -> str:
     ours = _measurements(found, "bert")
     lines = []
     for place in dict.fromkeys(str(record["place"]) for record in found.values()):
-        lines += ["", place, f"{'':32}{'real tokens/s':>14} {'MFU':>6} {'ceiling':>8} {'memory':>9}"]
+        lines += ["", place, _HEADING]
         for part, record in found.items():
             if record["place"] == place:
                 lines += [_line(part, name, numbers, fastest, ours) for name, numbers in record["measurements"].items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_LEGEND])
 
 
 def _read(path: Path) -> Any:
@@ -50,7 +56,8 @@ def _line(part: str, name: str, numbers: _Record, fastest: _Record, ours: Mappin
     memory = f"{numbers['memory'] / 1e9:.1f} GB" if "memory" in numbers else "-"
     shown = f"{rate:,.0f}" if rate else "-"
     notes = "; ".join(_notes(part, name, numbers, ours))
-    return f"{f'{part}, {name}':32}{shown:>14} {shares[0]:>6} {shares[1]:>8} {memory:>9}  {notes}".rstrip()
+    work = f"{flops / 1e6:,.1f}" if flops else "-"
+    return f"{f'{part}, {name}':32}{shown:>14} {work:>12} {shares[0]:>6} {shares[1]:>8} {memory:>9}  {notes}".rstrip()
 
 
 def _notes(part: str, name: str, numbers: _Record, ours: Mapping[str, _Record]) -> Iterator[str]:
@@ -70,5 +77,8 @@ def _notes(part: str, name: str, numbers: _Record, ours: Mapping[str, _Record]) 
     if "rates" in numbers:
         slowest = min(numbers["rates"], key=lambda objective: numbers["rates"][objective])
         yield f"{len(numbers['rates'])} objectives, slowest {slowest}: {numbers['rates'][slowest]:,.0f} tokens/s"
+    if "deviations" in numbers:
+        last, largest = (100 * numbers["deviations"][name] for name in ("last_tenth", "largest"))
+        yield f"losses against the CPU: last tenth {last:+.2f} %, largest deviation {largest:.2f} %"
     if "seconds" in numbers:
         yield f"{numbers['seconds']:.0f} s in all"

@@ -20,17 +20,20 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fakes.training import FindsLarge, ToyBatch, ToyStream, rows, toy_trainer
+from fakes.training import WIDTH, FindsLarge, ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
 
 from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError
 from lmtransfer.launch import end_process
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.training import distributed
+from lmtransfer.training import distributed, gradient_exchange
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.learner import Loss, Step
+from lmtransfer.training.micro_batches import OutOfDeviceMemory, accumulate
 from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.precision import Precision
 from lmtransfer.training.trackers.jsonl import Jsonl
 
 
@@ -127,6 +130,65 @@ def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = 
     }
 
 
+class _Uneven(ToyLearner):
+    """With a parameter that only batches of more than four rows use, and with one that no batch uses.
+
+    Args:
+        in_backward: called in the middle of each backward pass.
+    """
+
+    def __init__(self, in_backward: Callable[[], None]) -> None:
+        super().__init__()
+        self.large = torch.nn.Parameter(torch.ones(WIDTH, dtype=torch.float64))
+        self.unused = torch.nn.Parameter(torch.ones(WIDTH, dtype=torch.float64))
+        self.in_backward = in_backward
+
+    def counts(self, batch: ToyBatch) -> dict[str, int]:
+        return {"square": len(batch.x)}
+
+    def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        hidden = self.layers[0](batch.x * self.large if len(batch.x) > 4 else batch.x)
+        hidden.register_hook(lambda gradient: self.in_backward())
+        error = (self.out(self.norm(hidden)).squeeze(-1) - batch.y) ** 2
+        return {"square": Loss(error.sum(), len(batch.x))}, recurrent_state
+
+
+def _no_memory() -> None:
+    raise torch.OutOfMemoryError
+
+
+def _gradients(folder: Path) -> dict[str, Any]:
+    """The gradients of five steps; the third step is made twice, at first without enough memory on one rank."""
+    gradient_exchange._BUCKET_SIZE = WIDTH
+    rank, world_size = distributed.rank(), distributed.world_size()
+    exchanges = _Exchanges()
+    in_backward: list[int] = []  # sums that the ranks had started in the middle of a backward pass
+    learner = _Uneven(lambda: in_backward.append(exchanges.counts["all_reduce"]))
+
+    def passes(step: Step) -> None:
+        learner.zero_grad()
+        exchanges.counts.clear()
+        in_backward.clear()
+        accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
+
+    steps, refused = [], []
+    for number, step in zip(range(5), ToyStream(per_step=2, rank=rank, world_size=world_size).steps(), strict=False):
+        if number == 2:
+            counts = learner.in_backward
+            learner.in_backward = _no_memory if rank == min(world_size, 2) - 1 else counts
+            try:
+                passes(step)
+            except OutOfDeviceMemory as error:
+                refused = [error.largest, exchanges.counts["all_reduce"]]
+            learner.in_backward = counts
+        passes(step)
+        gradients = {name: None if p.grad is None else p.grad.tolist() for name, p in learner.named_parameters()}
+        steps.append(
+            {"gradients": gradients, "in backward": in_backward.copy(), "sums": exchanges.counts["all_reduce"]}
+        )
+    return {"steps": steps, "refused": refused}
+
+
 def _refused(folder: Path) -> dict[str, Any]:
     RunDirectory.create(folder, "pretrain", "a")
     try:
@@ -154,6 +216,7 @@ CASES = {
     "signal": lambda folder: _train(folder, stream=_Signalled),
     "killed": lambda folder: _train(folder, stream=_Killed),
     "left": _left,
+    "gradients": _gradients,
     "refused": _refused,
 }
 

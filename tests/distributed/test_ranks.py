@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 RANKS = Path(__file__).with_name("ranks.py")
@@ -111,3 +112,24 @@ def test_a_rank_that_is_left_alone_says_so(tmp_path: Path) -> None:
 def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:
     for result in _run("refused", tmp_path / "refused", 2):
         assert all(name in result["message"] for name in ("name=", "resume=true")), result
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_gradients_are_summed_during_the_last_pass_and_are_those_of_one_rank(world_size: int, tmp_path: Path) -> None:
+    (alone,) = _run("gradients", tmp_path / "one", 1)
+    several = _run("gradients", tmp_path / "several", world_size)
+    used = [step["gradients"]["large"] is not None for step in alone["steps"]]
+    assert len(set(used)) == 2, "steps with and without a gradient of one rank only"
+    for number, of_rank in enumerate(several):
+        assert of_rank["refused"][0] == alone["refused"][0]
+        sums = of_rank["refused"][1]
+        for step, first, expected in zip(of_rank["steps"], several[0]["steps"], alone["steps"], strict=True):
+            assert step["sums"] == sums > 1, "also after an error every rank starts every sum"
+            assert len(step["in backward"]) == (number < 2)
+            assert all(0 < started < sums for started in step["in backward"])
+            assert step["gradients"] == first["gradients"], "the ranks agree to the last bit"
+            for name, gradient in expected["gradients"].items():
+                found = step["gradients"][name]
+                assert (found is None) == (gradient is None), name
+                if gradient is not None:
+                    assert np.array(found) == pytest.approx(np.array(gradient), rel=1e-9, abs=1e-12), name

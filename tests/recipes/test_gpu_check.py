@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = {"tests", "ceiling", "bert", "trainer", "phases", "families", "finetune", "batches"}
+PARTS = {"tests", "ceiling", "bert", "trainer", "phases", "families", "finetune", "losses", "batches"}
 
 
 def _check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +37,10 @@ def test_every_part_passes_and_is_not_repeated(tmp_path: Path) -> None:
     assert results["tests"]["measurements"]["gpu"]["passed"] > 0
     assert results["bert"]["measurements"].keys() == {"128 full", "128 ragged", "512 full", "512 ragged"}
     assert all(numbers["tokens_per_second"] > 0 for numbers in results["families"]["measurements"].values())
+    assert all(numbers["memory"] > 1e7 for numbers in results["families"]["measurements"].values())
+    assert all(numbers["flops_per_token"] > 0 for numbers in results["finetune"]["measurements"].values())
+    assert results["losses"]["measurements"]["fp32"]["deviations"] == {"last_tenth": 0, "largest": 0}
+    assert 0 < results["losses"]["measurements"]["bf16"]["deviations"]["largest"] < 0.05
     ragged = results["bert"]["measurements"]["128 ragged"]
     assert ragged["mean_length"] < 127
     assert _check(tmp_path).returncode == 0

@@ -7,13 +7,17 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from fakes.published_folder import make_published
 from fakes.tiny_pretraining import SHORT, TEXT, TINY
 from fakes.transfer_files import TASK, lmtransfer, make_world, result
 
+from lmtransfer.training.peak_memory import peak_memory
+
 COMMON = {"command", "task", "split", "metrics", "main_metric", "control", "seconds", "tokens", "tokens_per_second"}
 COMMON |= {"num_parameters"}
 PRETRAINED = COMMON | {"checkpoint", "checkpoint_step", "steps", "epochs", "unigram_entropy", "attention", "flops"}
+PRETRAINED |= {"peak_memory"}
 OVER_SEEDS = {"seeds", "mean", "median", "deviation", "n"}
 TRAINED = COMMON | {"higher_is_better", "seed", "pretraining_seed", "learning_rate", "labels", "majority_label"}
 TRAINED |= {"num_train", "num_held_out", "num_scored", "num_truncated", "chosen_by", "chosen_score", "chosen_step"}
@@ -38,6 +42,8 @@ def test_each_command_writes_the_keys_it_always_wrote(text_world: Path) -> None:
     assert lmtransfer("pretrain", *words, "seeds=2", "name=p") == 0
     assert set(result("runs/pretrain/p/seed-1")) == PRETRAINED
     assert set(result("runs/pretrain/p")) == PRETRAINED | OVER_SEEDS
+    largest = max(result(f"runs/pretrain/p/seed-{seed}")["peak_memory"] for seed in range(2))
+    assert 10_000_000 < largest == result("runs/pretrain/p")["peak_memory"] <= peak_memory(torch.device("cpu"))
     quick = [*TASK, "hardware=exact", "init=runs/pretrain/p/seed-0", "train.epochs=1", "task.num_train=20"]
     assert lmtransfer("probe", *quick, "transfer.layers=mix", "control=true", "seeds=2", "name=t") == 0
     assert set(result("runs/probe/t/seed-1")) == set(result("runs/probe/t/control/seed-1")) == TRAINED

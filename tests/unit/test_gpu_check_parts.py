@@ -9,12 +9,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from bench.made_up import sentences  # noqa: E402
+from gpu.losses import deviations, too_large  # noqa: E402
 from gpu.made_up_tasks import write_tasks  # noqa: E402
 from gpu.part import Numbers, Part, Place  # noqa: E402
+from gpu.sizes import BASE  # noqa: E402
 from gpu.table import table  # noqa: E402
 
 
@@ -78,10 +81,32 @@ def test_the_table_divides_by_the_peak_and_by_the_fastest_product(tmp_path: Path
     for part, measurements in results.items():
         (tmp_path / f"{part}.json").write_text(json.dumps({"place": "some GPU", "measurements": measurements}))
     lines = {line.split("  ")[0]: line.split() for line in table(tmp_path, list(results)).splitlines()}
-    assert lines["bert, 128 full"][3:] == ["200,000", "20", "%", "40", "%", "3.0", "GB"]
-    assert lines["trainer, 128 full"][3:8] == ["80,000", "8", "%", "16", "%"]
+    assert lines["bert, 128 full"][3:] == ["200,000", "1,000.0", "20", "%", "40", "%", "3.0", "GB"]
+    assert lines["trainer, 128 full"][3:9] == ["80,000", "1,000.0", "8", "%", "16", "%"]
     assert "2.50" in lines["trainer, 128 full"]
     assert "FAILED:" in lines["trainer, 512 full"]
+
+
+def test_losses_are_compared_over_all_steps_and_over_the_last_tenth() -> None:
+    cpu = [4.0] * 90 + [2.0] * 10
+    assert deviations(cpu, cpu) == {"last_tenth": 0, "largest": 0}
+    higher = deviations(cpu, [4.0] * 90 + [2.15] + [2.0] * 9)
+    assert higher == {"last_tenth": pytest.approx(0.0075), "largest": pytest.approx(0.075)}
+    assert "largest" in too_large(higher)
+    assert "last_tenth" not in too_large(higher)
+    lower = deviations(cpu, [4.0] * 90 + [1.9] * 10)
+    assert (lower["last_tenth"], "last_tenth" in too_large(lower)) == (pytest.approx(-0.05), True)
+    assert too_large(deviations(cpu, [4.01] * 90 + [2.01] * 10)) == ""
+    assert "last_tenth" in too_large(deviations(cpu, [4.0] * 90 + [float("nan")] * 10))
+    with pytest.raises(ValueError, match="zip"):
+        deviations(cpu, cpu[:99])
+
+
+def test_the_operations_of_bert_base_are_six_for_each_weight_and_those_of_attention() -> None:
+    model = nn.TransformerEncoderLayer(d_model=BASE.dim, nhead=BASE.num_heads, dim_feedforward=BASE.hidden_dim)
+    weights = BASE.num_layers * sum(matrix.numel() for matrix in model.parameters() if matrix.ndim > 1)
+    scores = 2 * 2 * 128 * BASE.dim * BASE.num_layers  # of a query and 128 keys, then of as many values
+    assert BASE.flops_per_token(128) == 6 * weights + 3 * scores
 
 
 def test_made_up_words_have_the_frequencies_of_zipf() -> None:

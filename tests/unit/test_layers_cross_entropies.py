@@ -9,9 +9,10 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from lmtransfer.layers import cross_entropy as module
-from lmtransfer.layers.cross_entropy import cross_entropies
+from lmtransfer.layers.cross_entropy import cross_entropies, cross_entropy_sum
 
 
 def _inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -93,3 +94,17 @@ def test_the_sum_over_a_large_vocabulary_trains_only_what_is_trained() -> None:
     with torch.no_grad():
         again, _ = module._LargeCrossEntropySum.apply(hidden, weight, bias, targets, factors)
     assert again == total
+
+
+@pytest.mark.parametrize("kind", ["_CrossEntropySum", "_LargeCrossEntropySum", "_CrossEntropies"])
+def test_a_validation_computes_no_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, bias, targets = _inputs(torch.float32)
+    factors = torch.ones(23)
+    if kind == "_LargeCrossEntropySum":
+        monkeypatch.setattr(module, "_CrossEntropySum", module._LargeCrossEntropySum)
+    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        if kind == "_CrossEntropies":
+            cross_entropies(hidden, weight, bias, targets)
+        else:
+            cross_entropy_sum(hidden, weight, bias, targets, factors)
+    assert counted.get_total_flops() == 2 * hidden.numel() * len(weight)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
+from gpu_device import gpu
 
 from lmtransfer.reporting.runs.cost import Cost, cost_of
 from lmtransfer.training.peak_memory import forget_peak, peak_memory
@@ -52,3 +54,18 @@ def test_the_peak_of_memory_is_that_of_the_work_between() -> None:
         )
         freed = int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
         assert freed > 400 * 2**20
+
+
+@pytest.mark.gpu
+def test_the_peak_of_memory_of_a_gpu_is_that_of_its_tensors() -> None:
+    device = gpu()
+    if device.type != "cuda":
+        pytest.skip("the CPU's is tested above")
+    forget_peak(device)
+    before = peak_memory(device)
+    block = torch.ones(2**26, device=device)
+    assert peak_memory(device) - before == 2**28
+    del block
+    assert peak_memory(device) - before == 2**28
+    forget_peak(device)
+    assert peak_memory(device) == before

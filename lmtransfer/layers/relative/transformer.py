@@ -58,7 +58,7 @@ class RelativeLayer(nn.Module):
         for hidden_ND, at in streams:
             normed_ND = hidden_ND
             if self.pre_norm:
-                normed_ND = normed_XD if hidden_ND is keys_XD else self.attention_norm(hidden_ND)
+                normed_ND = self.attention_norm(hidden_ND) if at.layout.selected else normed_XD
             attended_ND = self.dropout(self.attention(normed_ND, key_value, by_distance_PD, biases, at))
             if self.pre_norm:
                 hidden_ND = hidden_ND + attended_ND

@@ -8,7 +8,7 @@ from typing import Any
 from lmtransfer.reporting.runs.calibration import joint_calibration
 from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
 from lmtransfer.reporting.runs.learning_rates import edge_of_grid
-from lmtransfer.runs.result import JointResult, SeedResult
+from lmtransfer.runs.result import JointResult, SeedResult, largest
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.evaluation import Evaluation
@@ -117,18 +117,12 @@ def joint_result(
         "majority": majority and dict(majority),
         "seconds": sum(result.seconds or 0.0 for result in results),
         "tokens": sum(result.tokens or 0 for result in results),
-        **_largest(results, "num_trained_parameters", "peak_memory"),
+        **largest(results, "num_trained_parameters", "peak_memory"),
     }
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
         joint["difference"] = compare(results, controls, majority, examples=examples)
     return JointResult.of(joint)
-
-
-def _largest(results: Sequence[SeedResult], *names: str) -> dict[str, Any]:
-    """The largest value of some entries over the seeds; runs of older versions do not have them."""
-    found = {name: [result.more[name] for result in results if name in result.more] for name in names}
-    return {name: max(values) for name, values in found.items() if values}
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:

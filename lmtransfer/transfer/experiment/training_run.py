@@ -15,8 +15,8 @@ from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.layers.disentangled import merge
 from lmtransfer.layers.residual import keep_residual
-from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.training import prepare_blocks
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
@@ -131,8 +131,8 @@ def train_once(
         ),
     )
     keep_residual(trained, hardware.residual)
-    if hardware.compile and not learner.freezing.frozen:
-        compile_blocks(trained)
+    if not learner.freezing.frozen:
+        prepare_blocks(trained, hardware)
     has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
     if distributed.from_main(has_started):
         trainer.resume()

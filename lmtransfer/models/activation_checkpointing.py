@@ -1,0 +1,36 @@
+"""Recompute transformer layers in the backward pass instead of keeping their results, for every command that trains."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.attention.base import AttentionLayer
+from lmtransfer.models.base import encoders_in
+
+
+def checkpoint_activations(learner: nn.Module) -> None:
+    """Keep only the inputs of each block with attention; the backward pass computes the block a second time.
+
+    This is activation checkpointing (Chen et al. 2016, https://arxiv.org/abs/1604.06174) with one segment per layer. It
+    takes up to a third more time. The second computation repeats the random numbers of the first one, so losses and
+    gradients do not change. Call this after ``compile_blocks``: both computations must run the same code, because
+    compiled code draws other random numbers than uncompiled code.
+
+    Raises:
+        ConfigError: an encoder has no attention.
+    """
+    for encoder in encoders_in(learner):
+        blocks = [b for b in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in b.modules())]
+        if not blocks:
+            raise ConfigError(
+                "hardware.activation_checkpointing=true recomputes transformer layers, but "
+                f"{type(encoder).__name__} has none: set it to false; a lower train.micro_batch_tokens saves memory too"
+            )
+        for block in blocks:
+            call = block._compiled_call_impl or block._call_impl  # what calling a module calls
+            if not isinstance(call, partial):  # else an earlier phase of the run has set it
+                block._compiled_call_impl = partial(checkpoint, call, use_reentrant=False)
