@@ -203,6 +203,7 @@ def test_a_text_of_ten_megabytes_is_cut_like_any_other(capsys: pytest.CaptureFix
     assert "1 texts cut to 24 tokens" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_command_leaves_the_old_output(world: Path) -> None:
     embed(BASE, "input=in.txt")
     before = Path("out.npy").read_bytes()

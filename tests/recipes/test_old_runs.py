@@ -240,6 +240,7 @@ def _facts(text: str) -> list[str]:
     return [word for word in words if re.search(r"[\d._]", word)]
 
 
+@pytest.mark.slow
 def test_all_of_them_are_reported(tmp_path: Path) -> None:
     """The tables are of the runs' own files, so they are what they were to the last digit; classes have other names."""
     assert lmtransfer("report", "runs=[runs,unfinished]", f"to={tmp_path}", "figures=false") == 0

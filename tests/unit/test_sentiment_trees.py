@@ -133,6 +133,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         _task(tmp_path, files={"train": "empty.txt"}).examples("train")
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_published_phrases_and_their_glue_versions(data_root: Path) -> None:
     files = {split: f"sst5/{split}.trees.txt" for split in ("train", "dev", "test")}
