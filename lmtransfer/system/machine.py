@@ -82,6 +82,11 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
         message = _memory(error, settings or {})
     elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
         message = f"the system can start no more threads: {_LIMIT}"
+    elif isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+        message = (
+            "a process that builds batches has ended, often for lack of memory: set train.num_workers=0. "
+            f"PyTorch says: {' '.join(str(error).split())}"
+        )
     else:
         os_error = _os_error_of(error)
         if os_error is not None and (os_error.filename is not None or os_error.errno in _REASONS):

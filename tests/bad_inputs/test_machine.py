@@ -546,6 +546,10 @@ def test_a_command_works_in_an_odd_world(name: str, world: Path) -> None:
         (OSError(errno.EMFILE, "Too many open files"), ("files", "num_workers", "ulimit")),
         (OSError(errno.EAGAIN, "Resource temporarily unavailable"), ("processes", "ulimit")),
         (RuntimeError("can't start new thread"), ("threads", "ulimit")),
+        (
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.\n"),
+            ("num_workers=0", "memory", "pid 7"),
+        ),
         (PermissionError(errno.EACCES, "Permission denied", b"elsewhere/x"), ("elsewhere/x: ", "permission")),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/a']"), ("temporary", "/a")),
         (OSError(errno.ESTALE, "Stale file handle", "r/a"), ("Stale file handle", "r/a")),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from lmtransfer.data.stream.sent import Sent, received
 from lmtransfer.data.stream.step_plan import contiguous_streams, cut_by_tokens, rank_share
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
@@ -180,7 +181,7 @@ class PlannedStream:
             pin_memory=self.pin_memory,
             generator=torch.Generator(),  # a separate one, so that starting workers does not use the global generator
         )
-        return iter(loader)
+        return map(received, loader)
 
     def _planned(self, start: int, micro_batch_tokens: int | None) -> Iterator[_PlannedStep]:
         epoch, first_step = 0, 0
@@ -269,13 +270,13 @@ class _Plans:
 
 
 class _Builder(Dataset[Any]):
-    """Builds batches in a worker process, which computes its own plans."""
+    """Builds batches in a worker process, which computes its own plans, and sends them as bytes."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._plans = source, _Plans(source)
 
-    def __getitem__(self, key: _Key) -> Any:
-        return _built(self._source, self._plans, key)
+    def __getitem__(self, key: _Key) -> Sent:
+        return Sent(_built(self._source, self._plans, key))
 
 
 def _built(source: Source, plans: _Plans, key: _Key) -> Any:
