@@ -32,8 +32,10 @@ class GradientExchange:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        self._buckets = list(_buckets(trained[::-1])) if distributed.world_size() > 1 else []
+        self._buckets: list[_Bucket] = []
+        if distributed.world_size() > 1:
+            trained = [parameter for parameter in parameters if parameter.requires_grad]
+            self._buckets += _buckets(trained[::-1])
         self._num_started = 0
 
     @contextmanager

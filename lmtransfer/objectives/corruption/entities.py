@@ -136,11 +136,9 @@ class Entities(Selection):
             end = start + 1
             while end < len(continues) and continues[end] and last.ends_in_letter and (after := form(end)).is_name:
                 last, end = after, end + 1
-            if end - start == 1:
-                begins_sentence = start == 0 or not words.follows[start] or form(start - 1).ends_sentence
-                if begins_sentence:
-                    continue
-            if end - start <= self.max_words:
+            # A capital letter alone means no name where a sentence begins.
+            alone = end - start == 1 and (start == 0 or not words.follows[start] or form(start - 1).ends_sentence)
+            if end - start <= self.max_words and not alone:
                 found.append((start, end))
         return found
 
