@@ -51,8 +51,8 @@ def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
             place = _place(spec.x, row, transfer, entry)
             if place is None or entry.score is None or entry.metric is None:
                 continue
-            label = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer}.get(spec.lines, transfer)
-            found.setdefault((label, entry.metric), {})[place] = entry
+            labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
+            found.setdefault((labels.get(spec.lines, transfer), entry.metric), {})[place] = entry
     return [
         Line(label, metric, tuple(sorted(points.items(), key=_order) if _numeric(points) else points.items()))
         for (label, metric), points in found.items()

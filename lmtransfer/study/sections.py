@@ -85,7 +85,7 @@ def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan, folde
         for name, entry in row.transfers.items():
             if (spec.recipes and row.recipe not in spec.recipes) or (spec.transfers and name not in spec.transfers):
                 continue
-            label = {"recipe": row.recipe, "task": entry.task}.get(spec.lines, name)
+            label = {"recipe": row.recipe, "task": entry.task, "model": entry.model}.get(spec.lines, name)
             mix = read_layer_weights(entry.run.result, label, seeds=[seed.result for seed in entry.seeds])
             found += [] if mix is None else [mix]
     same = [mix for mix in found if len(mix.weights) == len(found[0].weights)]

@@ -86,6 +86,8 @@ def test_points_stand_at_the_value_of_a_key_in_order(world: Path) -> None:
     assert {place for place, _ in by_recipe[0].points} == {"high", "low"}
     (one,) = lines_of(FigureSpec("a", "a", x="num_train", lines="recipe", recipes=("low",)), rows)
     assert (one.label, one.points[0][0]) == ("low", 1000.0)
+    (family,) = lines_of(FigureSpec("a", "a", x="objective.mask_prob", lines="model"), rows)
+    assert (family.label, len(family.points)) == ("bert 4x256 pre-norm", 3)
     (sizes,) = lines_of(FigureSpec("a", "a", x="parameters"), rows)
     assert sizes.points[0][0] == 5_300_000
     assert lines_of(FigureSpec("a", "a", x="no.such.key"), rows) == []
