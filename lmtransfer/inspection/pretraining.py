@@ -25,7 +25,6 @@ from lmtransfer.inspection.tables import (
     parts_table,
     rates_table,
 )
-from lmtransfer.layers.residual import keep_residual
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.rows.base import RowPlan, Rows
@@ -35,7 +34,7 @@ from lmtransfer.pretraining.parts import Parts, build_parts
 from lmtransfer.pretraining.screening import findings_table, screened_parts
 from lmtransfer.pretraining.text import read_text
 from lmtransfer.randomness import derived_seed, permutation
-from lmtransfer.runs.training import build_optimizer, prepare_blocks
+from lmtransfer.runs.training import build_optimizer, prepare_encoders
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
@@ -116,8 +115,7 @@ def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
-    keep_residual(learner, hardware.residual)
-    prepare_blocks(learner, replace(hardware, compile=False))  # compiling takes longer than all measured steps
+    prepare_encoders(learner, replace(hardware, compile=False))  # compiling takes longer than all measured steps
     return learner
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from lmtransfer.layers.cross_entropy import cross_entropies
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import truncated_normal_
+from lmtransfer.layers.position_cross_entropy import cross_entropies
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch

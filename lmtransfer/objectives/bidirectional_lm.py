@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.cross_entropy import cross_entropy_sum, log_uniform_samples, sampled_cross_entropy_sum
+from lmtransfer.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.layers.sampled_cross_entropy import log_uniform_samples, sampled_cross_entropy_sum
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -26,7 +26,6 @@ from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
-from lmtransfer.layers.residual import keep_residual
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -40,7 +39,7 @@ from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer, prepare_blocks
+from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer, prepare_encoders
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.flops import peak_flops
@@ -182,8 +181,7 @@ class PhasedRun:
             for objective in learner.listed():
                 self.start.fill_biases(objective)
         heads = take_heads(learner, parts.heads)
-        keep_residual(learner, hardware.residual)
-        prepare_blocks(learner, hardware)
+        prepare_encoders(learner, hardware)
         return learner, heads
 
     def _new_average(self) -> Average | None:

@@ -14,6 +14,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.residual import keep_residual
 from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
@@ -102,12 +103,20 @@ def averaging(train: TrainSettings) -> Exponential | LastPart | None:
     return None if train.average_last is None else LastPart(train.average_last)
 
 
-def prepare_blocks(learner: nn.Module, hardware: Hardware) -> None:
-    """Compile and recompute the blocks of the learner's encoders, as far as the hardware settings say so.
+def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: bool = True) -> None:
+    """Give the learner's encoders the configured residual format, and compile and recompute their blocks.
+
+    Args:
+        learner: the module with the encoders.
+        hardware: device and number format.
+        are_trained: whether the encoders are trained; blocks of a frozen encoder are neither compiled nor recomputed.
 
     Raises:
-        ConfigError: the layers of an encoder cannot be recomputed.
+        ConfigError: an encoder has no residual stream, or its layers cannot be recomputed.
     """
+    keep_residual(learner, hardware.residual)
+    if not are_trained:
+        return
     if hardware.compile:
         compile_blocks(learner)
     if hardware.activation_checkpointing:

@@ -26,8 +26,8 @@ class FigureSpec:
         title: what the figure shows; by default the study's question.
         x: one of ``PLACES``, or a dotted key of the pretraining's or the transfer's configuration.
         y: ``score`` of the transfers, validation ``loss`` of pretraining, or ``layer_weights`` of a scalar mix.
-        lines: what one line stands for; ``method`` is the way of transfer: frozen, finetuned, ...; ``model`` is the family
-            and size.
+        lines: what one line stands for; ``method`` is the way of transfer: frozen, finetuned, ...; ``model`` is the
+            family and size of the encoder.
         against: the place on the x axis that all others are compared with, as text; None for the first.
         recipes: the recipes that are shown; empty for all.
         transfers: the transfers that are shown; empty for all.

@@ -11,7 +11,7 @@ from fakes.cuda.device import FakeCuda
 from fakes.cuda.fake_tensors import fake_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmtransfer.layers import cross_entropy, softmax_samples
+from lmtransfer.layers import cross_entropy, logit_chunks, softmax_samples
 from lmtransfer.layers.cross_entropy import cross_entropy_sum, cross_entropy_sum_and_samples
 from lmtransfer.layers.softmax_samples import sample_softmax
 
@@ -93,7 +93,7 @@ class _Made(TorchDispatchMode):
 @pytest.mark.parametrize("large", [False, True])
 def test_samples_of_the_logits_of_the_loss(chunk: int, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax_samples, "_CHUNK_LOGITS", {"cpu": chunk})
-    monkeypatch.setattr(cross_entropy, "_CHUNK_LOGITS", 2 * chunk)
+    monkeypatch.setattr(logit_chunks, "_CHUNK_LOGITS", 2 * chunk)
     if large:
         monkeypatch.setattr(cross_entropy, "_CrossEntropySum", cross_entropy._LargeCrossEntropySum)
     hidden, weight, bias = (tensor.requires_grad_() for tensor in _given())

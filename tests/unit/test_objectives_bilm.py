@@ -17,7 +17,7 @@ from torch import Tensor
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.layers.cross_entropy import (
+from lmtransfer.layers.sampled_cross_entropy import (
     log_uniform_probabilities,
     log_uniform_samples,
     sampled_cross_entropy_sum,

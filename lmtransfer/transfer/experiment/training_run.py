@@ -14,9 +14,8 @@ from torch import Tensor
 from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.layers.disentangled import merge
-from lmtransfer.layers.residual import keep_residual
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import prepare_blocks
+from lmtransfer.runs.training import prepare_encoders
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
@@ -130,9 +129,7 @@ def train_once(
             callbacks=[] if trained is learner else [last],
         ),
     )
-    keep_residual(trained, hardware.residual)
-    if not learner.freezing.frozen:
-        prepare_blocks(trained, hardware)
+    prepare_encoders(trained, hardware, are_trained=not learner.freezing.frozen)
     has_started = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
     if distributed.from_main(has_started):
         trainer.resume()
