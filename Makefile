@@ -64,7 +64,7 @@ lint: $(READY_TEST) ## ruff and the type checker
 	$(BIN)/ruff format --check --quiet lmtransfer scripts tests
 	$(BIN)/mypy
 
-demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in five minutes
+demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in four minutes
 	$(BIN)/python scripts/demo.py
 
 demo-pretrained: setup ## what a published encoder does with 200 labels, against scratch, in some eight minutes

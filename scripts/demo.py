@@ -1,4 +1,4 @@
-"""The demonstration: do two minutes of pretraining on documentation help to tell libraries apart?
+"""The demonstration: does half a minute of pretraining on documentation help to tell libraries apart?
 
     python scripts/demo.py [folder]
 
@@ -35,10 +35,10 @@ def main() -> None:
         [
             (
                 "1. read the corpus: docstrings of Python and of the libraries installed here; train a tokenizer on it",
-                ["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096"],
+                ["prepare", "corpus=python_docs"],
             ),
             (
-                "2. pretrain a small BERT on a million tokens of it: guess the hidden words",
+                "2. pretrain a small BERT on 300,000 tokens of it: guess the hidden words",
                 ["pretrain", "experiment=demo", "name=bert", f"output_root={root}"],
             ),
             (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import cast
 
 import numpy as np
@@ -58,15 +58,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         DataError: the corpus is missing, empty, or too small for its rows.
     """
     train = TrainSettings.from_config(cfg.train)
-    chosen = HardwareSettings.from_config(cfg.hardware)
-    hardware = setup(
-        device=chosen.device,
-        precision=chosen.precision,
-        threads=chosen.threads,
-        compile=chosen.compile,
-        activation_checkpointing=chosen.activation_checkpointing,
-        residual=chosen.residual,
-    )
+    hardware = setup(**asdict(HardwareSettings.from_config(cfg.hardware)))
     epoch = int(cfg.epoch)
     with Console(stderr=True).status("reading the corpus"):
         text = read_text(cfg)

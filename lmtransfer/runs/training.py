@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,15 +147,8 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
     precision = started_in or settings.precision
     compiled = settings.compile if compile_by_itself else settings.compile is True
     try:
-        hardware = setup(
-            device=settings.device,
-            precision=precision,
-            threads=settings.threads,
-            compile=compiled,
-            num_workers=cfg.train.num_workers,
-            activation_checkpointing=settings.activation_checkpointing,
-            residual=settings.residual,
-        )
+        chosen = replace(settings, precision=precision, compile=compiled)
+        hardware = setup(**asdict(chosen), num_workers=cfg.train.num_workers)
     except ConfigError as error:
         if started_in is None:
             raise

@@ -51,12 +51,24 @@ def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
             place = _place(spec.x, row, transfer, entry)
             if place is None or entry.score is None or entry.metric is None:
                 continue
-            labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
-            found.setdefault((labels.get(spec.lines, transfer), entry.metric), {})[place] = entry
+            found.setdefault((line_label(spec, row, transfer, entry), entry.metric), {})[place] = entry
     return [
         Line(label, metric, tuple(sorted(points.items(), key=_order) if _numeric(points) else points.items()))
         for (label, metric), points in found.items()
     ]
+
+
+def line_label(spec: FigureSpec, row: StudyRow, transfer: str, entry: Entry) -> str:
+    """The label of the line that a run belongs to.
+
+    Args:
+        spec: the figure.
+        row: the recipe's row.
+        transfer: name of the transfer.
+        entry: the run.
+    """
+    labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
+    return labels.get(spec.lines, transfer)
 
 
 def _place(x: str, row: StudyRow, transfer: str, entry: Entry) -> Place | None:

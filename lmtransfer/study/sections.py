@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_wei
 from lmtransfer.reporting.sections import Section
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.findings import DEMONSTRATION, findings
-from lmtransfer.study.lines import Line, lines_of
+from lmtransfer.study.lines import Line, line_label, lines_of
 from lmtransfer.study.plan import Plan
 from lmtransfer.study.table import StudyRow
 
@@ -85,7 +85,7 @@ def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan, folde
         for name, entry in row.transfers.items():
             if (spec.recipes and row.recipe not in spec.recipes) or (spec.transfers and name not in spec.transfers):
                 continue
-            label = {"recipe": row.recipe, "task": entry.task, "model": entry.model}.get(spec.lines, name)
+            label = line_label(spec, row, name, entry)
             mix = read_layer_weights(entry.run.result, label, seeds=[seed.result for seed in entry.seeds])
             found += [] if mix is None else [mix]
     same = [mix for mix in found if len(mix.weights) == len(found[0].weights)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -67,6 +68,18 @@ def test_every_choice_fits_a_command_that_has_its_group(group: str, name: str) -
         if wrong is not None:
             composed[command] = wrong
     pytest.fail(f"{group}={name} fits none of {owners}: {composed or 'it composes with none'}")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in sorted((CONF / "experiment").glob("*.yaml"))
+        if "/embeddings:" in path.read_text(encoding="utf-8")
+    ],
+)
+def test_an_experiment_that_counts_can_do_without(path: Path) -> None:
+    assert problems("pretrain", [f"experiment={path.stem}", "~embeddings"]) == []  # embeddings=null on the command line
 
 
 @pytest.mark.parametrize(
