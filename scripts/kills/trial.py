@@ -168,7 +168,7 @@ class Trials:
                 kill = self._kill(command, rng, inside_a_save, outcome)
             if kill is None:
                 status = command.wait()
-                if status == 2 and again and not self.scenario.trains and _DONE.search(_last_line(command.output())):
+                if again and self._refused(command, status):
                     return  # the kill came after everything was done
                 if status:
                     outcome.problems.append(f"exit status {status}: {_last_line(command.output())}")
@@ -209,13 +209,17 @@ class Trials:
         else:
             os.killpg(command.process.pid, getattr(signal, name))  # as a terminal does: the whole group gets the signal
         status = command.wait()
-        if status == 0 or (name == "SIGKILL" and status != -signal.SIGKILL):
+        if status == 0 or (name == "SIGKILL" and status != -signal.SIGKILL) or self._refused(command, status):
             return None
         left = still_there(others, seconds=90)
         if left:
             outcome.problems.append(f"{name} after {after} s: {len(left)} processes are left behind")
         outcome.problems += self._wrong_status(name, status, after)
         return Kill(name, everybody and name == "SIGKILL", after, self._moment(old), status)
+
+    def _refused(self, command: Command, status: int) -> bool:
+        """Whether an ended command that does not train found its work done, and said so."""
+        return status == 2 and not self.scenario.trains and bool(_DONE.search(_last_line(command.output())))
 
     def _wrong_status(self, name: str, status: int, after: float) -> Iterator[str]:
         """The problem of an exit status after a signal."""
