@@ -32,10 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _answered(sys.argv[1:])
     finally:
         interrupts.end()
-    if ranks.are_many():
-        from lmtransfer.launch import end_process
-
-        end_process(code)
+    ranks.end_process(code)
     return code
 
 
@@ -118,6 +115,6 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if first not in pages.commands():
         raise ConfigError(pages.unknown(first))
-    from lmtransfer.launch import run_command
+    from lmtransfer.launch.command import run_command
 
     return run_command(first, arguments[1:])

@@ -19,7 +19,7 @@ from typing import Any
 
 from lmtransfer.api.results import Report, Run, TransferRun
 from lmtransfer.api.settings import Folder, Setting, command_line
-from lmtransfer.launch import call_command
+from lmtransfer.launch.command import call_command
 
 
 def pretrain(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:

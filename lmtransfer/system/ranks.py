@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from lmtransfer.errors import ConfigError
 
@@ -63,6 +64,18 @@ def check() -> None:
             f"WORLD_SIZE={world_size()} is set in the environment, but not {', '.join(missing)}: start the command "
             "with torchrun, or unset WORLD_SIZE"
         )
+
+
+def end_process(code: int) -> None:
+    """End a rank at once, with all output written; without ``torchrun``, do nothing.
+
+    In a normal exit, remaining threads of the process group sometimes abort the process, and ``torchrun`` takes a
+    finished run for a failed one.
+    """
+    if are_many():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _number(name: str, default: int) -> int:

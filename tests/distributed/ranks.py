@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fakes.training import WIDTH, FindsLarge, ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
 
 from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError
-from lmtransfer.launch import end_process
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system.ranks import end_process
 from lmtransfer.training import distributed, gradient_exchange
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget

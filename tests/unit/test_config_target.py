@@ -60,7 +60,7 @@ def test_foreign_objects_in_allowed_modules_are_refused(target: str, allow_toys:
     ("target", "module"),
     [
         ("lmtransfer.config.target.os.system", "lmtransfer.config.target"),
-        ("lmtransfer.launch.sys.exit", "lmtransfer.launch"),
+        ("lmtransfer.cli.sys.exit", "lmtransfer.cli"),
     ],
 )
 def test_walking_through_an_allowed_module_is_refused(target: str, module: str) -> None:

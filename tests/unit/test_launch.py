@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lmtransfer import launch
 from lmtransfer.cli import main
 from lmtransfer.config import composing
+from lmtransfer.launch import by_hydra
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.setattr(owner, name, counting)
 
     count(composing, "compose", "composed")
-    count(launch.hydra, "main", "by Hydra")
+    count(by_hydra.hydra, "main", "by Hydra")
     return counts
 
 

@@ -1,0 +1,177 @@
+"""Running a command line that uses Hydra's own features: its options, and the points of a sweep."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from lmtransfer.config import overrides, paths
+from lmtransfer.config.composing import REFUSALS, diagnose
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
+from lmtransfer.launch.performing import as_user_error, module_of, perform, perform_raw
+from lmtransfer.sweeps import signals
+from lmtransfer.sweeps.plan import Plan, plan_of
+from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
+from lmtransfer.sweeps.progress import print_progress, progress_line, watched
+from lmtransfer.system import cores
+from lmtransfer.system.last_resort import last_resort
+
+_HYDRA_SETTINGS = (
+    "hydra/help=lmtransfer",
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+    "hydra.job.name=lmtransfer",
+    "hydra.job.chdir=false",
+    "hydra.run.dir=.",
+    "hydra.sweep.subdir=.",
+    "hydra.output_subdir=null",
+)
+
+
+class _StopSweep(BaseException):
+    """Ends a sweep at once; it is not an Exception, since Hydra continues after an Exception."""
+
+
+def by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str], *, is_sweep: bool) -> int:
+    """Run a command line that uses Hydra's own features (options, sweeps); return 1 if a point of a sweep failed."""
+    if any(word.startswith("hydra.sweep.") for word in given):
+        raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
+    failure: list[Exception] = []
+    primary = line.config_name or command
+    plan = plan_of(primary, [*given, *_not_in_sweep(given)], config_dir=line.config_dir) if is_sweep else Plan()
+    with exchange_folder(plan) as folder:
+        task = functools.partial(_perform_or_note, command, failure, plan)
+        settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_not_in_sweep(given)]
+        argv = [f"lmtransfer {command}", *line.options, *settings, *given]
+        try:
+            with _hydra_as_library(argv), signals.passed_on(plan, folder), watched(plan, folder):
+                hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
+            if signals.is_stopping(folder):
+                raise _StopSweep
+        except REFUSALS as error:  # errors of the command itself are in failure
+            raise diagnose(
+                error,
+                command=primary,
+                given=given,
+                config_dir=line.config_dir,
+                is_sweep=line.is_sweep,
+            ) from error
+        except (_StopSweep, KeyboardInterrupt, RuntimeError) as error:
+            stopped = isinstance(error, _StopSweep) or signals.is_stopping(folder)
+            if not (stopped or plan.is_parallel):
+                raise
+            _finish_sweep(command, read_points(folder))
+            if stopped:
+                raise Interrupted("the sweep was interrupted; run the same command again to continue it") from error
+            raise launcher_stopped(plan, error, folder) from error
+        points = read_points(folder)
+    if failure:
+        raise failure[0]
+    return _finish_sweep(command, points) if points else 0
+
+
+def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: DictConfig) -> None:
+    """The function that Hydra calls for a run or for each point of a sweep, possibly in another process."""
+    if in_sweep():
+        folder = Path(HydraConfig.get().sweep.dir)
+        if not (plan.is_parallel and plan.is_local):
+            _perform_point(command, plan, folder, cfg)
+            return
+        with signals.as_point(folder), cores.shared_by(plan.workers or 1):
+            if not signals.is_stopping(folder):
+                _perform_point(command, plan, folder, cfg)
+        return
+    try:
+        perform(command, cfg)
+    except Exception as error:
+        failure.append(error)
+
+
+def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> None:
+    job = HydraConfig.get().job
+    label = job.override_dirname.replace("'", "") or f"name={cfg.get('name')}"
+    point = Point(number=int(job.num), label=label)
+    print(f"\nsweep, run {point.number + 1}: {label} ({progress_line(plan, read_points(folder))})", flush=True)
+    start_time = time.time()
+    try:
+        point.run_dir = _run(command, cfg)
+    except (Interrupted, KeyboardInterrupt) as error:
+        if not plan.is_parallel:
+            raise _StopSweep from error
+        if plan.is_local:
+            signals.stop(folder)
+            return
+        point.error = "interrupted; run the same command again to continue"
+    except Exception as raised:
+        described = as_user_error(raised, cfg)
+        if isinstance(described, LmtransferError):
+            point.error = str(described)
+            print(f"lmtransfer: {described}", file=sys.stderr)
+        else:
+            point.error = f"{type(raised).__name__}: {raised}"
+            print(f"lmtransfer: {last_resort(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
+    point.measure_seconds(start_time)
+    point.write(folder)
+    print_progress(plan, read_points(folder))
+
+
+def _run(command: str, cfg: DictConfig) -> Path | None:
+    """Run the command; return its run directory, if it made one."""
+    returned = perform_raw(command, cfg)
+    if isinstance(returned, Path):
+        return returned
+    if cfg.get("output_root") and cfg.get("name"):
+        expected = Path(cfg.output_root) / command / sweep_name(str(cfg.name))
+        return expected if expected.is_dir() else None
+    return None
+
+
+def _finish_sweep(command: str, points: list[Point]) -> int:
+    """Print the table of the points and list those that failed; return 1 if there are any."""
+    run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
+    failed = [point for point in points if point.error is not None]
+    after: Callable[[list[Path], list[str]], None] | None = getattr(module_of(command), "after_sweep", None)
+    if after is not None and run_dirs:
+        after(run_dirs, [point.label for point in failed])
+    if failed:
+        lines = [f"  {point.label}: {str(point.error).splitlines()[0]}" for point in failed]
+        heading = f"lmtransfer: {len(failed)} of {len(points)} runs of the sweep failed:"
+        print("\n".join([heading, *lines]), file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _not_in_sweep(given: Sequence[str]) -> list[str]:
+    """The Hydra setting that excludes ``name`` and keys with a single value from the names of a sweep's runs."""
+    try:
+        parsed = [overrides.parse(override) for override in given]
+    except ConfigError:
+        return []
+    single = sorted({override.key_or_group for override in parsed if not override.is_sweep_override()} | {"name"})
+    quoted = ",".join(f"'{key}'" for key in single)
+    return [f"hydra.job.config.override_dirname.exclude_keys=[{quoted}]"]
+
+
+@contextmanager
+def _hydra_as_library(argv: list[str]) -> Iterator[None]:
+    """Let Hydra read ``argv`` and raise its errors instead of printing them and exiting."""
+    saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
+    try:
+        yield
+    finally:
+        HydraConfig.instance().cfg = None
+        sys.argv = saved_argv
+        if saved is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = saved

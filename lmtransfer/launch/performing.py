@@ -1,0 +1,56 @@
+"""Running a composed command once, with errors of the settings and of the machine as messages for the user."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
+
+from lmtransfer.config.composing import complete_values
+from lmtransfer.errors import ConfigError
+from lmtransfer.runs.lock import failed_starts_removed
+from lmtransfer.system import machine
+
+
+def perform(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """Run the command once; return what it returns."""
+    try:
+        return perform_raw(command, cfg, **arguments)
+    except Exception as error:
+        described = as_user_error(error, cfg)
+        if described is error:
+            raise
+        raise described from error
+
+
+def perform_raw(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """Run the command once, with its errors as they are; return what it returns."""
+    complete_values(cfg, command)
+    with failed_starts_removed():
+        return module_of(command).run(cfg, **arguments)
+
+
+def module_of(command: str) -> ModuleType:
+    """The module with the command's ``run``."""
+    return importlib.import_module(f"lmtransfer.commands.{command}")
+
+
+def as_user_error(error: Exception, cfg: DictConfig) -> Exception:
+    """Turn a missing value, a broken reference or an error of the machine into a message; keep other errors."""
+    if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
+        where = f"{error.full_key}: " if error.full_key else ""
+        described = ConfigError(where + str(error).splitlines()[0])
+        described.__cause__ = error
+        return described
+    return machine.fault(error, _plain(cfg)) or error
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    """The settings as plain data, resolved if that is possible."""
+    try:
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
