@@ -14,7 +14,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
 
 #: Measuring stops after this many steps or seconds, whichever is first.
 _STEPS, _SECONDS = 5, 4.0

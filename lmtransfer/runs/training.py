@@ -21,7 +21,7 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.averaging import Exponential, LastPart
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
-from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.plan import Plan
 from lmtransfer.training.precision import PrecisionName
 

@@ -17,7 +17,7 @@ from lmtransfer.training.checkpoint import Checkpoints, preflight, revision_name
 from lmtransfer.training.learner import BatchStream, Learner
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
 from lmtransfer.training.model_selection import Validation
-from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.plan import Plan
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested

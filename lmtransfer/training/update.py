@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lmtransfer.training import distributed
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.micro_batches import Accumulated, OutOfDeviceMemory, accumulate
-from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
 
 

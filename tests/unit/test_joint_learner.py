@@ -20,7 +20,7 @@ from lmtransfer.layers.disentangled import merge
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step
-from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import Outcome, Updater
 from lmtransfer.training.weights import load_weights, weights

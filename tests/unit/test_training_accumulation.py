@@ -8,7 +8,7 @@ from fakes.training import FindsLarge, ToyBatch, ToyLearner, rows
 
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
-from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import Updater
 

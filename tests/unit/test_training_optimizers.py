@@ -15,7 +15,8 @@ from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.muon import MuonUpdate
 from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
 from lmtransfer.training.optim.parameters import classify, groups
 from lmtransfer.training.precision import Precision, PrecisionName
 from lmtransfer.training.update import Updater

@@ -16,7 +16,8 @@ from lmtransfer.former_names import LEFT_OUT
 from lmtransfer.reporting.runs.settings import task_settings
 from lmtransfer.runs.resume import resume_conflicts
 from lmtransfer.training.learner import Learner
-from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
 from lmtransfer.training.optim.parameters import RATED, classify
 
 MAKERS = [AdamW, Lamb, Muon, Adagrad]

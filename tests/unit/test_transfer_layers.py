@@ -19,7 +19,8 @@ from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
 from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.transfer.depth import depths_below_head, rate_scales
 from lmtransfer.transfer.learner import TaskLearner

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.source import TaskBatch, TaskSource
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.used_rows import learn_used_rows

@@ -1,9 +1,4 @@
-"""Optimisers for the loop: one object that contains one or several ``torch.optim`` optimisers.
-
-Each class takes the learner and flat settings. The loop multiplies every peak learning rate by the factor of the
-schedule. State is saved by parameter *name*, as tensors and plain numbers, so that it is safe to load and does not
-depend on the order in which parameters were created.
-"""
+"""The optimisers that configs name; each class takes the learner and flat settings."""
 
 from __future__ import annotations
 
@@ -12,151 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.errors import CheckpointError
 from lmtransfer.training.optim.lamb import LambUpdate
 from lmtransfer.training.optim.muon import MuonUpdate
+from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.parameters import classify, groups
 
 NO_DECAY = ("norm", "bias", "embedding")
-
-
-class Optimizer:
-    """One or several ``torch.optim`` optimisers that together hold each trainable parameter once.
-
-    Args:
-        learner: the learner that owns the parameters.
-        parts: the optimisers; the learning rate of the first is logged. ``peak_lr`` of a group (default: its ``lr``) is
-            its learning rate at a factor of 1. ``base_lr`` is the same without layer-wise rates.
-    """
-
-    def __init__(self, learner: nn.Module, parts: Sequence[torch.optim.Optimizer]) -> None:
-        self.parts = [part for part in parts if any(group["params"] for group in part.param_groups)]
-        self.names = {id(parameter): name for name, parameter in learner.named_parameters()}
-        for part in self.parts:
-            for group in part.param_groups:
-                group.setdefault("peak_lr", group["lr"])
-                group.setdefault("base_lr", group["peak_lr"])
-        self.parameters = [p for part in self.parts for group in part.param_groups for p in group["params"]]
-        if len({id(p) for p in self.parameters}) != len(self.parameters):
-            raise ValueError("a parameter is in two groups of the optimiser")
-
-    def set_factor(self, factor: float) -> None:
-        """Set every learning rate to ``factor`` times its peak."""
-        for part in self.parts:
-            for group in part.param_groups:
-                group["lr"] = group["peak_lr"] * factor
-
-    def learning_rate_at(self, factor: float) -> float:
-        """The learning rate of the first group at ``factor`` times its peak, without layer-wise rates."""
-        return float(self.parts[0].param_groups[0]["base_lr"]) * factor
-
-    def decay_of(self, parameter: nn.Parameter) -> float | None:
-        """The weight decay of a parameter, or None if it is not trained here."""
-        for part in self.parts:
-            for group in part.param_groups:
-                if any(parameter is held for held in group["params"]):
-                    return float(group.get("weight_decay", 0.0))
-        return None
-
-    def multiply_in(self, dtype: torch.dtype) -> None:
-        """Set the dtype of the matrix products in an update; only Muon's update has matrix products.
-
-        Args:
-            dtype: bfloat16 if the hardware multiplies it, else float32. Weights and optimiser state keep their dtype.
-        """
-        for part in self.parts:
-            if isinstance(part, MuonUpdate):
-                part.product_dtype = dtype
-
-    @property
-    def skips_on_device(self) -> bool:
-        """Whether ``step`` takes ``skip``: the fused kernels of AdamW do."""
-        groups = [group for part in self.parts for group in part.param_groups]
-        return all(type(part) is torch.optim.AdamW for part in self.parts) and all(group["fused"] for group in groups)
-
-    def step(self, *, skip: Tensor | None = None) -> None:
-        """Update every parameter that has a gradient.
-
-        Args:
-            skip: a float32 scalar on the device of the parameters; if it is 1, nothing changes. Only if
-                ``skips_on_device``.
-        """
-        for part in self.parts:
-            if skip is None:
-                part.step()
-                continue
-            part.found_inf = skip  # type: ignore[attr-defined]  # where PyTorch's gradient scaler puts it
-            try:
-                part.step()
-            finally:
-                del part.found_inf  # type: ignore[attr-defined]
-
-    def zero_grad(self) -> None:
-        """Drop the gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The state with keys ``<parameter name>/<entry>``: tensors only (a number becomes a float64 scalar)."""
-        state = {}
-        for part in self.parts:
-            for parameter, entries in part.state.items():
-                for entry, value in entries.items():
-                    tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-                    state[f"{self.names[id(parameter)]}/{entry}"] = tensor
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-        """The reverse of ``state_dict``; tensors are copied to the devices of the parameters.
-
-        Args:
-            state: tensors with keys ``<parameter name>/<entry>``.
-            source: name of the source in messages.
-
-        Raises:
-            CheckpointError: ``state`` has a parameter that is not trained here, a tensor has another shape, or an entry
-                is missing.
-        """
-        holders = {
-            self.names[id(p)]: (part, p, bool(group.get("fused")))
-            for part in self.parts
-            for group in part.param_groups
-            for p in group["params"]
-        }
-        unknown = sorted({key.rpartition("/")[0] for key in state} - set(holders))
-        if unknown:
-            raise CheckpointError(
-                f"the saved optimiser state has {len(unknown)} parameters that are not trained here, such as "
-                f"{unknown[0]!r}: resume with the model, objective and optimizer of the first start of the run"
-            )
-        entries: dict[int, set[str]] = {}
-        for key, value in state.items():
-            name, _, entry = key.rpartition("/")
-            part, parameter, _ = holders[name]
-            entries.setdefault(id(part), set()).add(entry)
-            if value.ndim and value.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{source}: the optimiser's {key} has shape {list(value.shape)}, but its parameter "
-                    f"has shape {list(parameter.shape)}: restore the folder from a copy"
-                )
-        started = {key.rpartition("/")[0] for key in state}
-        lost = [
-            f"{name}/{entry}"
-            for name in started
-            for entry in entries[id(holders[name][0])]
-            if f"{name}/{entry}" not in state
-        ]
-        if lost:
-            raise CheckpointError(f"{source}: the optimiser's {min(lost)} is missing: restore the folder from a copy")
-        for part in self.parts:
-            part.state.clear()
-        for key, value in state.items():
-            name, _, entry = key.rpartition("/")
-            part, parameter, fused = holders[name]
-            on_device = (
-                value.ndim > 0 or fused
-            )  # fused kernels keep step counts on the device of the parameter, others on the host
-            part.state[parameter][entry] = value.to(parameter.device if on_device else "cpu", copy=True)
 
 
 class AdamW(Optimizer):
