@@ -21,7 +21,7 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.layer_weights import LayerWeights
 from lmtransfer.reporting.runs.sweeps import find_sweeps
-from lmtransfer.verdicts.spread import spread
+from lmtransfer.verdicts.spread import Spread, spread
 
 #: Figures as they were saved, by the title above them.
 Drawn = dict[str, Figure]
@@ -61,6 +61,17 @@ def draw(root: Path, drawn: Drawn, title: str) -> Figure:
     entries = make_entries(collect(root))
     draw_figures(entries, find_sweeps(entries), root.parent / "figures")
     return drawn[min((name for name in drawn if title in name), key=len)]
+
+
+@pytest.mark.parametrize("values", [(), (0.5, 0.7)])
+def test_the_subtitle_names_dots_only_where_there_are_some(
+    values: tuple[float, ...], tmp_path: Path, drawn: Drawn
+) -> None:
+    score = Spread(mean=0.6, median=0.6, deviation=0.1, n=2, values=values)
+    draw_points([Series("a", ((10.0, score),))], tmp_path, name="x", title="t", key="labels", metric="accuracy")
+    said = drawn["t"].axes[0].get_title()
+    assert said.startswith("mean and deviation over seeds")
+    assert ("small dots" in said) == bool(values)
 
 
 @pytest.mark.parametrize("values", [(0.5,), (0.5, 0.7), (0.5, 0.55, 0.7)])

@@ -77,7 +77,7 @@ def draw_on(
     if numeric:
         keys.sort(key=float)
     place = {value: float(value) if numeric else float(index) for index, value in enumerate(keys)}
-    ends, spreads = [], False
+    ends, spreads, dots = [], False, False
     coloured = iter(range(len(series)))
     for line in series:
         ink = GREY if line.is_control else colour(next(coloured))
@@ -104,6 +104,7 @@ def draw_on(
             if len(score.values) > 1:
                 ys = [factor * value for value in score.values]
                 seed_dots(axes, [x] * len(ys), ys, ink)
+                dots = True
         ends.append((means[-1], shorten(line.label, 26), ink))
     shown_places = _set_places(axes, [place[value] for value in keys], keys, numeric=numeric, counts=counts)
     if len(series) == 1:
@@ -113,7 +114,7 @@ def draw_on(
     axes.set_xlabel(key)
     axes.set_ylabel(f"{metric} (%)" if factor == 100.0 else metric)
     if spreads:
-        subtitle(axes, "mean and deviation over seeds, small dots: seeds")
+        subtitle(axes, "mean and deviation over seeds" + (", small dots: seeds" if dots else ""))
     return ends
 
 
