@@ -69,7 +69,8 @@ def test_the_subtitle_names_dots_only_where_there_are_some(
 ) -> None:
     score = Spread(mean=0.6, median=0.6, deviation=0.1, n=2, values=values)
     draw_points([Series("a", ((10.0, score),))], tmp_path, name="x", title="t", key="labels", metric="accuracy")
-    said = drawn["t"].axes[0].get_title()
+    (axes,) = drawn["t"].axes
+    said = axes.get_title(loc="left")
     assert said.startswith("mean and deviation over seeds")
     assert ("small dots" in said) == bool(values)
 
