@@ -24,7 +24,8 @@ SHORT = {
                "transfers.finetune_10000=null"),
     "layers": (),
     "elmo_mixture": (),
-    "families": ("only=[bert,electra,gpt,elmo_subword,word_embeddings]", "transfers.probe=null"),
+    "families": ("only=[bert,electra,gpt,elmo_subword,word_embeddings]", "transfers.probe=null",
+                 "transfers.finetune.words='experiment=laptop_finetune'"),
 }  # fmt: skip
 DEMONSTRATION = ("pretrain.seconds=60", "demonstration=true", "transfer_seeds=3")
 FULL = (

@@ -63,6 +63,8 @@ def step_milliseconds(count: str, steps: int, shown: dict[str, str]) -> float:
         variables["GOMP_SPINCOUNT"] = count
     words = [
         "experiment=demo",
+        "tokenizer.vocab_size=4096",
+        "embeddings=counted",
         "train.tokens=null",
         f"train.steps={steps}",
         "train.eval_every=null",

@@ -4,7 +4,8 @@
     python scripts/measure_worth.py --recipe laptop --tokens 500000,2000000
 
 Each budget is a separate pretraining run on the Python documentation, with its own schedule, finetuned on 100 labels
-with three seeds; the control is trained once. The numbers are copied into lmtransfer/pretraining/worth.py by hand.
+with three seeds; the control is trained once. The numbers are copied into ``TABLE`` of
+lmtransfer/pretraining/diagnostics.py by hand.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def main() -> None:
     for tokens in map(int, options.tokens.split(",")):
         name = f"{options.recipe}-{tokens}"
         budget = ["train.tokens=null", f"train.tokens={tokens}", "train.eval_every=null"]
-        recipe = [f"experiment={options.recipe}", "corpus=python_docs", "embeddings=null"]
+        pieces = ["tokenizer.vocab_size=4096"] if options.recipe == "demo" else []  # as in the rows that are there
+        recipe = [f"experiment={options.recipe}", *pieces, "corpus=python_docs", "embeddings=null"]
         run("pretrain", *recipe, *budget, f"name={name}", f"output_root={root}")
         labels = ["task=python_docs", "task.num_train=100", "split=test", f"seeds={options.seeds}"]
         words = ["experiment=few_labels", f"init={root}/pretrain/{name}", *labels, f"name={name}"]

@@ -18,7 +18,7 @@ from lmtransfer.config import overrides, paths
 from lmtransfer.config.composing import REFUSALS, diagnose
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.launch.performing import as_user_error, module_of, perform, perform_raw
+from lmtransfer.launch import performing
 from lmtransfer.sweeps import signals
 from lmtransfer.sweeps.plan import Plan, plan_of
 from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
@@ -42,8 +42,23 @@ class _StopSweep(BaseException):
     """Ends a sweep at once; it is not an Exception, since Hydra continues after an Exception."""
 
 
-def by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str], *, is_sweep: bool) -> int:
-    """Run a command line that uses Hydra's own features (options, sweeps); return 1 if a point of a sweep failed."""
+def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str], *, is_sweep: bool) -> int:
+    """Run a command line that uses Hydra's own features: options, sweeps.
+
+    Args:
+        command: name of the command.
+        line: the command line.
+        given: its overrides in Hydra's form.
+        is_sweep: whether it makes several runs.
+
+    Returns:
+        0, or 1 if a point of a sweep failed.
+
+    Raises:
+        ConfigError: the settings are invalid.
+        Interrupted: the sweep was interrupted.
+        LmtransferError: the command of a single run failed.
+    """
     if any(word.startswith("hydra.sweep.") for word in given):
         raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
     failure: list[Exception] = []
@@ -92,7 +107,7 @@ def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: Di
                 _perform_point(command, plan, folder, cfg)
         return
     try:
-        perform(command, cfg)
+        performing.perform(command, cfg)
     except Exception as error:
         failure.append(error)
 
@@ -113,7 +128,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
             return
         point.error = "interrupted; run the same command again to continue"
     except Exception as raised:
-        described = as_user_error(raised, cfg)
+        described = performing.as_user_error(raised, cfg)
         if isinstance(described, LmtransferError):
             point.error = str(described)
             print(f"lmtransfer: {described}", file=sys.stderr)
@@ -127,7 +142,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
     """Run the command; return its run directory, if it made one."""
-    returned = perform_raw(command, cfg)
+    returned = performing.perform_unguarded(command, cfg)
     if isinstance(returned, Path):
         return returned
     if cfg.get("output_root") and cfg.get("name"):
@@ -140,7 +155,7 @@ def _finish_sweep(command: str, points: list[Point]) -> int:
     """Print the table of the points and list those that failed; return 1 if there are any."""
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
-    after: Callable[[list[Path], list[str]], None] | None = getattr(module_of(command), "after_sweep", None)
+    after: Callable[[list[Path], list[str]], None] | None = getattr(performing.module_of(command), "after_sweep", None)
     if after is not None and run_dirs:
         after(run_dirs, [point.label for point in failed])
     if failed:

@@ -14,9 +14,9 @@ from lmtransfer.config.composing import in_force
 from lmtransfer.config.in_short import expanded
 from lmtransfer.config.sweep import in_sweep
 from lmtransfer.errors import ConfigError
-from lmtransfer.launch.by_hydra import by_hydra
+from lmtransfer.launch.by_hydra import run_by_hydra
 from lmtransfer.launch.performing import perform
-from lmtransfer.launch.words import given_words
+from lmtransfer.launch.words import overrides_and_folders
 
 #: Hydra keeps the running command in the process, so calls from several threads wait for each other.
 _one_call = threading.RLock()
@@ -32,7 +32,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         LmtransferError: a mistake of the user, or an error of the command.
     """
     line = overrides.read(words)
-    given, folders = given_words(command, line)
+    given, folders = overrides_and_folders(command, line)
     one_each = expanded(given, folders)
     if one_each != given and not line.is_sweep:
         line.options.append("--multirun")
@@ -46,7 +46,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
                 perform(command, cfg)
                 return 0
     is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in given)
-    return by_hydra(command, line, given, is_sweep=is_sweep)
+    return run_by_hydra(command, line, given, is_sweep=is_sweep)
 
 
 def call_command(command: str, line: overrides.CommandLine, **arguments: Any) -> Any:
@@ -67,7 +67,7 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
         LmtransferError: a mistake of the user, or an error of the command.
     """
     with _one_call:
-        given, folders = given_words(command, line)
+        given, folders = overrides_and_folders(command, line)
         for word, one_each in zip(given, expanded(given, folders), strict=True):
             if one_each != word:
                 raise ConfigError(f"{word}: a call makes one run; call {command} once for each of {one_each}")

@@ -16,9 +16,21 @@ from lmtransfer.system import machine
 
 
 def perform(command: str, cfg: DictConfig, **arguments: Any) -> Any:
-    """Run the command once; return what it returns."""
+    """Run a command once.
+
+    Args:
+        command: name of the command.
+        cfg: its composed settings.
+        arguments: further arguments of the command's ``run``.
+
+    Returns:
+        What the command returns.
+
+    Raises:
+        LmtransferError: a mistake of the user, or an error of the machine or of the command.
+    """
     try:
-        return perform_raw(command, cfg, **arguments)
+        return perform_unguarded(command, cfg, **arguments)
     except Exception as error:
         described = as_user_error(error, cfg)
         if described is error:
@@ -26,8 +38,8 @@ def perform(command: str, cfg: DictConfig, **arguments: Any) -> Any:
         raise described from error
 
 
-def perform_raw(command: str, cfg: DictConfig, **arguments: Any) -> Any:
-    """Run the command once, with its errors as they are; return what it returns."""
+def perform_unguarded(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """As ``perform``, but errors of the settings and of the machine are raised as they are."""
     complete_values(cfg, command)
     with failed_starts_removed():
         return module_of(command).run(cfg, **arguments)

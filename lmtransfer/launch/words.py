@@ -11,11 +11,19 @@ from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.errors import ConfigError
 
 #: For commands that accept words without "=": the key that these words set.
-BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
+_BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
-def given_words(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
-    """The overrides of a command line in Hydra's form, and the folders with configs."""
+def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
+    """The overrides of a command line in Hydra's form, and the folders with configs.
+
+    Args:
+        command: name of the command.
+        line: the command line.
+
+    Raises:
+        ConfigError: a word is not an override, two contradict each other, or the folder of configs is invalid.
+    """
     folders = [paths.conf_dir()]
     if line.config_dir is not None:
         _check_config_dir(Path(line.config_dir))
@@ -31,10 +39,10 @@ def given_words(command: str, line: overrides.CommandLine) -> tuple[list[str], l
 def _bare_words(command: str, bare: Sequence[str]) -> list[str]:
     if not bare:
         return []
-    if command not in BARE_WORDS:
+    if command not in _BARE_WORDS:
         raise ConfigError(f"'{bare[0]}' is not key=value; lmtransfer {command} --help shows the keys")
     quoted = [overrides.quote(word) for word in bare]
-    return [f"{BARE_WORDS[command]}={quoted[0] if len(quoted) == 1 else '[' + ','.join(quoted) + ']'}"]
+    return [f"{_BARE_WORDS[command]}={quoted[0] if len(quoted) == 1 else '[' + ','.join(quoted) + ']'}"]
 
 
 def _check_config_dir(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""The rank of this process and the number of processes, from the environment of ``torchrun``. Does not import torch."""
+"""The rank of this process and the number of processes, from the environment of ``torchrun``, and the end of a rank.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def world_size() -> int:
     """Number of processes that were started together; 1 without ``torchrun``.
 
     Raises:
-        ConfigError: the variable is not a whole number (the same for all functions here).
+        ConfigError: the variable is not a whole number (the same for the other numbers here).
     """
     return _number("WORLD_SIZE", 1)
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer import cli, launch
+from lmtransfer import cli
 from lmtransfer.config import pages, paths
 from lmtransfer.config.sweep import sweep_name
+from lmtransfer.launch import performing
 
 FILES = {
     "toy.yaml": """
@@ -88,7 +89,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     module = SimpleNamespace(run=found.run, after_sweep=found.after_sweep)
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
-    monkeypatch.setattr(launch, "_module", lambda command: module)
+    monkeypatch.setattr(performing, "module_of", lambda command: module)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the training loop steps: one object that contains one or several ``torch.optim`` optimisers."""
+"""The optimiser of the training loop: one object that contains one or several ``torch.optim`` optimisers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Optimizer:
     """One or several ``torch.optim`` optimisers that together hold each trainable parameter once.
 
     The loop multiplies every peak learning rate by the factor of the schedule. State is saved by parameter *name*, as
-    tensors and plain numbers, so that it is safe to load and does not depend on the order of the parameters.
+    tensors alone, so that it is safe to load and does not depend on the order of the parameters.
 
     Args:
         learner: the learner that owns the parameters.
