@@ -18,7 +18,7 @@ from lmtransfer.config import overrides, paths
 from lmtransfer.config.composing import REFUSALS, diagnose
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.launch import performing
+from lmtransfer.launch import run_once
 from lmtransfer.sweeps import signals
 from lmtransfer.sweeps.plan import Plan, plan_of
 from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
@@ -107,7 +107,7 @@ def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: Di
                 _perform_point(command, plan, folder, cfg)
         return
     try:
-        performing.perform(command, cfg)
+        run_once.run_once(command, cfg)
     except Exception as error:
         failure.append(error)
 
@@ -128,7 +128,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
             return
         point.error = "interrupted; run the same command again to continue"
     except Exception as raised:
-        described = performing.as_user_error(raised, cfg)
+        described = run_once.as_user_error(raised, cfg)
         if isinstance(described, LmtransferError):
             point.error = str(described)
             print(f"lmtransfer: {described}", file=sys.stderr)
@@ -142,7 +142,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
     """Run the command; return its run directory, if it made one."""
-    returned = performing.perform_unguarded(command, cfg)
+    returned = run_once.run_as_is(command, cfg)
     if isinstance(returned, Path):
         return returned
     if cfg.get("output_root") and cfg.get("name"):
@@ -155,7 +155,7 @@ def _finish_sweep(command: str, points: list[Point]) -> int:
     """Print the table of the points and list those that failed; return 1 if there are any."""
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
-    after: Callable[[list[Path], list[str]], None] | None = getattr(performing.module_of(command), "after_sweep", None)
+    after: Callable[[list[Path], list[str]], None] | None = getattr(run_once.module_of(command), "after_sweep", None)
     if after is not None and run_dirs:
         after(run_dirs, [point.label for point in failed])
     if failed:

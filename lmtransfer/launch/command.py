@@ -15,7 +15,7 @@ from lmtransfer.config.in_short import expanded
 from lmtransfer.config.sweep import in_sweep
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.by_hydra import run_by_hydra
-from lmtransfer.launch.performing import perform
+from lmtransfer.launch.run_once import run_once
 from lmtransfer.launch.words import overrides_and_folders
 
 #: Hydra keeps the running command in the process, so calls from several threads wait for each other.
@@ -43,7 +43,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
     if is_plain:  # composed once; Hydra's own command line would compose it twice
         with in_force(command, given, config_dir=line.config_dir) as cfg:
             if not in_sweep():  # a config may ask for a sweep
-                perform(command, cfg)
+                run_once(command, cfg)
                 return 0
     is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in given)
     return run_by_hydra(command, line, given, is_sweep=is_sweep)
@@ -79,7 +79,7 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
         with in_force(command, given, config_dir=line.config_dir) as cfg:
             if in_sweep():
                 raise ConfigError("hydra.mode: a config asks for a sweep, but a call makes one run: use -m there")
-            return perform(command, cfg, **arguments)
+            return run_once(command, cfg, **arguments)
 
 
 def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer import cli
 from lmtransfer.config import pages, paths
 from lmtransfer.config.sweep import sweep_name
-from lmtransfer.launch import performing
+from lmtransfer.launch import run_once
 
 FILES = {
     "toy.yaml": """
@@ -89,7 +89,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     module = SimpleNamespace(run=found.run, after_sweep=found.after_sweep)
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
-    monkeypatch.setattr(performing, "module_of", lambda command: module)
+    monkeypatch.setattr(run_once, "module_of", lambda command: module)
     return found
 
 

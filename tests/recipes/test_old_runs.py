@@ -85,9 +85,14 @@ def result(path: Path) -> dict[str, Any]:
 
 
 def assert_alike(found: Any, wanted: Any, where: str = "") -> None:
-    """Equal, numbers up to what other CPUs round otherwise."""
+    """Equal, numbers up to what other CPUs round otherwise.
+
+    The regression's answers are nearly constant, so that a correlation with them is what their last digits make it: an
+    Intel CPU gives 0.378 where AMD's give 0.380, with a loss that is the same to eight digits.
+    """
     if isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-4), where
+        tolerance = 1e-2 if where.endswith((".pearson", ".spearman")) else 1e-4
+        assert found == pytest.approx(wanted, rel=1e-4, abs=tolerance), where
     elif isinstance(wanted, dict):
         assert found.keys() >= wanted.keys(), where
         for key, value in wanted.items():

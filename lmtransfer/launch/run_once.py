@@ -15,7 +15,7 @@ from lmtransfer.runs.lock import failed_starts_removed
 from lmtransfer.system import machine
 
 
-def perform(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command once.
 
     Args:
@@ -30,7 +30,7 @@ def perform(command: str, cfg: DictConfig, **arguments: Any) -> Any:
         LmtransferError: a mistake of the user, or an error of the machine or of the command.
     """
     try:
-        return perform_unguarded(command, cfg, **arguments)
+        return run_as_is(command, cfg, **arguments)
     except Exception as error:
         described = as_user_error(error, cfg)
         if described is error:
@@ -38,8 +38,8 @@ def perform(command: str, cfg: DictConfig, **arguments: Any) -> Any:
         raise described from error
 
 
-def perform_unguarded(command: str, cfg: DictConfig, **arguments: Any) -> Any:
-    """As ``perform``, but errors of the settings and of the machine are raised as they are."""
+def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """As ``run_once``, but errors of the settings and of the machine are raised as they are."""
     complete_values(cfg, command)
     with failed_starts_removed():
         return module_of(command).run(cfg, **arguments)
