@@ -84,14 +84,15 @@ def result(path: Path) -> dict[str, Any]:
     return json.loads((path / "result.json").read_text())
 
 
-def assert_alike(found: Any, wanted: Any, where: str = "") -> None:
-    """Equal, numbers up to what other CPUs round otherwise.
+#: All answers of this run are 0.3579 up to 1e-5, so that the last digits of float32 decide their correlations: on an Intel
+#: CPU they are 0.378 and 0.333 where they were 0.380 and 0.339.
+NEARLY_CONSTANT = ("finetune/scores.pearson", "finetune/scores.spearman")
 
-    The regression's answers are nearly constant, so that a correlation with them is what their last digits make it: an
-    Intel CPU gives 0.378 where AMD's give 0.380, with a loss that is the same to eight digits.
-    """
+
+def assert_alike(found: Any, wanted: Any, where: str = "") -> None:
+    """Equal, numbers up to what other CPUs round otherwise."""
     if isinstance(wanted, float):
-        tolerance = 1e-2 if where.endswith((".pearson", ".spearman")) else 1e-4
+        tolerance = 1e-2 if where in NEARLY_CONSTANT else 1e-4
         assert found == pytest.approx(wanted, rel=1e-4, abs=tolerance), where
     elif isinstance(wanted, dict):
         assert found.keys() >= wanted.keys(), where
@@ -111,9 +112,9 @@ def test_it_is_evaluated(name: str, tmp_path: Path) -> None:
     words = [f"run=runs/{name}", *known["words"], "hardware=exact", "name=x", f"output_root={tmp_path}"]
     assert lmtransfer("evaluate", *words) == 0
     metrics = result(tmp_path / "evaluate" / "x")["metrics"]
-    assert_alike(metrics, known["metrics"])
+    assert_alike(metrics, known["metrics"], name)
     if not name.startswith("import/"):  # which says nothing of itself
-        assert_alike(metrics, result(Path("runs", name))["metrics"])
+        assert_alike(metrics, result(Path("runs", name))["metrics"], name)
 
 
 @pytest.mark.parametrize("name", [Path(one["path"]).name for one in INDEX["evaluated"]])
