@@ -84,8 +84,8 @@ def result(path: Path) -> dict[str, Any]:
     return json.loads((path / "result.json").read_text())
 
 
-#: All answers of this run are 0.3579 up to 1e-5, so that the last digits of float32 decide their correlations: on an Intel
-#: CPU they are 0.378 and 0.333 where they were 0.380 and 0.339.
+#: All answers of this run are 0.3579 up to 1e-5, so that the last digits of float32 decide their correlations: on
+#: an Intel CPU they are 0.378 and 0.333 where they were 0.380 and 0.339.
 NEARLY_CONSTANT = ("finetune/scores.pearson", "finetune/scores.spearman")
 
 
