@@ -178,6 +178,8 @@ def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) 
         raise CheckpointError(f"{what}: the token ids of {found.other_ids[:60]!r} differ; nothing was exported")
     if not found.differences:
         raise CheckpointError(f"{what}: there was nothing to compare; nothing was exported")
+    if found.other_heads and isinstance(theirs, TransformersModel):
+        found.rounding = theirs.rounding(texts)
     for head in found.other_heads:
         raise CheckpointError(
             f"{what}: {head} differs by {found.differences[head]:.1e}, but rounding explains at most "

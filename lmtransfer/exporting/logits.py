@@ -127,17 +127,23 @@ class Comparison:
         num_texts: number of texts and pairs that were compared.
         differences: for each head the largest difference between two logits.
         largest: for each head the largest magnitude of a logit, or of a sum of magnitudes that cancel in a logit.
+        rounding: for each head the largest difference that float32 makes to one of the forms, if it was measured.
         other_ids: the first text whose token ids differ, or None.
     """
 
     num_texts: int = 0
     differences: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
+    rounding: dict[str, float] = field(default_factory=dict)
     other_ids: str | None = None
 
     def allowed(self, head: str) -> float:
-        """The largest difference that float32 rounding explains: 1e-5, times the largest logit if that is above 1."""
-        return 1e-5 * max(1.0, self.largest[head])
+        """The largest difference that float32 rounding explains.
+
+        It is 1e-5, times the largest logit if that is above 1. A model that enlarges small differences has more; where
+        the rounding of one form was measured, twice as much is added, because both forms round.
+        """
+        return 1e-5 * max(1.0, self.largest[head]) + 2 * self.rounding.get(head, 0.0)
 
     @property
     def other_heads(self) -> list[str]:

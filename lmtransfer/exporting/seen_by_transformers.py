@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.exporting.logits import Text, TextLogits
+from lmtransfer.exporting.logits import Text, TextLogits, compare
 from lmtransfer.system.optional import missing
 
 #: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
@@ -150,6 +151,19 @@ class TransformersModel:
                 logits[name] = [row[kept].numpy() for row, kept in zip(values.float(), real, strict=True)]
         ids = [row[kept].numpy().astype(np.int64) for row, kept in zip(padded["input_ids"], real, strict=True)]
         return TextLogits(ids, logits)
+
+    def rounding(self, texts: Sequence[Text]) -> dict[str, float]:
+        """For each head the largest difference between its logits in float32 and in float64.
+
+        Returns:
+            Nothing if the class does not run in float64.
+        """
+        exact = copy(self)
+        exact._model = deepcopy(self._model).double()
+        try:
+            return compare(self, exact, texts).differences
+        except RuntimeError:  # a part of the class insists on float32
+            return {}
 
     def _said(self, output: Any) -> dict[str, torch.Tensor]:
         """Return the outputs of the class under our names of its heads: (B, n, K) for tokens, (B, K) for texts."""

@@ -23,9 +23,12 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.exporting import folder as _exported_folder
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.reading import read_published
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training.checkpoint import open_checkpoint
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
 from lmtransfer.zero_shot.pretrained import open_pretrained
@@ -511,6 +514,29 @@ def test_a_config_that_computes_something_else_is_found_and_nothing_is_left(
     monkeypatch.setattr(_exported_folder, "with_published_keys", wrong)
     assert lmtransfer("export", "run=runs/pretrain/base", "to=new/base") == 2
     assert re.search(r"\bhidden\b.*\d\.\de[-+]\d\d", capsys.readouterr().err)  # and by how much
+    assert not Path("new").exists()
+
+
+def test_a_model_that_enlarges_rounding_is_exported_and_a_wrong_one_of_its_kind_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = RunDirectory.open("runs/pretrain/base")
+    weights = open_checkpoint(base.best_checkpoint()).tensors("model")
+    for name, weight in weights.items():
+        if name.endswith("attention.output.bias"):
+            weight += 1e3  # the norm after it takes this off again, and with it most digits of what is left
+    run = RunDirectory.create("runs", "pretrain", "enlarging")
+    load_tokenizer(base.tokenizer).save(run.tokenizer)
+    run.write_config(base.read_config())
+    run.checkpoints.save("last", tensors={"model": weights}, state={"step": 1})
+    assert lmtransfer("export", "run=runs/pretrain/enlarging", "to=out/enlarging") == 0
+    shown = re.search(r"verified.*largest difference (\S+)", capsys.readouterr().out)
+    assert shown is not None
+    assert 1e-5 < float(shown[1]) < 1e-2
+    keep = _exported_folder.with_published_keys
+    monkeypatch.setattr(_exported_folder, "with_published_keys", lambda *c: keep(*c) | {"layer_norm_eps": 1e-3})
+    assert lmtransfer("export", "run=runs/pretrain/enlarging", "to=new/enlarging") == 2
+    assert re.search(r"\bhidden\b.*\d\.\de[-+]\d\d", capsys.readouterr().err)
     assert not Path("new").exists()
 
 
