@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,6 +83,11 @@ def last_words(log: Path) -> str:
     errors = [place for place, line in enumerate(lines) if line.startswith("lmtransfer: ")]
     last_lines = lines[errors[-1] :] if errors else lines[-1:]
     return " ".join(line.strip() for line in last_lines).removeprefix("lmtransfer: ")
+
+
+def was_interrupted(log: Path) -> bool:
+    """Whether the error message of a run is that of an interruption: the study continues it."""
+    return bool(re.match(r"interrupted$|[^:]*: stopped after step ", last_words(log)))
 
 
 def _lines(log: Path) -> list[str]:

@@ -17,7 +17,7 @@ from lmtransfer.runs.lock import LOCK
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.ledger import read_ledger
 from lmtransfer.study.plan import PRETRAIN, job_key, stage_and_recipe
-from lmtransfer.study.process import last_words
+from lmtransfer.study.process import last_words, was_interrupted
 
 State = Literal["finished", "running", "failed", "interrupted", "waiting"]
 
@@ -97,7 +97,8 @@ def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> Job
     writer = None if run is None else _writer(run)
     if writer is not None and log.is_file():
         return JobProgress(recipe, stage, "running", time.time() - _start_time(log, run), note=last_words(log))
-    if log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace"):
+    failed = log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace")
+    if failed and not was_interrupted(log):
         return JobProgress(recipe, stage, "failed", note=last_words(log))
     return JobProgress(recipe, stage, "waiting" if run is None else "interrupted")
 

@@ -77,7 +77,8 @@ def read_rows(plan: Plan) -> list[StudyRow]:
         entries |= {entry.run.path: entry for entry in make_entries(collect(run))}
     rows = []
     for recipe in plan.recipes:
-        found = {job.stage: entries[job.run] for job in plan.jobs if job.recipe == recipe and job.run in entries}
+        jobs = {job.stage: job.run.resolve() for job in plan.jobs if job.recipe == recipe}  # as entries have it
+        found = {stage: entries[run] for stage, run in jobs.items() if run in entries}
         if found:
             rows.append(StudyRow(recipe, found.pop(PRETRAIN, None), found))
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -71,3 +71,39 @@ def language_classes(languages: Sequence[str | None]) -> tuple[np.ndarray, tuple
     if None in languages:
         return None
     return np.array([names.index(language) for language in languages if language is not None], dtype=np.int64), names
+
+
+def groups_of_translations(groups: np.ndarray, items: Sequence[Hashable]) -> np.ndarray:
+    """Put all translations of an example into the group of its first one: they do not vary independently.
+
+    Args:
+        groups: number of the group of each example, int64, shape (N,).
+        items: what an example is a translation of, such as the number of its question; equal for all its translations.
+
+    Returns:
+        Number of the group of each example, int64, shape (N,).
+    """
+    first: dict[Hashable, int] = {}
+    return np.array([first.setdefault(item, group) for item, group in zip(items, groups.tolist(), strict=True)],
+                    dtype=np.int64)  # fmt: skip
+
+
+def places_in_languages(languages: Sequence[str | None], gold: Sequence[object]) -> list[Hashable]:
+    """The place of each example among those of its language, which tells translations in files of parallel order.
+
+    Args:
+        languages: language of each example.
+        gold: gold answer of each example. If those of the languages differ, the order is not parallel.
+
+    Returns:
+        The places; where the languages are not parallel, a number of its own for each example.
+    """
+    columns: dict[str | None, list[object]] = {}
+    places = []
+    for language, answer in zip(languages, gold, strict=True):
+        column = columns.setdefault(language, [])
+        places.append(len(column))
+        column.append(answer)
+    answers = list(columns.values())
+    parallel = all(column == answers[0] for column in answers[1:])
+    return list(places) if parallel else list(range(len(places)))

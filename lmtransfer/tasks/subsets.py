@@ -68,7 +68,8 @@ def training_parts(
         Ascending example numbers of the training part and of the held-out part, int64.
 
     Raises:
-        ConfigError: ``num_train`` exceeds the number of examples, or a part would be empty or lack a label.
+        ConfigError: ``num_train`` exceeds the number of examples, the held-out part would be empty, or the training
+            part would lack a label.
     """
     chosen = np.arange(len(labels))
     num_labels = len(np.unique(labels))
@@ -85,11 +86,11 @@ def training_parts(
         raise ConfigError(f"task.dev_from_train={dev_from_train}: must be a fraction between 0 and 1, or null")
     held_out = _held_out(labels, dev_from_train, seed=seed, groups=groups)[chosen]
     size = int(held_out.sum())
-    if size < 1 or len(chosen) - size < num_labels:
+    if size < 1 or len(np.unique(labels[chosen[~held_out]])) < len(np.unique(labels[chosen])):
         raise ConfigError(
             f"task.dev_from_train={dev_from_train}: holds out {size} of {len(chosen)} training examples (examples that "
             "share their text or passage stay together); set a fraction that holds out at least 1 example and leaves "
-            f"at least {num_labels} for training, or null"
+            "some of each label for training, or null"
         )
     return chosen[~held_out], chosen[held_out]
 
@@ -98,7 +99,8 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     """Return whether each example is held out, bool, shape (N,).
 
     Examples are visited in the order in which subsets grow. A group is decided at its first example: it is held out if
-    that example's label has too few held-out examples. The labels start at different offsets, so that small subsets of
+    that example's label has too few held-out examples and the example is not the first of its label, so that each
+    label has examples left for training. The labels start at different offsets, so that small subsets of
     many labels also get their share. If each example is its own group, the number of held-out examples of a label is at
     any time the fraction of those visited, to within one.
     """
@@ -113,7 +115,7 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     for row in np.lexsort((label_of, places)).tolist():
         label = int(label_of[row])
         seen[label] += 1
-        is_short = held[label] < int(seen[label] * fraction + (label + 0.5) / len(values) + 1e-9)
+        is_short = seen[label] > 1 and held[label] < int(seen[label] * fraction + (label + 0.5) / len(values) + 1e-9)
         found[row] = is_short if groups is None else roles.setdefault(groups[row], is_short)
         held[label] += int(found[row])
     return found

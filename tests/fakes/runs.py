@@ -137,7 +137,7 @@ def transfer(
         inside = folder / "control" if len(controls) == 1 else folder / "control" / f"seed-{seed}"
         result = _one(command, score) | {"control": True}
         write_run(inside, config=config | {"init": None}, result=result, metrics=task_lines(score))
-    result = _one(command, scores[0]) | _summary(scores) | {"collapsed": collapsed}
+    result = _one(command, scores[0]) | _summary(scores) | {"collapsed": collapsed, "task": config["task"]["name"]}
     result["majority"] = None if majority is None else {"accuracy": majority}
     result["control"] = _summary(controls) if controls else None
     own_lines = task_lines(scores[0]) if len(scores) == 1 else []

@@ -66,6 +66,9 @@ def test_xnli_is_trained_in_one_language_and_scored_in_several(tmp_path: Path) -
     kept = task.scored_examples(dev, said)
     assert kept.class_names == ("de", "en")
     assert kept.classes.tolist() == [0, 0, 1, 1]
+    assert kept.clusters.tolist() == [0, 1, 0, 1]  # translations do not vary independently
+    apart = task.scored_examples(dev[:3], said[:3])  # the order of the languages is not parallel
+    assert apart.clusters.tolist() == [0, 1, 2]
     assert task.score(train, said[:2]).keys() == {"accuracy"}
 
 
@@ -124,6 +127,7 @@ def test_xquad_is_scored_in_each_language_by_the_script_of_squad(tmp_path: Path)
     assert not [name for name in task.score(task.examples("dev"), answers[:1]) if name.startswith("language/")]
     kept = task.scored_examples(examples, answers)
     assert kept.class_names == ("de", "es")
+    assert kept.clusters.tolist() == [0, 0]
     with refuses(DataError, "xquad.xx.json"):
         xquad(tmp_path, languages=["de", "xx"]).examples("test")
     with refuses(ConfigError, "task.languages=[de, de]"):

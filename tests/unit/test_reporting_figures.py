@@ -111,6 +111,17 @@ def test_a_setting_of_pretraining_is_drawn_with_what_it_is_worth(tmp_path):
         assert label in texts(figure)
 
 
+def test_runs_with_several_seeds_at_a_value_of_a_setting_are_one_point(tmp_path):
+    for rate, seed, loss, score in ((0.1, 0, 3.6, 0.6), (0.1, 1, 3.8, 0.7), (0.4, 0, 4.1, 0.8), (0.4, 1, 4.1, 0.8)):
+        source = pretraining(tmp_path / "pretrain" / f"{rate}_{seed}", final=loss, mask_prob=rate, seed=seed)
+        transfer(tmp_path / "finetune" / source.name, [score], init=str(source))
+    (found,) = source_curves(make_entries(collect(tmp_path)))
+    assert [(value, score.n) for value, score in found.losses] == [(0.1, 2), (0.4, 2)]
+    assert [score.mean for _, score in found.losses] == pytest.approx([4.2, 4.6])
+    (line,) = found.series
+    assert [score.mean for _, score in line.points] == pytest.approx([0.65, 0.8])
+
+
 def test_runs_that_differ_in_more_than_one_number_are_no_setting(tmp_path):
     for rate, name in ((0.05, "a"), (0.15, "b")):
         source = pretraining(tmp_path / "pretrain" / name, mask_prob=rate, seed=1, corpus={"name": name})

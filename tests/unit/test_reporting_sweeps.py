@@ -98,3 +98,29 @@ def test_runs_side_by_side_are_no_sweep(tmp_path):
     pretraining(tmp_path / "demo" / "pretrain" / "two", mask_prob=0.4)
     transfer(tmp_path / "finetune" / "ft", [0.7, 0.8], controls=[0.5, 0.6])
     assert sweeps_of(tmp_path) == []
+
+
+def test_runs_of_several_tasks_are_a_sweep_for_each_task_or_lie_in_the_table(tmp_path):
+    folder = tmp_path / "finetune" / "glue"
+    for task in ("cola", "rte"):
+        for rate, score in ((0.1, 0.6), (0.2, 0.7)):
+            settings = {"task.name": task, "optimizer.learning_rate": rate}
+            transfer(folder / f"task={task},optimizer.learning_rate={rate}", [score], settings=settings)
+    transfer(folder / "task=sst2,optimizer.learning_rate=0.1", [0.9], settings={"optimizer.learning_rate": 0.1})
+    entries = make_entries(collect(tmp_path))
+    found = {sweep.name: sweep for sweep in find_sweeps(entries)}
+    assert sorted(found) == ["finetune/glue, cola", "finetune/glue, rte"]
+    for sweep in found.values():
+        assert sweep.keys == ("optimizer.learning_rate",)
+        assert [point.score.mean for point in sweep.points] == [0.6, 0.7]
+    assert [entry.task for entry in outside(entries, list(found.values()))] == ["sst2"]
+
+
+def test_a_point_of_several_runs_shows_no_difference_of_one_of_them(tmp_path):
+    for size, seeds in ((100, 2), (1000, 1)):
+        for seed in range(seeds):
+            run = tmp_path / "finetune" / "sizes" / f"task.num_train={size},seed={seed}"
+            transfer(run, [0.7, 0.71, 0.72], controls=[0.5, 0.51, 0.5], num_train=size, settings={"seed": seed})
+    (sweep,) = sweeps_of(tmp_path)
+    place = sweep_headings(sweep).index("difference to control")
+    assert [bool(row[place]) for row in sweep_cells(sweep)] == [False, True]

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,6 +230,13 @@ def test_runs_that_were_made_otherwise_are_not_mixed(
     said = capsys.readouterr().err
     for name in ("pretrain of masked", "runs/study/tiny/pretrain/masked", "train.steps=20", "train.steps=21"):
         assert name in said
+    assert started == []
+    (made_from_it,) = (run for run in Path("runs/study/tiny").glob("*/masked*") if run.parent.name != "pretrain")
+    shutil.rmtree(world / "runs/study/tiny/pretrain/masked")
+    for words in ([], ["pretrain.steps=21"]):  # what was trained from it would stand beside another pretraining
+        assert main(["study", "study=tiny", *words]) == 2
+        said = capsys.readouterr().err
+        assert f"{made_from_it}" in said
     assert started == []
     assert main(["study", "study=tiny", "pretrain.seconds=9", "name=more"]) == 0  # the command line's budget wins
     assert "train.seconds=9" in json.loads((world / "runs/study/more/study.json").read_text())["pretrain of masked"]

@@ -215,6 +215,20 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
         assert name in summary(list(jobs.values()), plan.folder)
     (runs["pretrain of middle"] / ".lock").write_text("999999999\n")  # no system numbers a process so
     assert {job.recipe: job.state for job in progress_of(plan.folder)}["middle"] in ("interrupted", "waiting")
+    for words in ("SIGTERM: stopped after step 3; all is saved, continue with resume=true", "interrupted"):
+        (logs / "pretrain-middle.log").write_text(f"step 3  loss 6.1\nlmtransfer: {words}\n")
+        states = {f"{job.stage} of {job.recipe}": job.state for job in progress_of(plan.folder)}
+        assert states["pretrain of middle"] == "interrupted"
+        assert states["probe of middle"] == "waiting"
+
+
+def test_rows_are_read_through_a_link(world: Path) -> None:
+    (world / "disk").mkdir()
+    (world / "runs").symlink_to(world / "disk")
+    plan = make_plan(config())
+    make_runs(plan)
+    assert [row.recipe for row in read_rows(plan)] == list(plan.recipes)
+    assert all(row.pretraining is not None and row.transfers for row in read_rows(plan))
 
 
 def test_a_folder_without_a_study_has_no_progress(tmp_path: Path) -> None:

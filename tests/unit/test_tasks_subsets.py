@@ -41,6 +41,31 @@ def test_parts_are_disjoint_and_the_held_out_part_comes_from_the_subset() -> Non
     assert np.bincount(LABELS[held_out]).tolist() == [6, 3, 1]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_training_part_has_every_label_also_those_of_one_example(seed: int) -> None:
+    labels = np.array([label for label in range(9) for _ in range(100)] + list(range(9, 24)))
+    train, held_out = training_parts(labels, num_train=None, dev_from_train=0.1, seed=seed)
+    assert len(np.unique(labels[train])) == 24
+    assert np.bincount(labels[held_out], minlength=24).tolist() == [10] * 9 + [0] * 15
+    few, most = training_parts(LABELS, num_train=10, dev_from_train=0.9, seed=seed)
+    assert (np.bincount(LABELS[few]).tolist(), np.bincount(LABELS[most]).tolist()) == ([1, 1, 1], [5, 2])
+
+
+def test_a_label_that_only_the_held_out_part_would_have_is_refused() -> None:
+    labels = np.array([0, 0, 0, 0, 1])
+    groups = ["a", "b", "c", "d", "d"]  # the only example of a label goes with one that is held out
+    refused = []
+    for seed in range(20):
+        try:
+            train, _ = training_parts(labels, num_train=None, dev_from_train=0.5, seed=seed, groups=groups)
+        except ConfigError as error:
+            refused.append(str(error))
+        else:
+            assert set(labels[train].tolist()) == {0, 1}
+    assert 0 < len(refused) < 20
+    assert all("task.dev_from_train=0.5" in message for message in refused)
+
+
 def test_all_examples_are_used_by_default() -> None:
     train, held_out = training_parts(LABELS, num_train=None, dev_from_train=None, seed=0)
     assert train.tolist() == list(range(100))
@@ -55,7 +80,6 @@ def test_all_examples_are_used_by_default() -> None:
         (None, 1.0, ("task.dev_from_train=1.0",)),
         (None, 0.0, ("task.dev_from_train=0.0",)),
         (10, 0.01, ("task.dev_from_train=0.01", " 0 of 10 ")),
-        (10, 0.9, ("task.dev_from_train=0.9", " 9 of 10 ")),
     ],
 )
 def test_parts_that_cannot_be(num_train: int | None, dev_from_train: float | None, names: tuple[str, ...]) -> None:

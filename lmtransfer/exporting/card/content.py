@@ -117,8 +117,9 @@ def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
 
 
 def _started_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
+    exported = (run.named.resolve(), run.saved.path.resolve())
     return any(
-        stage.path.resolve() in (run.named, run.saved.path) and stage.revision == run.saved.revision
+        stage.path.resolve() in exported and stage.revision == run.saved.revision
         for stage in lineage(entry.run, others)[1:]
     )
 

@@ -11,7 +11,7 @@ from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.exporting.run import OpenRun
 from lmtransfer.objectives.base import Objective
-from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count, duration, in_percent, shown
@@ -112,14 +112,18 @@ def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
         "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
         "transfer": _METHODS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
         "seed": "" if seed is None else f"{seed:.0f}",
-        "task budget": _budget(named.result),
+        "task budget": _budget(read_run(run.saved.path).result),  # of the exported seed
         "task hardware": _hardware(named.versions),
     }
     return {key: text for key, text in found.items() if text}
 
 
 def _budget(result: Mapping[str, Any]) -> str:
+    """Steps, tokens and time; of several seeds those of one, as one is exported."""
     steps, tokens, seconds = (number(result.get(key)) for key in ("steps", "tokens", "seconds"))
+    seeds = result.get("seeds")
+    if isinstance(seeds, list) and seeds:  # a joint result has their sums
+        tokens, seconds = (None if value is None else value / len(seeds) for value in (tokens, seconds))
     known = [
         None if steps is None else f"{steps:,.0f} steps",
         None if tokens is None else f"{count(tokens)} tokens",

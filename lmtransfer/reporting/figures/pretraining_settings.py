@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from lmtransfer.reporting.figures.points import Series, draw_on
 from lmtransfer.reporting.figures.style import SavedFigure, drawing, label_ends, new_figure, save, subtitle
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.sweeps import values_of_sweep
-from lmtransfer.verdicts.spread import Spread
+from lmtransfer.verdicts.spread import Spread, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
         if len(set(values)) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             continue
         by_run = {entry.run.path: float(value) for entry, value in zip(members, values, strict=True)}
-        losses = sorted((by_run[entry.run.path], entry.score) for entry in members if entry.score is not None)
+        losses = _together((by_run[entry.run.path], entry.score) for entry in members if entry.score is not None)
         groups: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
             source = entry.source
@@ -63,20 +63,31 @@ def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
             series = _series(learned, by_run)
             if max(len(line.points) for line in series) > 1:
                 loss = members[0].metric or "loss"
-                found.append(SourceCurves(keys[0], loss, tuple(losses), task, metric, series))
+                found.append(SourceCurves(keys[0], loss, losses, task, metric, series))
     return found
 
 
 def _series(entries: Sequence[Entry], by_run: dict[Path, float]) -> tuple[Series, ...]:
-    lines: dict[tuple[str, bool], dict[float | str, Spread]] = {}
+    lines: dict[tuple[str, bool], list[tuple[float, Spread]]] = {}
     for entry in entries:
         if entry.source is None or entry.score is None:
             continue
         place = by_run[entry.source.path]
-        lines.setdefault((entry.transfer, False), {})[place] = entry.score
+        lines.setdefault((entry.transfer, False), []).append((place, entry.score))
         if entry.control is not None:
-            lines.setdefault((f"{entry.transfer}, control", True), {})[place] = entry.control
-    return tuple(Series(label, tuple(sorted(points.items())), control) for (label, control), points in lines.items())
+            lines.setdefault((f"{entry.transfer}, control", True), []).append((place, entry.control))
+    return tuple(Series(label, _together(points), control) for (label, control), points in lines.items())
+
+
+def _together(points: Iterable[tuple[float, Spread]]) -> tuple[tuple[float, Spread], ...]:
+    """The points in ascending order; of several runs at one value the spread of their means."""
+    at: dict[float, list[Spread]] = {}
+    for value, score in points:
+        at.setdefault(value, []).append(score)
+    return tuple(
+        (value, scores[0] if len(scores) == 1 else spread([score.mean for score in scores]))
+        for value, scores in sorted(at.items(), key=lambda item: item[0])
+    )
 
 
 def draw_source_curves(found: SourceCurves, folder: Path, *, name: str) -> SavedFigure:

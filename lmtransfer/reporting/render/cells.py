@@ -101,14 +101,15 @@ def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]
     made = []
     for point in sweep.points:
         entry, metric = point.entries[0], sweep.metric or ""
+        difference = entry.difference if len(point.entries) == 1 else None  # several runs have one each
         star = " *" if point is sweep.best and len(sweep.points) > 1 else ""
         made.append(
             [
                 *(value_text(value) for value in point.values),
                 score_text(point.score, metric, plus_minus=plus_minus) + star if point.score else entry.run.state,
                 "" if point.score is None else str(point.score.n),
-                difference_text(entry.difference, metric),
-                verdict_text(entry.difference),
+                difference_text(difference, metric),
+                verdict_text(difference),
                 "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
                 ", ".join(entry.run.name for entry in point.entries),
             ]

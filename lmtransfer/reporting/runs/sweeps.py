@@ -61,16 +61,24 @@ class Sweep:
 
 
 def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
-    """The sweeps among some entries: at least two runs in one folder that is neither a run nor a command's folder."""
-    folders: dict[str, list[Entry]] = {}
+    """The sweeps among some entries: at least two runs in one folder that is neither a run nor a command's folder.
+
+    Runs of several tasks are a sweep for each task: scores of two tasks do not compare.
+    """
+    folders: dict[str, dict[str, list[Entry]]] = {}
     keys = {entry.run.key for entry in entries}
     for entry in entries:
         folder = entry.run.key.rpartition("/")[0]
         plain = folder.rpartition("/")[2] in ("", *COMMANDS)  # a folder in which single runs lie side by side
         is_point = "=" in entry.run.name if plain else folder not in keys
         if is_point:
-            folders.setdefault(folder, []).append(entry)
-    sweeps = (make_sweep(folder, members) for folder, members in folders.items() if len(members) > 1)
+            folders.setdefault(folder, {}).setdefault(entry.task, []).append(entry)
+    sweeps = (
+        make_sweep(folder if len(tasks) == 1 else f"{folder}, {task}", members)
+        for folder, tasks in folders.items()
+        for task, members in tasks.items()
+        if len(members) > 1
+    )
     return [sweep for sweep in sweeps if sweep is not None]
 
 

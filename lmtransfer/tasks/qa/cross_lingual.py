@@ -8,7 +8,13 @@ from dataclasses import replace
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
-from lmtransfer.tasks.languages import PLACE, check_languages, language_classes, scores_by_language
+from lmtransfer.tasks.languages import (
+    PLACE,
+    check_languages,
+    groups_of_translations,
+    language_classes,
+    scores_by_language,
+)
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.qa.windows import STRIDE
@@ -89,10 +95,14 @@ class CrossLingualQa(SpanQa):
         return {**super().score(examples, given), **scores_by_language(_languages(examples), self.main_metric, score)}
 
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        """Return predicted and gold texts; the classes are the languages. See ``SpanQa``."""
+        """Return predicted and gold texts; classes are the languages, translations are in one group. See ``SpanQa``."""
         found = super().scored_examples(examples, answers)
         classes = language_classes(_languages(examples))
-        return found if classes is None else replace(found, classes=classes[0], class_names=classes[1])
+        if classes is None:
+            return found
+        questions = [example.id.partition(":")[2] for example in examples]  # the same in all languages
+        clusters = groups_of_translations(found.clusters, questions)
+        return replace(found, clusters=clusters, classes=classes[0], class_names=classes[1])
 
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """Yield the name of each file of a split, and its questions with their language."""

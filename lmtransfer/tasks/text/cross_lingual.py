@@ -9,7 +9,15 @@ from typing import Any, Literal
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.languages import PLACE, check_found, check_languages, language_classes, scores_by_language
+from lmtransfer.tasks.languages import (
+    PLACE,
+    check_found,
+    check_languages,
+    groups_of_translations,
+    language_classes,
+    places_in_languages,
+    scores_by_language,
+)
 from lmtransfer.tasks.text.classification import LabelMetric, TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
@@ -118,10 +126,15 @@ class CrossLingualClassification(TextClassification):
         return {**super().score(examples, given), **scores_by_language(languages, self.main_metric, score)}
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels; the classes are the languages. See ``Task``."""
+        """Return predicted and gold labels; classes are the languages, translations are in one group. See ``Task``."""
         found = super().scored_examples(examples, answers)
-        classes = language_classes([example.language for example in examples])
-        return found if classes is None else replace(found, classes=classes[0], class_names=classes[1])
+        languages = [example.language for example in examples]
+        classes = language_classes(languages)
+        if classes is None:
+            return found
+        items = places_in_languages(languages, [example.label for example in examples])
+        clusters = groups_of_translations(found.clusters, items)
+        return replace(found, clusters=clusters, classes=classes[0], class_names=classes[1])
 
 
 def _names(files: Mapping[str, str | Sequence[str] | None]) -> list[str]:
