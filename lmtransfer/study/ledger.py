@@ -51,8 +51,8 @@ def note_overrides(plan: Plan) -> None:
         elif job.stage == PRETRAIN and not job.run.is_dir() and (made_from_it := _from_it(plan, job)):
             folders = " and ".join(map(short_path, made_from_it))
             problems.append(
-                f"{job.key}: {short_path(job.run)} is gone, and would be made anew, but {folders} began from it: delete "
-                "these folders too, or use another name="
+                f"{job.key}: {short_path(job.run)} is gone, and would be made anew, but {folders} began from it: "
+                "delete these folders too, or use another name="
             )
         saved[job.key] = list(job.overrides)
     if problems:

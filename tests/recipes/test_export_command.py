@@ -23,6 +23,7 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.exporting import folder as _exported_folder
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.reading import read_published
+from lmtransfer.reporting.units import count
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
@@ -324,6 +325,10 @@ def test_of_several_seeds_the_first_is_exported_with_the_scores_of_all(world: Pa
     card = Path("out/seeds/README.md").read_text()
     for part in (result, result["control"]):
         assert f"{100 * part['mean']:.1f} \u00b1 {100 * part['deviation']:.1f}" in card
+    of_one = json.loads(Path("runs/finetune/seeds/seed-0/result.json").read_text())
+    assert of_one["tokens"] < result["tokens"]
+    (budget,) = (line for line in card.splitlines() if "task budget" in line)
+    assert f"{count(of_one['tokens'])} tokens" in budget  # what the exported model saw
     assert lmtransfer("export", "run=runs/finetune/seeds/seed-1", "to=out/seed-1") == 0
     second = load_file("runs/finetune/seeds/seed-1/checkpoints/best/model.safetensors")
     assert torch.equal(load_file("out/seed-1/model.safetensors")["classifier.weight"], second["head.output.weight"])
