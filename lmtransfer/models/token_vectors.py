@@ -62,7 +62,7 @@ def standardise(table: nn.Embedding, *, centre: bool, deviation: float | None) -
         centre: subtract the mean vector, so that the mean of each column is 0.
         deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
     """
-    vectors_VD = table.weight.double()
+    vectors_VD = table.weight.cpu().double()  # on the CPU: not every device has float64
     if centre:
         vectors_VD = vectors_VD - vectors_VD.mean(0)
     if deviation is not None:

@@ -240,10 +240,11 @@ class Objective(nn.Module):
             return None
         known = known_objectives()
         fitting = ", ".join(objective.name for objective in known if set(attentions) & set(objective.directions))
+        others = "an encoder of your own" if cls.directions == ("backward",) else "another model"
         return (
             f"objective={cls.name} needs {' or '.join(cls.directions)} attention, but model.attention is "
-            f"{' or '.join(attentions)}: use another objective with this model (it supports {fitting}), or another "
-            f"model with this objective (lmtransfer list models)"
+            f"{' or '.join(attentions)}: use another objective with this model (it supports {fitting}), or {others} "
+            f"with this objective (lmtransfer list models)"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.table import Table
 from lmtransfer.config.plain import resolved
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.errors import ConfigError
+from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.memory_lengths import Measurement, checked_lengths, losses_by_memory
@@ -58,6 +59,14 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
                 hardware=hardware,
                 seed=0,
             )
+            notes: list[str] = []
+            if not data.has_validation(note=notes.append):
+                raise DataError(
+                    f"run={short_path(saved.path)}: its held-out text gives no rows ({'; '.join(notes) or 'there is none'}): give "
+                    "corpus=..., with corpus.validation_fraction above 0 and a document of some sentences"
+                )
+            for note in notes if distributed.is_main() else ():
+                print(f"warning: {note}", file=sys.stderr)
             metrics = data.validate(measurement.learner, most_tokens=measurement.most_tokens)
             more: dict[str, Any] = {}
         else:

@@ -59,6 +59,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
         if distributed.is_main():
             print(f"\npretraining seed {seed}, {seed - cfg.seed + 1} of {cfg.seeds}", flush=True)
         runs.append(pretrain(own, f"{name}/seed-{seed}", setup, resume=True))
+    distributed.barrier()  # rank 0 writes the results that all ranks read
     if distributed.is_main():
         load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
     directory.write_versions(runs[0].read_versions())

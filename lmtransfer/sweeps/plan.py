@@ -16,7 +16,7 @@ from lmtransfer.config import overrides
 from lmtransfer.config.composing import REFUSALS, compose_files
 from lmtransfer.config.launchers import ON_THIS_MACHINE
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.workers import default_num_workers
+from lmtransfer.system.cores import hardware_threads
 
 #: Largest number of points whose labels are kept, for the table of all points.
 _MOST_LISTED = 40
@@ -125,5 +125,5 @@ def _workers(launcher: str, settings: DictConfig, total: int | None) -> int | No
     number = settings.get("n_jobs") if launcher == "joblib" else None
     if not isinstance(number, int) or number == 0:
         return None
-    workers = number if number > 0 else max(1, default_num_workers() + 1 + number)
+    workers = number if number > 0 else max(1, hardware_threads() + 1 + number)
     return workers if total is None else min(workers, total)

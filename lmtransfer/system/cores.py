@@ -29,15 +29,23 @@ def shared_by(processes: int) -> Iterator[None]:
 
 def physical_cores() -> int:
     """Number of physical cores for this process (two threads of one core do not multiply matrices faster)."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = set()
-    for cpu in allowed:
+    for cpu in _allowed():
         try:
             with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", encoding="ascii") as file:
                 siblings.add(file.read().strip())
         except OSError:
             siblings.add(str(cpu))
     return max(1, len(siblings))
+
+
+def hardware_threads() -> int:
+    """Number of hardware threads that this process may use: several for a core with hyper-threads."""
+    return len(_allowed())
+
+
+def _allowed() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:

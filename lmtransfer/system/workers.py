@@ -14,14 +14,16 @@ from multiprocessing import connection, get_context, parent_process
 from types import ModuleType
 from typing import Any, TypeVar
 
+from lmtransfer.system import ranks
+from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.interrupts import SIGNALS, held_back
 
 T = TypeVar("T")
 
 
 def default_num_workers() -> int:
-    """As many processes as there are usable cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """As many processes as there are usable cores for each process that ``torchrun`` started on this machine."""
+    return max(1, usable_cores() // ranks.local_world_size())
 
 
 class Workers:

@@ -62,8 +62,9 @@ def process_group() -> Iterator[None]:
     if ranks.world_size() == 1 or dist.is_initialized():
         yield
         return
-    if torch.cuda.is_available():
+    if local_rank() < torch.cuda.device_count():
         torch.cuda.set_device(local_rank())
+    if torch.cuda.is_available():
         dist.init_process_group("cpu:gloo,cuda:nccl")
     else:
         dist.init_process_group("gloo")

@@ -152,7 +152,10 @@ def missing_to_compile(device: torch.device) -> str:
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda", distributed.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        _check_one_each()
+        return torch.device("cuda", distributed.local_rank())
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -161,6 +164,8 @@ def _device(name: str) -> torch.device:
         ) from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
+        if count and ":" not in name:
+            _check_one_each()
         index = distributed.local_rank() if device.index is None else device.index
         if index >= count:
             raise ConfigError(f"hardware.device={name}: PyTorch sees {count} CUDA devices here; use auto or cpu")
@@ -170,6 +175,20 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "mps"):
         raise ConfigError(f"hardware.device={name} is not supported: use auto, cpu, cuda, cuda:<number> or mps")
     return device
+
+
+def _check_one_each() -> None:
+    """Check that there is a GPU for each process of this machine; all of them find the same.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    processes, count = ranks.local_world_size(), torch.cuda.device_count()
+    if processes > count:
+        raise ConfigError(
+            f"torchrun started {processes} processes on this machine, but PyTorch sees {count} CUDA devices here: use "
+            f"--nproc-per-node={count}, or hardware.device=cpu"
+        )
 
 
 def tune_allocator() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -69,6 +69,11 @@ class _InFlight:
     fraction: float
     epoch: float
     progress: _Progress
+
+    def after_skipped(self, tokens: int) -> _InFlight:
+        """The same step after one with so many tokens that turned out to be skipped, which its own rate has counted."""
+        progress = replace(self.progress, updates=self.progress.updates - 1, tokens=self.progress.tokens - tokens)
+        return replace(self, progress=progress)
 
 
 class Trainer:
@@ -288,6 +293,8 @@ class Trainer:
         state, outcome = self.state, made.launched.outcome()
         state.step, state.epoch = made.progress.step, made.epoch
         state.skipped += not outcome.updated
+        if not outcome.updated and self._in_flight is not None:
+            self._in_flight = self._in_flight.after_skipped(outcome.tokens)
         state.tokens += outcome.tokens * outcome.updated
         now = self.clock()
         of_ranks = distributed.gather((now - self._started_at, stop_requested()))

@@ -200,3 +200,18 @@ def test_an_evaluation_on_other_text(world: Path, capsys: pytest.CaptureFixture[
     assert unknown["metrics"]["mlm"] > known["metrics"]["mlm"] + 1
     saved = config("runs/evaluate/pretrain-base-other")
     assert saved["corpus"]["path"] == [str(world / "other.txt")]
+
+
+def test_an_evaluation_without_held_out_text_says_so(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate = ["evaluate", "run=runs/pretrain/base", "hardware=exact", "overwrite=true"]
+    for name in ("one", "two"):
+        Path(f"{name}.txt").write_text(" ".join(WORDS) + "\n")  # a single sentence: nothing can be held out
+    for corpus in (
+        ["corpus=mixture", "corpus.parts=[one.txt,two.txt]"],
+        ["corpus=text", "corpus.path=one.txt", "corpus.validation_fraction=0"],
+    ):
+        assert lmtransfer(*evaluate, *corpus) == 2
+        said = capsys.readouterr().err
+        assert "run=runs/pretrain/base: its held-out text gives no rows" in said
+        assert "corpus.validation_fraction" in said
+        assert "bug" not in said

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import random
+import re
+import time
+
 import numpy as np
 import pytest
 
-from lmtransfer.data.corpora.sentences import MAX_CHARACTERS, sentence_spans
+from lmtransfer.data.corpora.sentences import _CANDIDATE, _MARKS, MAX_CHARACTERS, sentence_spans
 
 
 def sentences(text: str) -> list[str]:
@@ -81,3 +85,22 @@ def test_a_line_of_megabytes_is_cut(filler: str) -> None:
     assert "".join(text[start:stop] for start, stop in spans) == text
     if filler == "word ":
         assert all(text[stop - 1] == " " for _, stop in spans)
+
+
+@pytest.mark.parametrize("long", ["a" + " " * 100_000 + "b", "a " + "." * 100_000 + "b", "a" + ". " * 50_000 + "b"])
+def test_long_runs_take_time_by_their_length(long: str) -> None:
+    start_time = time.process_time()
+    spans = sentence_spans(long)
+    assert time.process_time() - start_time < 5  # by the square of the length, minutes
+    assert "".join(long[start:end] for start, end in spans) == long
+
+
+def test_runs_are_divided_as_from_each_of_their_characters() -> None:
+    tried_everywhere = re.compile(_CANDIDATE.pattern.replace(r"(?<![^\S\n])", "").replace(rf"(?<!{_MARKS})", ""))
+    assert len(tried_everywhere.pattern) < len(_CANDIDATE.pattern) - 20
+    rng = random.Random(0)
+    for _ in range(20_000):
+        text = "".join(rng.choice("ab..!?\u2026\u3002 \t\n\"')\u00bb") for _ in range(rng.randrange(1, 16)))
+        first = len(text) - len(text.lstrip())
+        found, expected = ([m.span() for m in c.finditer(text, first)] for c in (_CANDIDATE, tried_everywhere))
+        assert found == expected, repr(text)

@@ -21,7 +21,7 @@ from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.learner import Loss
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb
-from lmtransfer.training.optim.schedules import Constant
+from lmtransfer.training.optim.schedules import Constant, Linear
 from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.update import Launched
 
@@ -68,6 +68,18 @@ def test_records_and_weights_are_those_of_a_host_that_waits(
         assert other == pytest.approx(one, rel=1e-6, nan_ok=True)
     for name, tensor in weights_of(learners[0]).items():
         torch.testing.assert_close(weights_of(learners[1])[name], tensor, rtol=1e-6, atol=1e-9)
+
+
+def test_a_skipped_step_shifts_no_rates_but_of_the_step_that_had_begun() -> None:
+    rates = []
+    for make in (toy_trainer, _ahead):
+        recorder = Recorder()
+        make(ToyLearner(), stream=_Bad(), schedule=Linear(), trackers=[recorder]).train()
+        rates.append([one["learning_rate"] for one in recorder.records])
+    waited, ahead = rates
+    assert len(set(waited)) == 10  # of 11 steps: one is made again at the same rate
+    assert len(ahead) == 11
+    assert [ahead[step] == pytest.approx(waited[step]) for step in range(11)] == [step != 5 for step in range(11)]
 
 
 def test_a_step_that_is_not_finite_changes_nothing() -> None:

@@ -63,12 +63,24 @@ def test_workers_take_the_cores_that_the_ranks_leave(
 ) -> None:
     gpu.setattr(hardware, "usable_cores", lambda: cores)
     gpu.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    gpu.setattr(torch.cuda, "device_count", lambda: ranks)
     chosen = setup(num_workers=None)
     assert chosen.num_workers == expected
     assert (f"{expected} worker" in str(chosen)) == (expected > 0)
     assert setup(num_workers=7).num_workers == 7
     assert setup(device="cpu", num_workers=None, keep_memory=False).num_workers == 0
     assert setup(device="cpu", num_workers=2, keep_memory=False).num_workers == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_more_processes_than_gpus_are_refused_by_all_alike(rank: int, gpu: pytest.MonkeyPatch) -> None:
+    gpu.setenv("LOCAL_WORLD_SIZE", "3")
+    gpu.setenv("LOCAL_RANK", str(rank))
+    gpu.setattr(torch.cuda, "device_count", lambda: 2)
+    for device in ("auto", "cuda"):
+        with refuses(ConfigError, "3 processes", "2 CUDA devices", "--nproc-per-node=2", "hardware.device=cpu"):
+            setup(device=device)
+    assert setup(device="cpu", keep_memory=False).device.type == "cpu"
 
 
 @pytest.mark.parametrize(("configured", "expected"), [(None, 4), (0, 0), (6, 6)])

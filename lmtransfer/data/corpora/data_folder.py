@@ -30,7 +30,6 @@ class DataFolderCorpus(Corpus):
         hub_split: the hub data set's split.
         hub_validation_split: the hub's split that is held out; None holds out ``validation_fraction`` of ``hub_split``.
         hub_line_break: a mark for a line end in the hub's copy, such as ``<br />``.
-        hub_streaming: read from the hub without a copy on disk.
         instead: advice for the case that neither source works; the last sentence of the error message.
         encoding_errors: see ``FileCorpus``.
         max_documents: see ``BaseCorpus``.
@@ -56,7 +55,6 @@ class DataFolderCorpus(Corpus):
         hub_split: str = "train",
         hub_validation_split: str | None = None,
         hub_line_break: str | None = None,
-        hub_streaming: bool = False,
         instead: str = "",
         encoding_errors: EncodingErrors = "strict",
         max_documents: int | None = None,
@@ -94,7 +92,6 @@ class DataFolderCorpus(Corpus):
                 subset=hub_subset,
                 split=hub_split,
                 validation_split=hub_validation_split,
-                streaming=hub_streaming,
                 boundary="heading" if boundary == "heading" else "record",
                 line_break=hub_line_break,
                 max_documents=max_documents,

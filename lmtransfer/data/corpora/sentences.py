@@ -15,8 +15,11 @@ MAX_CHARACTERS = 4000
 
 _CLOSERS = "\"'\u2019\u201d\u201c\u00bb\u203a)\\]}"
 _CONTINUES = frozenset(".,;:!?)]}%/\u2026")
+_MARKS = r"[.!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4\u104b]"
+#: White space before a line end, or a run of marks, is tried from its first character only: from each one, a long run
+#: without an end would take time by the square of its length.
 _CANDIDATE = re.compile(
-    rf"[^\S\n]*\n\s*|[.!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4\u104b]+[{_CLOSERS}]*(?:[^\S\n]\u00bb)?\s+"
+    rf"(?<![^\S\n])[^\S\n]*\n\s*|(?<!{_MARKS}){_MARKS}+[{_CLOSERS}]*(?:[^\S\n]\u00bb)?\s+"
     r"|[\u3002\uff01\uff1f\uff61]+[\u300d\u300f\u201d\u2019\uff09\u3011]*\s*"
 )
 _LAST_WORD = re.compile(r"[^\s()\[\]{}\"'\u2018\u201c\u00ab\u2014/]*$")
