@@ -61,9 +61,10 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             )
             notes: list[str] = []
             if not data.has_validation(note=notes.append):
+                why = "; ".join(notes) or "there is none"
                 raise DataError(
-                    f"run={short_path(saved.path)}: its held-out text gives no rows ({'; '.join(notes) or 'there is none'}): give "
-                    "corpus=..., with corpus.validation_fraction above 0 and a document of some sentences"
+                    f"run={short_path(saved.path)}: its held-out text gives no rows ({why}): give corpus=..., with "
+                    "corpus.validation_fraction above 0 and a document of some sentences"
                 )
             for note in notes if distributed.is_main() else ():
                 print(f"warning: {note}", file=sys.stderr)
