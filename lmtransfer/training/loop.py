@@ -345,7 +345,12 @@ class Trainer:
         state = self.state
         evaluated = any(name.startswith("validation/") for name in state.record)
         self._set_rate()
-        self.progress.show(state.record, fraction=self._fraction(), last=state.finished is not None or evaluated)
+        self.progress.show(
+            state.record,
+            fraction=self._fraction(),
+            prepared=state.prepared,
+            last=state.finished is not None or evaluated,
+        )
         if not (self._is_due(self.plan.log_every) or evaluated or state.finished):
             return
         if state.shares_used:

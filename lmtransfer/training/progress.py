@@ -53,21 +53,22 @@ class Progress:
             self.live.stop()
             self.live = None
 
-    def show(self, record: Mapping[str, Any], *, fraction: float, last: bool = False) -> None:
+    def show(self, record: Mapping[str, Any], *, fraction: float, prepared: float = 0.0, last: bool = False) -> None:
         """Show the record of one step.
 
         Args:
             record: the record as it is logged.
             fraction: share of the budget that is used up after the step.
+            prepared: seconds before the first step; the remaining time does not count them.
             last: show the record in any case, because no step follows.
         """
         if self.quiet:
             return
         if self.live is not None:
-            self.live.update(self.line(record, fraction=fraction))
+            self.live.update(self.line(record, fraction=fraction, prepared=prepared))
         elif last or time.monotonic() - self.shown_at >= _PLAIN_EVERY_SECONDS:
             self.shown_at = time.monotonic()
-            print(self.line(record, fraction=fraction), file=sys.stderr, flush=True)
+            print(self.line(record, fraction=fraction, prepared=prepared), file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         """Print a separate line, above the live line."""
@@ -78,8 +79,8 @@ class Progress:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def line(self, record: Mapping[str, Any], *, fraction: float) -> str:
-        """The line for a record."""
+    def line(self, record: Mapping[str, Any], *, fraction: float, prepared: float = 0.0) -> str:
+        """The line for a record; see ``show``."""
         parts = [
             f"step {record['step']:,}",
             *([record["phase"]] if "phase" in record else []),
@@ -94,7 +95,7 @@ class Progress:
             parts.append(f"MFU {100 * rate * self.flops_per_token / self.peak_flops:.0f} %")
         parts.append(f"{_memory_in_use() / 1e9:.1f} GB")
         if 0 < fraction < 1:
-            parts.append(f"{_duration(record['seconds'] * (1 - fraction) / fraction)} left")
+            parts.append(f"{_duration((record['seconds'] - prepared) * (1 - fraction) / fraction)} left")
         return "  ".join(parts)
 
 

@@ -180,6 +180,12 @@ def test_the_progress_line_says_everything() -> None:
         assert part in line
 
 
+def test_the_remaining_time_does_not_grow_by_what_came_before_the_first_step() -> None:
+    record = RECORD | {"seconds": 50.0}
+    assert "0:30 left" in Progress().line(record, fraction=0.25, prepared=40.0)
+    assert "2:30 left" in Progress().line(record, fraction=0.25)
+
+
 def test_a_loss_that_is_the_total_is_shown_once() -> None:
     record = {key: value for key, value in RECORD.items() if key != "loss/nsp"} | {"loss": 4.5}
     assert Progress().line(record, fraction=0.5).count("4.500") == 1
