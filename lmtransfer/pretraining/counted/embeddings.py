@@ -114,10 +114,17 @@ class CountedEmbeddings:
         text_N = ranks_N if self.subsample is None else subsampled(ranks_N, threshold=self.subsample, seed=seed)
         text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text all tokens are frequent
         contexts = min(self.contexts, vocab_size, max(dim, _MOST_NUMBERS // vocab_size))
-        for place, window in enumerate(self.windows):
-            counts_VC = window_counts(text_N, window=window, vocab_size=vocab_size, contexts=contexts)
-            matrix = positive_pmi(counts_VC, smoothing=self.smoothing)
-            views.append(leading_vectors(matrix, columns=len(shares[place]), seed=seed))
+        for place, window in enumerate(self.windows):  # no name keeps a matrix while the next one is counted
+            views.append(
+                leading_vectors(
+                    positive_pmi(
+                        window_counts(text_N, window=window, vocab_size=vocab_size, contexts=contexts),
+                        smoothing=self.smoothing,
+                    ),
+                    columns=len(shares[place]),
+                    seed=seed,
+                )
+            )
         if self.documents:
             segments_N = segment_ids(store, most_tokens=self.max_tokens, longest=self.segment_tokens)
             places, numbers = segment_counts(ranks_N, segments_N, vocab_size=vocab_size)
