@@ -44,7 +44,8 @@ def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup,
     averaged = "" if average is None else f"\nweights are averaged ({average}); the average is validated and saved"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
-        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {setup.hardware}"
+        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens, a vocabulary of "
+        f"{text.tokenizer.num_pieces:,}) for {budget}, on {setup.hardware}"
         f"{averaged}\nrun: {path}"
     )
 

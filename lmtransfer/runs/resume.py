@@ -8,27 +8,38 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from lmtransfer.config.overrides import of_command_line
 from lmtransfer.config.without_effect import is_without_effect
 from lmtransfer.errors import ConfigError
-from lmtransfer.former_names import LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT
+from lmtransfer.former_names import FORMER_DEFAULT, LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT
 from lmtransfer.runs.run_directory import RunDirectory
 
 
 def use_saved_config(cfg: DictConfig, directory: RunDirectory) -> None:
-    """Set the keys that an old run left out to the value that they had then, if their default has changed since.
+    """Set the keys whose default has changed since an old run to the value that they had then.
 
     Args:
         cfg: configuration of the command that resumes the run; changed in place.
         directory: directory of the run, which may not exist.
     """
-    saved = directory.read_config() if directory.config_path.is_file() else None
+    if not directory.config_path.is_file():
+        return
+    saved = directory.read_config()
     for key in OTHER_DEFAULT:
-        parent, _, name = key.rpartition(".")
-        if saved is None:
-            return
-        old, new = (saved.get(parent) or {}, cfg.get(parent) or {}) if parent else (saved, cfg)
+        old, new, name = _parents(key, saved, cfg)
         if name not in old and name in new:
             new[name] = LEFT_OUT[key]
+    named = {word.lstrip("+~").partition("=")[0] for word in of_command_line()}
+    for key, (value, words) in FORMER_DEFAULT.items():
+        old, new, name = _parents(key, saved, cfg)
+        if name in new and old.get(name) == value and named.isdisjoint(words):
+            new[name] = value
+
+
+def _parents(key: str, saved: Mapping[str, Any], cfg: DictConfig) -> tuple[Mapping[str, Any], Any, str]:
+    """What holds a dotted key in either configuration, empty where it does not exist, and the last part of the key."""
+    parent, _, name = key.rpartition(".")
+    return (saved.get(parent) or {}, cfg.get(parent) or {}, name) if parent else (saved, cfg, name)
 
 
 def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> list[str]:

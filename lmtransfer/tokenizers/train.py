@@ -32,7 +32,7 @@ class SentencePieceTrainer(TokenizerTrainer):
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
         max_characters: maximum number of characters to train on; limits memory (about 20 bytes per character) and time.
         byte_fallback: encode unknown characters by 256 byte pieces in place of [UNK].
-        allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
+        allow_fewer: make fewer pieces if the text does not support ``vocab_size``; False: that is an error.
         seed: seed of the sample.
 
     Raises:
@@ -43,13 +43,13 @@ class SentencePieceTrainer(TokenizerTrainer):
         self,
         *,
         kind: Literal["unigram", "bpe"],
-        vocab_size: int = 8192,
+        vocab_size: int = 32768,
         lowercase: bool = True,
         character_coverage: float = 0.9999,
         max_sentences: int = 1_000_000,
-        max_characters: int = 5_000_000,
+        max_characters: int = 20_000_000,
         byte_fallback: bool = False,
-        allow_fewer: bool = False,
+        allow_fewer: bool = True,
         seed: int = 0,
     ) -> None:
         self.kind = kind

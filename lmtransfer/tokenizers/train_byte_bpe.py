@@ -28,7 +28,7 @@ class ByteBpeTrainer(TokenizerTrainer):
         min_frequency: merge only pairs that occur at least this often.
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
         max_characters: maximum number of characters to train on; limits memory and time.
-        allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
+        allow_fewer: make fewer pieces if the text does not support ``vocab_size``; False: that is an error.
         seed: seed of the sample.
 
     Raises:
@@ -38,12 +38,12 @@ class ByteBpeTrainer(TokenizerTrainer):
     def __init__(
         self,
         *,
-        vocab_size: int = 8192,
+        vocab_size: int = 32768,
         lowercase: bool = False,
         min_frequency: int = 2,
         max_sentences: int = 1_000_000,
-        max_characters: int = 5_000_000,
-        allow_fewer: bool = False,
+        max_characters: int = 20_000_000,
+        allow_fewer: bool = True,
         seed: int = 0,
     ) -> None:
         self.vocab_size = vocab_size

@@ -129,8 +129,7 @@ def test_the_recipe_of_each_family_follows_word_vectors(family: str, entered: li
 
 def test_every_laptop_recipe_is_tried() -> None:
     recipes = {path.stem.removesuffix("_laptop") for path in (conf_dir() / "experiment").glob("*_laptop.yaml")}
-    # of characters; nothing but a table; as modern
-    assert recipes == {*OWN, "elmo", "word_embeddings", "modern_words"}
+    assert recipes == {*OWN, "elmo", "word_embeddings"}  # of characters; nothing but a table
 
 
 def test_where_words_are_read_as_characters_there_is_no_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,10 @@ def test_what_a_user_should_know_is_said(capsys: pytest.CaptureFixture[str], tmp
         (["corpus=text", "corpus.path=gone"], ("corpus.path=gone", "{here}/gone")),
         (["corpus=text", "corpus.path=bad.txt"], ("bad.txt:2: ", "UTF-8")),
         (["corpus=text", "corpus.path=empty.txt"], ("corpus=text", "{here}/empty.txt")),
-        (["corpus=text", "corpus.path=good.txt", "tokenizer.vocab_size=90000"], ("tokenizer.vocab_size=90000",)),
+        (
+            ["corpus=text", "corpus.path=good.txt", "tokenizer.vocab_size=90000", "tokenizer.allow_fewer=false"],
+            ("tokenizer.vocab_size=90000",),
+        ),
         (["corpus=text", "corpus.path=good.txt", "num_workers=many"], ("num_workers=many", "null")),
         (["corpus=text", "corpus.path=good.txt", "corpus.max_words=-3"], ("corpus.max_words=-3",)),
         (["corpus=text", "corpus.path=good.txt", "corpus.validation_fracton=0.1"], ("corpus.validation_fraction'",)),

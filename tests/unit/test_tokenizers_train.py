@@ -44,7 +44,7 @@ def test_settings_change_the_trainer_fingerprint() -> None:
 
     changes = [{}, {"kind": "unigram"}, {"vocab_size": 100}, {"lowercase": False}, {"seed": 1}, {"max_characters": 9}]
     assert len({fingerprint(**change) for change in changes}) == len(changes)
-    assert fingerprint() == fingerprint(vocab_size=8192)
+    assert fingerprint() == fingerprint(vocab_size=32768)
 
 
 def test_lowercase(tmp_path: Path) -> None:
@@ -59,21 +59,21 @@ def test_lowercase(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_too_large_a_vocabulary_names_the_largest(kind: str, tmp_path: Path) -> None:
-    with refuses(DataError, "tokenizer.vocab_size=8192", "32 lines", "tokenizer.allow_fewer=true") as caught:
-        SentencePieceTrainer(kind=kind).train(some_lines(32), tmp_path)
+    with refuses(DataError, "tokenizer.vocab_size=32768", "32 lines", "tokenizer.allow_fewer=true") as caught:
+        SentencePieceTrainer(kind=kind, allow_fewer=False).train(some_lines(32), tmp_path)
     assert not (tmp_path / "spm.model").exists()
     largest = int(re.findall(r"tokenizer\.vocab_size=(\d+)", str(caught.value))[-1])
     assert SentencePieceTrainer(kind=kind, vocab_size=largest).train(some_lines(32), tmp_path).num_pieces == largest
-    assert SentencePieceTrainer(kind=kind, allow_fewer=True).train(some_lines(32), tmp_path).num_pieces == largest
+    assert SentencePieceTrainer(kind=kind).train(some_lines(32), tmp_path).num_pieces == largest
     with refuses(DataError, f"tokenizer.vocab_size={largest} "):
-        SentencePieceTrainer(kind=kind, vocab_size=largest + 1).train(some_lines(32), tmp_path)
+        SentencePieceTrainer(kind=kind, vocab_size=largest + 1, allow_fewer=False).train(some_lines(32), tmp_path)
 
 
 def test_a_capped_sample_is_named_as_the_reason(tmp_path: Path) -> None:
     with refuses(DataError, "tokenizer.max_characters=2000", "tokenizer.max_sentences=1000000"):
-        SentencePieceTrainer(kind="bpe", max_characters=2000).train(some_lines(500), tmp_path)
-    with refuses(DataError, "tokenizer.vocab_size=8192") as whole:
-        SentencePieceTrainer(kind="bpe").train(some_lines(500), tmp_path)
+        SentencePieceTrainer(kind="bpe", max_characters=2000, allow_fewer=False).train(some_lines(500), tmp_path)
+    with refuses(DataError, "tokenizer.vocab_size=32768") as whole:
+        SentencePieceTrainer(kind="bpe", allow_fewer=False).train(some_lines(500), tmp_path)
     assert "tokenizer.max_" not in str(whole.value)
 
 

@@ -188,7 +188,7 @@ def test_rare_characters_make_a_word_unknown(tmp_path: Path) -> None:
 )
 def test_too_little_text_says_what_would_do(settings: dict[str, int], way: str, tmp_path: Path) -> None:
     with refuses(DataError, way) as caught:
-        WordPieceTrainer(**settings).train(iter(LINES), tmp_path)
+        WordPieceTrainer(allow_fewer=False, **settings).train(iter(LINES), tmp_path)
     _, size = re.findall(r"tokenizer\.vocab_size=(\d+)", str(caught.value))
     assert re.search(rf" {size} pieces", str(caught.value))
     with refuses(ConfigError, "tokenizer.max_alphabet=0"):

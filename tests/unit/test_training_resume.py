@@ -18,8 +18,10 @@ import pytest
 from fakes.training import Crash, ToyLearner, crash_at, toy_trainer
 from refusals import refuses
 
+from lmtransfer.config.composing import in_force
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.resume import check_resumable, resume_conflicts
+from lmtransfer.runs.resume import check_resumable, resume_conflicts, use_saved_config
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.loop import Trainer
@@ -124,6 +126,48 @@ def test_keys_that_may_not_change_are_refused_by_name() -> None:
 def test_a_key_that_vanished_or_became_null_is_a_change() -> None:
     assert len(resume_conflicts({"model": {"dim": 1}}, {"model": {}})) == 2
     assert len(resume_conflicts({"init": None}, {"init": "runs/x"})) == 1
+
+
+#: A run of the time when vocabularies had 8,192 pieces.
+EARLIER = {
+    "tokenizer": {"vocab_size": 8192, "max_characters": 5_000_000, "allow_fewer": False},
+    "embeddings": {"windows": [2, 16]},
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ([], {"vocab_size": 8192, "max_characters": 5_000_000, "windows": [2, 16]}),
+        (
+            ["tokenizer=bpe", "tokenizer.vocab_size=32768"],
+            {"vocab_size": 32768, "max_characters": 5_000_000, "windows": [2, 16]},
+        ),
+        (
+            ["embeddings=counted_wide"],
+            {"vocab_size": 8192, "max_characters": 5_000_000, "windows": [2, 8, 32, 128]},
+        ),
+    ],
+    ids=["nothing said", "vocabulary said", "embeddings said"],
+)
+def test_a_default_that_changed_does_not_change_a_run(words: list[str], kept: dict[str, Any], tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path, "pretrain", "run")
+    directory.write_config(EARLIER)
+    with in_force("pretrain", words) as cfg:
+        use_saved_config(cfg, directory)
+        found = {**cfg.tokenizer, **cfg.embeddings}
+    assert {key: found[key] for key in kept} == kept
+    assert found["allow_fewer"] is False
+
+
+def test_another_value_of_a_run_stays_a_conflict(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path, "pretrain", "run")
+    directory.write_config({"tokenizer": {"vocab_size": 2000}})
+    with in_force("pretrain", []) as cfg:
+        use_saved_config(cfg, directory)
+        assert cfg.tokenizer.vocab_size == 32768
+    use_saved_config(cfg, RunDirectory(tmp_path / "none"))
+    assert cfg.tokenizer.vocab_size == 32768
 
 
 def _in_process(folder: Path, values: Mapping[int, float]) -> Trainer:
