@@ -80,7 +80,7 @@ LEFT_OUT: Mapping[str, Any] = {
 #: Those keys whose default is different today: a resumed run keeps its old value.
 OTHER_DEFAULT = ("transfer.standardise", "transfer.pairs", "embeddings")
 #: Keys that runs of older versions have, with their former default and the words of a command that set them: without
-#: these words, a resumed run that has the former default keeps it.
+#: these words, a resumed run that has the former default keeps it, whenever it began.
 FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.vocab_size": (8192, ("tokenizer.vocab_size",)),
     "tokenizer.max_characters": (5_000_000, ("tokenizer.max_characters",)),

@@ -16,6 +16,8 @@ from steps import new_folder, run_steps
 
 #: Number of labelled examples; number of seeds of each result.
 NUM_TRAIN, SEEDS = 100, 5
+#: The vocabulary of ``experiment=demo``, which `prepare` makes before it.
+TOKENIZER = ("tokenizer.vocab_size=8192", "tokenizer.max_characters=5000000")
 
 
 def main() -> None:
@@ -35,7 +37,7 @@ def main() -> None:
         [
             (
                 "1. read the corpus: docstrings of Python and of the libraries installed here; train a tokenizer on it",
-                ["prepare", "corpus=python_docs"],
+                ["prepare", "corpus=python_docs", *TOKENIZER],
             ),
             (
                 "2. pretrain a small BERT on 300,000 tokens of it: guess the hidden words",

@@ -18,6 +18,8 @@ from lmtransfer.system.printable import short_path
 
 #: For encoders with fewer parameters the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
+#: Predicting the vocabulary is worth a note from this share of the FLOP on, and only above this number of pieces.
+_LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
 
 
 def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup, *, phases: Sequence[Phase]) -> str:
@@ -63,7 +65,23 @@ def counting(num_tokens: int, seconds: float, *, budget: float | None) -> str:
         return message
     return (
         f"{message}\nwarning: this is {100 * seconds / budget:.0f} % of train.seconds={budget:g}: raise train.seconds, "
-        "lower embeddings.max_tokens, or start at random with embeddings=null"
+        "count less with embeddings=counted or embeddings.max_tokens, or start at random with embeddings=null"
+    )
+
+
+def large_output(share: float, text: Text) -> str | None:
+    """A note if predicting a large vocabulary takes most of the arithmetic, and a smaller one would be faster.
+
+    Args:
+        share: the share of the FLOP in the output matrices, 0 to 1.
+        text: the tokenised corpus.
+    """
+    num_pieces = text.tokenizer.num_pieces
+    if share < _LARGE_SHARE or num_pieces <= _SMALL_VOCABULARY:
+        return None
+    return (
+        f"{100 * share:.0f} % of the arithmetic is the prediction of {num_pieces:,} pieces; with a vocabulary of "
+        f"{_SMALL_VOCABULARY:,} (tokenizer.vocab_size={_SMALL_VOCABULARY}) each step takes less time"
     )
 
 

@@ -36,7 +36,7 @@ from lmtransfer.pretraining.diagnostics import watchers_of
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.save_points import check_reached, passed, save_points
 from lmtransfer.pretraining.text import Text
-from lmtransfer.pretraining.utilisation import pretraining_flops
+from lmtransfer.pretraining.utilisation import output_share, pretraining_flops
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer, prepare_encoders
@@ -151,6 +151,11 @@ class PhasedRun:
         if len(self.phases) > 1 or isinstance(self.parts[0].encoder, TokenVectors):
             return None
         return pretraining_flops(self.data[0], self.learner) * self.state.tokens or None
+
+    @property
+    def output_share(self) -> float:
+        """The share of the FLOP that predicting the vocabulary takes in the current phase, 0 to 1."""
+        return output_share(self.data[self.place], self.learner)
 
     def _node(self, key: str) -> Any:
         return OmegaConf.select(self.cfg, key)

@@ -16,7 +16,7 @@ from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.commits import keep_commits, with_commits
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
-from lmtransfer.pretraining.messages import closing, counting, opening
+from lmtransfer.pretraining.messages import closing, counting, large_output, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
 from lmtransfer.pretraining.phased_run import PhasedRun
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
@@ -94,6 +94,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     entropy = unigram_entropy(text.prepared.train) if masked else None
     with tracked(setup.trackers, directory) as trackers:
         phased_run.begin(directory, text, entropy=entropy, trackers=trackers.all)
+        if not cfg.init and (note := large_output(phased_run.output_share, text)):
+            console.print(f"note: {note}", markup=False, soft_wrap=True)
         if found is not None:
             phased_run.resume()
         state = phased_run.train()

@@ -16,9 +16,13 @@ from lmtransfer.training.flops import training_flops_per_token
 
 def pretraining_flops(data: PretrainingData, learner: PretrainingLearner) -> float:
     """Approximate FLOP per token of training; see ``learning_flops``."""
-    sample = 1 << 16
-    share = data.parts.corruption.expected_targets(sample) / sample or 1.0  # 1 if nothing is masked
-    return learning_flops(learner, mean_length=data.stream.mean_length, target_share=share)
+    return learning_flops(learner, mean_length=data.stream.mean_length, target_share=_target_share(data))
+
+
+def output_share(data: PretrainingData, learner: PretrainingLearner) -> float:
+    """The share of ``pretraining_flops`` that the output matrices over the vocabulary take, 0 to 1."""
+    outputs = output_flops(learner, mean_length=data.stream.mean_length, target_share=_target_share(data))
+    return outputs / max(1.0, pretraining_flops(data, learner))
 
 
 def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
@@ -35,7 +39,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
         mean_length: mean length of the rows, in tokens.
         target_share: share of the tokens that are predicted, 0 to 1.
     """
-    places = {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
+    places = _places(mean_length, target_share)
     encoder = learner.encoder
     listed = [module for module in learner.modules() if isinstance(module, Objective)]
     encoders = encoders_in(learner)
@@ -45,8 +49,25 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     for objective in listed:
         inner = [module for module in (*encoders, *listed) if module is not objective]
         total += 6 * places[objective.head_reads] * _num_weights(objective, without=inner)
-        total += 6 * places[objective.output_reads] * objective.output_weights()
-    return total
+    return total + output_flops(learner, mean_length=mean_length, target_share=target_share)
+
+
+def output_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
+    """FLOP per token of the output matrices over the vocabulary, forward and backward; see ``learning_flops``."""
+    places = _places(mean_length, target_share)
+    listed = [module for module in learner.modules() if isinstance(module, Objective)]
+    return sum(6 * places[objective.output_reads] * objective.output_weights() for objective in listed)
+
+
+def _target_share(data: PretrainingData) -> float:
+    """The share of the tokens that are predicted, 0 to 1."""
+    sample = 1 << 16
+    return data.parts.corruption.expected_targets(sample) / sample or 1.0  # 1 if nothing is masked
+
+
+def _places(mean_length: float, target_share: float) -> dict[str, float]:
+    """The share of the tokens at which a head or an output matrix is applied, by what it reads."""
+    return {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
 
 
 def _encoder_flops(encoder: Encoder, mean_length: float) -> float:

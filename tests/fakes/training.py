@@ -195,16 +195,17 @@ class Crash(BaseException):
     """Stands for a power cut: no handler sees it."""
 
 
-def crash_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
-    """Let the ``call``-th operation on files that saves make be the last; returns a count of those made."""
+def crash_at(monkeypatch: pytest.MonkeyPatch, call: int, *, inside: Path) -> Callable[[], int]:
+    """Let the ``call``-th operation of saves on files in a folder be the last; returns a count of those made."""
     made = 0
 
     def counted(function: Callable) -> Callable:
         def wrapper(*arguments, **named):
             nonlocal made
-            made += 1
-            if made == call:
-                raise Crash
+            if any(isinstance(given, str | Path) and inside in Path(given).parents for given in arguments):
+                made += 1  # operations elsewhere, such as those of a finalizer, are none of a save
+                if made == call:
+                    raise Crash
             return function(*arguments, **named)
 
         return wrapper

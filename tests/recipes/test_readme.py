@@ -226,3 +226,13 @@ def test_the_demonstration_takes_five_seeds(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     monkeypatch.delitem(sys.modules, "demo", raising=False)
     assert importlib.import_module("demo").SEEDS == 5
+
+
+def test_the_demonstration_prepares_the_vocabulary_of_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.delitem(sys.modules, "demo", raising=False)
+    demo = importlib.import_module("demo")
+    with composed("prepare", ["corpus=python_docs", *demo.TOKENIZER]) as cfg:
+        prepared = {"corpus": dict(cfg.corpus), "tokenizer": {**cfg.tokenizer, "add": None}}
+    with composed("pretrain", ["experiment=demo"]) as cfg:
+        assert prepared == {"corpus": dict(cfg.corpus), "tokenizer": dict(cfg.tokenizer)}

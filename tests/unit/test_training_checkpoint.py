@@ -54,7 +54,7 @@ def test_a_later_save_replaces_an_earlier_one_and_leaves_nothing_else(tmp_path: 
 def _operations_of_a_save(tmp_path: Path) -> int:
     with pytest.MonkeyPatch.context() as patch:
         _save(tmp_path / "count", 1)
-        made = crash_at(patch, -1)
+        made = crash_at(patch, -1, inside=tmp_path)
         _save(tmp_path / "count", 2)
         return made()
 
@@ -67,7 +67,7 @@ def test_a_crash_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> N
         folder = tmp_path / str(call)
         _save(folder, 1)
         with pytest.MonkeyPatch.context() as patch:
-            crash_at(patch, call)
+            crash_at(patch, call, inside=tmp_path)
             with pytest.raises(Crash):
                 _save(folder, 2)
         seen.add(_newest_step(folder))
@@ -86,7 +86,7 @@ def test_crash_upon_crash_loses_nothing(tmp_path: Path) -> None:
             newest = 1
             for step, call in ((2, first), (3, second)):
                 with pytest.MonkeyPatch.context() as patch:
-                    crash_at(patch, call)
+                    crash_at(patch, call, inside=tmp_path)
                     with contextlib.suppress(Crash):
                         _save(folder, step)
                 assert _newest_step(folder) >= newest

@@ -166,6 +166,8 @@ def test_another_value_of_a_run_stays_a_conflict(tmp_path: Path) -> None:
     with in_force("pretrain", []) as cfg:
         use_saved_config(cfg, directory)
         assert cfg.tokenizer.vocab_size == 32768
+        (problem,) = resume_conflicts(directory.read_config(), {"tokenizer": {"vocab_size": cfg.tokenizer.vocab_size}})
+        assert "2000" in problem
     use_saved_config(cfg, RunDirectory(tmp_path / "none"))
     assert cfg.tokenizer.vocab_size == 32768
 
@@ -205,7 +207,7 @@ def test_a_crash_anywhere_in_any_save_leaves_the_checkpoints_of_a_run_without_on
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     (tmp_path / "straight").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        operations = crash_at(patch, -1)
+        operations = crash_at(patch, -1, inside=tmp_path)
         _in_process(tmp_path / "straight", values).train()
         number = operations()
     expected = _kept(tmp_path / "straight")
@@ -215,7 +217,7 @@ def test_a_crash_anywhere_in_any_save_leaves_the_checkpoints_of_a_run_without_on
         folder = tmp_path / str(call)
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            crash_at(patch, call)
+            crash_at(patch, call, inside=tmp_path)
             with pytest.raises(Crash):
                 _in_process(folder, values).train()
         trainer = _in_process(folder, values)

@@ -155,7 +155,7 @@ def test_a_crash_anywhere_leaves_the_revisions_of_a_run_without_one(
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     settings: dict[str, Any] = {"save_at": (0, 5, 18), "budget": Budget(steps=3), "save_every": 2}
     with pytest.MonkeyPatch.context() as patch:
-        operations = crash_at(patch, -1)
+        operations = crash_at(patch, -1, inside=tmp_path)
         _trainer(tmp_path / "straight", **settings).train()
         number = operations()
     expected = _files(tmp_path / "straight")
@@ -163,7 +163,7 @@ def test_a_crash_anywhere_leaves_the_revisions_of_a_run_without_one(
     for call in range(1, number + 1):
         folder = tmp_path / str(call)
         with pytest.MonkeyPatch.context() as patch:
-            crash_at(patch, call)
+            crash_at(patch, call, inside=tmp_path)
             with pytest.raises(Crash):
                 _trainer(folder, **settings).train()
         trainer = _trainer(folder, **settings)

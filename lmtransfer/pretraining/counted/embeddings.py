@@ -41,7 +41,8 @@ class CountedEmbeddings:
             (``counts.subsampled``); null drops none.
         smoothing: exponent on the frequencies of contexts (Levy et al. 2015).
         contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer: a matrix of counts
-            has 1 GiB at most. There are two at a time, plus about 50 bytes for each counted token.
+            has 1 GiB at most. There is one at a time, or two if every token is a context, plus about 50 bytes for each
+            counted token.
         max_tokens: most tokens that are counted of a text.
         deviation: standard deviation of all numbers of the table, whose columns are centred; random embeddings have
             0.02.
