@@ -94,8 +94,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     entropy = unigram_entropy(text.prepared.train) if masked else None
     with tracked(setup.trackers, directory) as trackers:
         phased_run.begin(directory, text, entropy=entropy, trackers=trackers.all)
-        if not cfg.init and (note := large_output(phased_run.output_share, text)):
-            console.print(f"note: {note}", markup=False, soft_wrap=True)
+        if not cfg.init and (remark := large_output(phased_run.output_share, text)):
+            console.print(f"note: {remark}", markup=False, soft_wrap=True)
         if found is not None:
             phased_run.resume()
         state = phased_run.train()

@@ -23,6 +23,9 @@ from lmtransfer.system.mappings import value_at
 
 #: The settings in which a run and a reference must agree.
 SETTINGS = (
+    "tokenizer._target_",
+    "tokenizer.vocab_size",
+    "embeddings.windows",
     "model._target_",
     "model.dim",
     "model.num_layers",
