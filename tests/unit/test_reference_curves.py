@@ -90,4 +90,4 @@ def test_the_shipped_curves_belong_to_shipped_recipes() -> None:
         assert one.loss[-1] < one.entropy  # it has learned more than frequencies
     laptop = [one for one in curves if one.recipe == "laptop"]
     assert len({one.corpus for one in laptop}) >= 2
-    assert len(laptop) >= 3
+    assert len(laptop) >= 2
