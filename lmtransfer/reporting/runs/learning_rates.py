@@ -32,14 +32,17 @@ def edge_text(rate: float, edge: Edge) -> str:
     return f"learning rate {rate:g} is the {edge} of its grid: a better one may be outside"
 
 
-def searched_text(grid: Any) -> str:
-    """A note such as ``learning rate: best of 3``; empty if no rate was chosen.
+def searched_text(grid: Any, rate: Any = None) -> str:
+    """A note such as ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty if none was chosen.
 
     Args:
         grid: the tried rates; anything but a list with at least two different rates counts as no search.
+        rate: the chosen rate, to name it if it is the smallest or the largest.
     """
-    tried = _rates(grid)
-    return f"learning rate: best of {len(tried)}" if len(tried) > 1 else ""
+    tried, edge = _rates(grid), edge_of_grid(rate, grid)
+    if len(tried) < 2:
+        return ""
+    return f"learning rate: best of {len(tried)}" + ("" if edge is None else f", the {edge} ({rate:g})")
 
 
 def tried_rates(run: Run, condition: str) -> dict[float, Spread]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lmtransfer.reporting.runs.cost import Cost
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.learning_rates import edge_of_grid, edge_text, searched_text
+from lmtransfer.reporting.runs.learning_rates import searched_text
 from lmtransfer.reporting.runs.scores import num_collapsed, number
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
@@ -149,12 +149,8 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
     """Warnings about a score; ``result`` may be the control's part of a result."""
     rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
     grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
-    edge, searched = edge_of_grid(rate, grid), searched_text(grid)
-    return [
-        *_collapse(result, score),
-        *([searched] if searched else []),
-        *([edge_text(rate, edge)] if rate is not None and edge is not None else []),
-    ]
+    searched = searched_text(grid, rate)
+    return [*_collapse(result, score), *([searched] if searched else [])]
 
 
 def _collapse(result: Any, score: Spread | None) -> list[str]:
