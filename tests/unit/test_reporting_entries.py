@@ -314,8 +314,8 @@ def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):
     notes = {row.run: row.note for row in table_rows(make_entries(collect(tmp_path)))}
     searched = notes["middle"]
     assert tells(searched, "learning rate", "best of 3")
-    assert tells(notes["low"], searched, "0.001", "smallest")
-    assert tells(notes["high"], searched, "0.1", "largest")
+    assert tells(notes["low"], searched, "smallest", "0.001")
+    assert tells(notes["high"], searched, "largest", "0.1")
     assert notes["middle control"] == notes["high"]
 
 
