@@ -14,6 +14,7 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.labels import objective_label
 from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.transfer.experiment.messages import below_majority
 
 
 def entries_of(root):
@@ -302,6 +303,25 @@ def test_a_control_without_spread_makes_nothing_better(tmp_path, controls):
     assert answer([entry]).partition(":")[0] != answer([helped]).partition(":")[0]
     assert "interval" not in answer([entry])
     assert "learning rate" in answer([entry])
+
+
+@pytest.mark.parametrize(
+    ("scores", "controls", "flagged"),
+    [
+        ([0.11, 0.12], [0.3, 0.32], {"run", "run control"}),
+        ([0.7, 0.72], [0.5, 0.48], {"run control"}),
+        ([0.7, 0.72], [0.6, 0.58], set()),
+    ],
+)
+def test_what_is_worse_than_the_majority_is_flagged(tmp_path, scores, controls, flagged):
+    folder = transfer(tmp_path / "finetune/run", scores, controls=controls)
+    rows = table_rows(make_entries(collect(tmp_path)))
+    assert {row.run for row in rows if tells(row.note, "worse", "majority")} == flagged
+    result = json.loads((folder / "result.json").read_text())
+    warning = below_majority(result)
+    assert ("this run" in warning, "the control" in warning) == ("run" in flagged, "run control" in flagged)
+    assert not warning or tells(warning, "majority label (50.9)")
+    assert bool(below_majority(result | {"higher_is_better": False})) == (not flagged or len(flagged) == 1)
 
 
 def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):

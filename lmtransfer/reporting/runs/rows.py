@@ -9,7 +9,7 @@ from typing import Any
 from lmtransfer.reporting.runs.cost import Cost
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.learning_rates import searched_text
-from lmtransfer.reporting.runs.scores import num_collapsed, number
+from lmtransfer.reporting.runs.scores import is_worse, num_collapsed, number
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
@@ -150,7 +150,16 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
     rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
     grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
     searched = searched_text(grid, rate)
-    return [*_collapse(result, score), *([searched] if searched else [])]
+    below = (
+        score is not None
+        and entry.majority is not None
+        and is_worse(score.mean, entry.majority, entry.metric or "", entry.run.result)
+    )
+    return [
+        *_collapse(result, score),
+        *(["worse than the majority"] if below else []),
+        *([searched] if searched else []),
+    ]
 
 
 def _collapse(result: Any, score: Spread | None) -> list[str]:

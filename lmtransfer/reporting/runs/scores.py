@@ -37,6 +37,11 @@ def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
     return _LOWER.fullmatch(metric.lower()) is None
 
 
+def is_worse(score: float, other: float, metric: str, result: Mapping[str, Any]) -> bool:
+    """Whether a score is worse than another, by the direction of its metric."""
+    return score < other if higher_is_better(metric, result) else score > other
+
+
 @dataclass(frozen=True, slots=True)
 class SeedValue:
     """One score of a run, with its seeds if they are known.

@@ -13,7 +13,7 @@ from lmtransfer.reporting.runs.calibration import calibration_text
 from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
-from lmtransfer.reporting.runs.scores import difference_in
+from lmtransfer.reporting.runs.scores import difference_in, is_worse
 from lmtransfer.reporting.units import count, duration, in_percent, shown
 from lmtransfer.reporting.verdict_text import short, verdict_lines
 from lmtransfer.runs.result import JointResult
@@ -105,6 +105,24 @@ def print_sweep(run_dirs: Sequence[Path], failed: Sequence[str] = ()) -> None:
     Console(highlight=False).print(table)
 
 
+def below_majority(result: Result) -> str:
+    """A warning if a run or its control is worse than the best answers without input; empty if neither is."""
+    metric = str(result["main_metric"])
+    majority = (result.get("majority") or {}).get(metric)
+    parts = (("this run", result), ("the control", result.get("control")))
+    below = [
+        label
+        for label, part in parts
+        if part and majority is not None and is_worse(part["mean"], majority, metric, result)
+    ]
+    if not below:
+        return ""
+    name = result.get("baseline", "majority label")
+    both = "; where both are, their difference does not show what was learned" if len(below) == 2 else ""
+    verb = "are" if len(below) == 2 else "is"
+    return f"warning: {' and '.join(below)} {verb} worse than the {name} ({shown(majority, metric)}){both}"
+
+
 def remarks(result: Result) -> list[str]:
     """The lines below the table, the verdict first."""
     lines = []
@@ -117,6 +135,7 @@ def remarks(result: Result) -> list[str]:
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example: "
                 "lower the learning rate, or train longer"
             )
+    lines += filter(None, [below_majority(result)])
     if result.get("folds"):
         lines.append(
             f"{len(result['folds'])} folds: each example was scored once, by a run that was not trained on it; the "
