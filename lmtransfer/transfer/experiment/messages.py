@@ -109,18 +109,16 @@ def below_majority(result: Result) -> str:
     """A warning if a run or its control is worse than the best answers without input; empty if neither is."""
     metric = str(result["main_metric"])
     majority = (result.get("majority") or {}).get(metric)
+    if majority is None:
+        return ""
     parts = (("this run", result), ("the control", result.get("control")))
-    below = [
-        label
-        for label, part in parts
-        if part and majority is not None and is_worse(part["mean"], majority, metric, result)
-    ]
+    below = [label for label, part in parts if part and is_worse(part["mean"], majority, metric, result)]
     if not below:
         return ""
-    name = result.get("baseline", "majority label")
-    both = "; where both are, their difference does not show what was learned" if len(below) == 2 else ""
-    verb = "are" if len(below) == 2 else "is"
-    return f"warning: {' and '.join(below)} {verb} worse than the {name} ({shown(majority, metric)}){both}"
+    said = f"worse than the {result.get('baseline', 'majority label')} ({shown(majority, metric)})"
+    if len(below) == 1:
+        return f"warning: {below[0]} is {said}"
+    return f"warning: {' and '.join(below)} are {said}, so their difference does not show what was learned"
 
 
 def remarks(result: Result) -> list[str]:
