@@ -254,7 +254,7 @@ def test_all_of_them_are_reported(tmp_path: Path) -> None:
     for report in (found, known):
         report["answer"] = _facts(report["answer"])
         for row in report["rows"]:
-            row["note"] = _facts(row["note"].partition("model._target_")[0]) if row["note"] else row["note"]
+            row["note"] = _facts(row["note"].partition("model._target_")[0])
     assert found == known
     text = (tmp_path / "report.html").read_text()
     for config in [*Path("runs").rglob("config.yaml"), *Path("unfinished").rglob("config.yaml")]:
