@@ -33,7 +33,7 @@ def logit_chunks(
     """
     accumulate = torch.promote_types(hidden_MD.dtype, torch.float32)
     size = len(targets_M)
-    rows = max(1, _chunk_logits(hidden_MD.device) // len(weight_VD))
+    rows = max(1, chunk_logits(hidden_MD.device) // len(weight_VD))
     for start in range(0, size, rows):
         part = slice(start, start + rows)
         logits = torch.nn.functional.linear(hidden_MD[part], weight_VD, bias_V)
@@ -48,7 +48,8 @@ def logit_chunks(
         yield part, losses, best[:, 0], probabilities
 
 
-def _chunk_logits(device: torch.device) -> int:
+def chunk_logits(device: torch.device) -> int:
+    """Number of logits of one chunk."""
     return _CHUNK_LOGITS if device.type == "cpu" else CHUNK_LOGITS_ELSEWHERE
 
 

@@ -1,14 +1,17 @@
 """The softmax cross entropy over a sample of the vocabulary.
 
-Shape legend: M prediction positions, S samples, V vocabulary, D width.
+Shape legend: M prediction positions, m of a chunk, S samples, V vocabulary, D width.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from lmtransfer.layers.logit_chunks import chunk_logits, loss_inputs
 
 
 def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:
@@ -23,10 +26,61 @@ def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device)
     return ids_S.clamp_(0, vocab_size - 1)  # rounding at the upper end
 
 
-def sampled_cross_entropy_sum(
-    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_M: Tensor, weights_M: Tensor, *, samples_S: Tensor
+class _SampledCrossEntropies(torch.autograd.Function):
+    """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices.
+
+    The logits of the targets, ``true_M``, are apart from those of the samples. ``excluded_M`` is the sample that equals
+    the target, or S if none does.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_MD: Tensor, samples_SD: Tensor, bias_S: Tensor, true_M: Tensor, excluded_M: Tensor
+    ) -> Tensor:
+        dtype = hidden_MD.dtype
+        samples_SD, bias_S = samples_SD.to(dtype), bias_S.to(dtype)
+        lowest = torch.finfo(dtype).min  # not -inf: if all samples are excluded, their softmax must not be nan
+        accumulate = torch.promote_types(dtype, torch.float32)
+        needs_gradient = any(ctx.needs_input_grad)
+        size, num_samples = len(hidden_MD), len(samples_SD)
+        losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
+        gradient_MS = torch.empty(size if needs_gradient else 0, num_samples, dtype=dtype, device=hidden_MD.device)
+        rows = max(1, chunk_logits(hidden_MD.device) // num_samples)
+        for start in range(0, size, rows):
+            part = slice(start, start + rows)
+            logits = torch.nn.functional.linear(hidden_MD[part], samples_SD, bias_S)
+            place = excluded_M[part, None].clamp(max=num_samples - 1)
+            kept = logits.gather(1, place)
+            logits.scatter_(1, place, torch.where(excluded_M[part, None] < num_samples, lowest, kept))
+            top, best = logits.max(-1, keepdim=True)
+            probabilities = logits.softmax(-1, dtype=accumulate)
+            log_sum = top.to(accumulate) - probabilities.gather(-1, best).log_()
+            true = true_M[part, None].to(accumulate)
+            normaliser = torch.logaddexp(log_sum, true)
+            losses_M[part] = (normaliser - true)[:, 0]
+            if needs_gradient:
+                torch.mul(probabilities, (log_sum - normaliser).exp_(), out=probabilities)
+                gradient_MS[part] = probabilities
+        ctx.save_for_backward(hidden_MD, samples_SD, gradient_MS, losses_M)
+        ctx.dtypes = (true_M.dtype,)
+        return losses_M
+
+    @staticmethod
+    def backward(ctx: Any, grad_M: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_MD, samples_SD, gradient_MS, losses_M = ctx.saved_tensors
+        factor_M = grad_M.to(gradient_MS.dtype)
+        scaled_MD = hidden_MD * factor_M[:, None]
+        grad_hidden = (gradient_MS @ samples_SD).mul_(factor_M[:, None])
+        grad_samples = (gradient_MS.T @ scaled_MD).to(grad_M.dtype)
+        grad_bias = (gradient_MS.T @ factor_M).to(grad_M.dtype)
+        grad_true = (torch.expm1(-losses_M) * grad_M).to(ctx.dtypes[0])  # p(target) - 1
+        return grad_hidden, grad_samples, grad_bias, grad_true, None
+
+
+def sampled_cross_entropies(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, *, samples_S: Tensor
 ) -> Tensor:
-    """Sum of cross entropies (nats) over a softmax of the target and the sampled ids only, each distinct id once.
+    """Cross entropies (nats) over a softmax of the target and the sampled ids only, each distinct id once; (M,).
 
     Jean et al. 2015, section 3. From each logit we subtract log Q, where Q = 1 - (1 - p)^S is the probability that its
     id is among the samples. Repetitions of an id, and ids equal to the target, are excluded from the prediction. The
@@ -38,38 +92,51 @@ def sampled_cross_entropy_sum(
     ELMo was trained with ``tf.nn.sampled_softmax_loss``, which does the same but samples until S ids are distinct. Here
     S is the number of samples, so Q is exact and shapes are static.
 
+    Under autocast the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
+
     Args:
         hidden_MD: output states at the prediction positions.
-        weight_VD: output embedding.
-        bias_V: output bias.
+        weight_VD: output embedding; may be the tied input embedding.
+        bias_V: output bias, or None.
         targets_M: target ids, int64.
-        weights_M: weight of the loss at each position, float.
         samples_S: ids from ``log_uniform_samples``.
     """
     vocabulary, num_samples = len(weight_VD), len(samples_S)
-    sampled_MS = torch.nn.functional.linear(hidden_MD, weight_VD[samples_S], bias_V[samples_S])
-    dtype = torch.promote_types(sampled_MS.dtype, torch.float32)
-    true_M = (hidden_MD.to(dtype) * weight_VD[targets_M].to(dtype)).sum(-1) + bias_V[targets_M]
+    hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)
+    with torch.autocast(hidden_MD.device.type, enabled=False):
+        dtype = torch.promote_types(hidden_MD.dtype, torch.float32)
+        sorted_S, order_S = samples_S.sort(stable=True)
+        repeats_S = torch.zeros_like(samples_S, dtype=torch.bool)
+        repeats_S[1:] = sorted_S[1:] == sorted_S[:-1]
+        repeats_S = torch.empty_like(repeats_S).index_copy_(0, order_S, repeats_S)
+        place_M = torch.searchsorted(sorted_S, targets_M).clamp_(max=num_samples - 1)
+        place_M = torch.where(sorted_S[place_M] == targets_M, order_S[place_M], num_samples)
 
-    def corrected(logits: Tensor, ids: Tensor) -> Tensor:
-        return logits.to(dtype) - log_inclusion(ids, vocabulary, num_samples).to(dtype)
+        ids = torch.cat([samples_S, targets_M])  # read at once: each reading has a gradient as large as the vocabulary
+        bias = -log_inclusion(ids, vocabulary, num_samples).to(dtype)
+        if bias_V is not None:
+            bias = bias + bias_V.index_select(0, ids).to(dtype)
+        bias_S, bias_M = bias.split([num_samples, len(targets_M)])
+        samples_SD, true_MD = weight_VD.index_select(0, ids).split([num_samples, len(targets_M)])
+        true_M = (hidden_MD.to(dtype) * true_MD.to(dtype)).sum(-1) + bias_M
+        bias_S = bias_S.masked_fill(repeats_S, torch.finfo(hidden_MD.dtype).min)
+        return _SampledCrossEntropies.apply(hidden_MD, samples_SD, bias_S, true_M, place_M)
 
-    true_M = corrected(true_M, targets_M)
-    left_out_MS = (samples_S == targets_M[:, None]) | _already_sampled(samples_S)
-    sampled_MS = corrected(sampled_MS, samples_S).masked_fill(left_out_MS, -math.inf)
-    normaliser_M = torch.logaddexp(true_M, sampled_MS.logsumexp(-1))
-    return ((normaliser_M - true_M) * weights_M).sum()
+
+def sampled_cross_entropy_sum(
+    hidden_MD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_M: Tensor,
+    weights_M: Tensor,
+    *,
+    samples_S: Tensor,
+) -> Tensor:
+    """The sum of ``sampled_cross_entropies``, each times its weight (0 for spare places)."""
+    return (sampled_cross_entropies(hidden_MD, weight_VD, bias_V, targets_M, samples_S=samples_S) * weights_M).sum()
 
 
 def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
     """``log(1 - (1 - p)^S)``: the log of the probability that an id is among S samples; float32."""
     probabilities = log_uniform_probabilities(ids, vocab_size)
     return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()
-
-
-def _already_sampled(ids_S: Tensor) -> Tensor:
-    """Whether the same id occurs earlier in ``ids_S``, bool (S,)."""
-    sorted_S, order_S = ids_S.sort(stable=True)
-    again_S = torch.zeros_like(ids_S, dtype=torch.bool)
-    again_S[1:] = sorted_S[1:] == sorted_S[:-1]
-    return torch.empty_like(again_S).index_copy_(0, order_S, again_S)

@@ -182,6 +182,10 @@ class Encoder(nn.Module):
         members = [block for stack in self.modules() if isinstance(stack, nn.ModuleList) for block in stack]
         return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
+    def word_vectors(self, chars_UC: Tensor) -> Tensor:
+        """The vectors of words from their characters, if it ``reads_characters``: integers (U, C) -> (U, P)."""
+        raise NotImplementedError
+
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Encoder | None:
         """Create a smaller encoder (ELECTRA's generator); None: this encoder cannot create one.
 

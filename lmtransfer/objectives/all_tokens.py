@@ -12,11 +12,13 @@ from torch.nn.functional import logsigmoid
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.layers.position_cross_entropy import cross_entropies
+from lmtransfer.layers.sampled_cross_entropy import log_uniform_samples, sampled_cross_entropies
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.sampled_softmax import checked_num_sampled
 from lmtransfer.training.learner import Loss
 
 
@@ -28,8 +30,8 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
 
     Losses: "all_tokens_mlm", ``-log p(original)`` in nats summed over all real tokens; and "all_tokens_mlm_accuracy".
     For the accuracy, the prediction is the input token if the gate is at least one half, else the most probable token
-    of the softmax. Also the losses of the generator and the metrics of detecting replaced tokens (see
-    ``GeneratorObjective``): a token counts as detected if the gate is below one half.
+    of the softmax; there is no accuracy with sampled classes. Also the losses of the generator and the metrics of
+    detecting replaced tokens (see ``GeneratorObjective``): a token counts as detected if the gate is below one half.
 
     Args:
         weight: weight of the loss in the total.
@@ -40,9 +42,11 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         temperature: temperature of the samples of the generator.
         activation: activation of the dense layer in either head.
         norm_eps: epsilon of the LayerNorm in either head.
+        num_sampled: number of classes of a sampled softmax in training, for the encoder and not for the generator; see
+            ``TokenPrediction``.
 
     Raises:
-        ConfigError: see ``GeneratorObjective``.
+        ConfigError: ``num_sampled`` is less than 1; also see ``GeneratorObjective``.
     """
 
     name = "all_tokens_mlm"
@@ -61,6 +65,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         temperature: float = 1.0,
         activation: Activation = "gelu",
         norm_eps: float = 1e-12,
+        num_sampled: int | None = None,
     ) -> None:
         super().__init__(
             weight=weight,
@@ -72,7 +77,8 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
             activation=activation,
             norm_eps=norm_eps,
         )
-        self.head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
+        self.num_sampled = checked_num_sampled(self.name, num_sampled)
+        self.head = MaskedLanguageModel(num_sampled=num_sampled, activation=activation, norm_eps=norm_eps)
         self.head.head_reads = self.head.output_reads = "all"
 
     def bind(self, encoder: Encoder) -> None:
@@ -89,10 +95,15 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         hidden_TD = encode(replacements.packed, None).last[:real]
         gate_T = self.gate(hidden_TD).squeeze(-1)
         hidden_TE, output_VE = self.head.transform(hidden_TD), self.tied_embedding.weight
-        softmax_T, best_T = cross_entropies(hidden_TE, output_VE, self.head.bias, original_T)
-        total = copy_or_softmax(gate_T.to(softmax_T.dtype), softmax_T, tokens_T == original_T).sum()
         copies_T = gate_T.detach() >= 0
-        hits = (torch.where(copies_T, tokens_T, best_T) == original_T).sum().float()
+        if self.sampled_now:
+            samples_S = log_uniform_samples(self.sampled_now, len(output_VE), output_VE.device)
+            softmax_T = sampled_cross_entropies(hidden_TE, output_VE, self.head.bias, original_T, samples_S=samples_S)
+            hits = None
+        else:
+            softmax_T, best_T = cross_entropies(hidden_TE, output_VE, self.head.bias, original_T)
+            hits = (torch.where(copies_T, tokens_T, best_T) == original_T).sum().float()
+        total = copy_or_softmax(gate_T.to(softmax_T.dtype), softmax_T, tokens_T == original_T).sum()
         return {
             **replacements.losses,
             **self.loss_and_accuracy(total, hits, real),

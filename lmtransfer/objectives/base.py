@@ -43,8 +43,10 @@ class Encode(Protocol):
 class TokenHead(Protocol):
     """A head that predicts tokens from states: a transformation and an output matrix over the vocabulary."""
 
-    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted sum of cross entropies, and whether each target is the most probable; ``cross_entropy_sum``."""
+    num_sampled: int | None
+
+    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The weighted sum of cross entropies, and the weight of the correct predictions; ``vocabulary_loss``."""
         ...
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
@@ -99,6 +101,7 @@ class Objective(nn.Module):
             "unmasked": any token, because its prediction does not see it; None: ``predict`` is not defined.
         vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
         inseparable: its parameters that are only meaningful together: from another run, all or none are loaded.
+        num_sampled: number of classes of its sampled softmax in training; None: the full softmax.
         borrowed_heads: modules of this objective that begin as the head of another objective, with the name of that
             objective. It applies if the loaded encoder comes with such a head and without a head of this objective.
     """
@@ -124,6 +127,7 @@ class Objective(nn.Module):
     predicts: Literal["masked", "unmasked"] | None = None
     vocabulary_sized: tuple[str, ...] = ()
     inseparable: tuple[str, ...] = ()
+    num_sampled: int | None = None
     borrowed_heads: Mapping[str, str] = MappingProxyType({})
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -166,15 +170,19 @@ class Objective(nn.Module):
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """The counts of ``losses``, by name."""
         count = self.count(batch)
-        return {self.name: count, f"{self.name}_accuracy": count}
+        return {self.name: count} if self.sampled_now else {self.name: count, f"{self.name}_accuracy": count}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """Losses by name; losses of weight 0 are metrics."""
         raise NotImplementedError
 
-    def loss_and_accuracy(self, total: Tensor, hits: Tensor, count: int) -> dict[str, Loss]:
-        """The two losses of most objectives: a sum of losses, and the number of correct predictions among ``count``."""
-        return {self.name: Loss(total, count, self.weight), f"{self.name}_accuracy": Loss(hits, count, 0.0)}
+    def loss_and_accuracy(self, total: Tensor, hits: Tensor | None, count: int) -> dict[str, Loss]:
+        """The two losses of most objectives: a sum of losses, and the number of correct predictions among ``count``.
+
+        A sampled softmax has no predictions, so ``hits`` is None and there is no accuracy.
+        """
+        losses = {self.name: Loss(total, count, self.weight)}
+        return losses if hits is None else {**losses, f"{self.name}_accuracy": Loss(hits, count, 0.0)}
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """Predict the tokens at some positions; see ``predicts``.
@@ -209,8 +217,18 @@ class Objective(nn.Module):
         """Turn specially parametrised weights of the encoder into ordinary weights, when its training is over."""
 
     def output_weights(self) -> int:
-        """The number of entries of the output matrix over the vocabulary for one prediction; 0: no such matrix."""
-        return self.tied_embedding.weight.numel() if self.ties_embedding else 0
+        """The number of entries of the output matrix that one prediction in training reads; 0: no such matrix."""
+        return self.entries_read(self.tied_embedding.weight) if self.ties_embedding else 0
+
+    def entries_read(self, weight_VE: Tensor) -> int:
+        """The number of entries of an output matrix that one prediction in training reads: all, or the sampled rows."""
+        vocabulary, width = weight_VE.shape
+        return width * (vocabulary if self.num_sampled is None else 1 + self.num_sampled)
+
+    @property
+    def sampled_now(self) -> int | None:
+        """``num_sampled`` in training; None in evaluation, which always uses the full softmax."""
+        return self.num_sampled if self.training else None
 
     @property
     def encoder(self) -> Encoder:

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.layers.sampled_cross_entropy import log_uniform_samples, sampled_cross_entropy_sum
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.language_model import neighbours, num_neighbours
+from lmtransfer.objectives.sampled_softmax import checked_num_sampled, vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
@@ -58,9 +56,7 @@ class BidirectionalLanguageModel(Objective):
 
     Args:
         weight: weight of the loss in the total.
-        num_sampled: number of classes sampled for a sampled softmax in training (8,192 in ELMo). It is faster with
-            50,000 words or more, and assumes that ids are sorted by frequency. The classes are sampled for each
-            micro-batch, like the masks of dropout. None: the full softmax, which evaluation always uses.
+        num_sampled: number of classes of a sampled softmax in training (8,192 in ELMo); see ``TokenPrediction``.
 
     Raises:
         ConfigError: ``num_sampled`` is less than 1.
@@ -75,9 +71,7 @@ class BidirectionalLanguageModel(Objective):
 
     def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
-        if num_sampled is not None and num_sampled < 1:
-            raise ConfigError(f"objective.losses.bilm.num_sampled={num_sampled} is not allowed: use 1 or more, or null")
-        self.num_sampled = num_sampled
+        self.num_sampled = checked_num_sampled(self.name, num_sampled)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
@@ -91,7 +85,7 @@ class BidirectionalLanguageModel(Objective):
         forward, backward = num_neighbours(batch, "next_token"), num_neighbours(batch, "previous_token")
         assert forward == backward, "contiguous rows know both neighbours"
         counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
-        return counts if self._samples else {**counts, "bilm_accuracy": forward + backward}
+        return counts if self.sampled_now else {**counts, "bilm_accuracy": forward + backward}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
@@ -121,19 +115,10 @@ class BidirectionalLanguageModel(Objective):
 
     def output_weights(self) -> int:
         """See ``Objective``; both directions together."""
-        return 2 * self.output.weight.numel()
-
-    @property
-    def _samples(self) -> bool:
-        return self.training and self.num_sampled is not None
+        return 2 * self.entries_read(self.output.weight)
 
     def _direction(self, hidden_TH: Tensor, targets_T: Tensor, weights_T: Tensor) -> tuple[Tensor, Tensor | None]:
         """The sum of the losses of one direction, and the number of its correct predictions."""
-        weight, bias = self.output.weight, self.output.bias
-        if self._samples:
-            assert self.num_sampled is not None
-            samples_S = log_uniform_samples(self.num_sampled, len(bias), bias.device)
-            total = sampled_cross_entropy_sum(hidden_TH, weight, bias, targets_T, weights_T, samples_S=samples_S)
-            return total, None
-        total, hits_T = cross_entropy_sum(hidden_TH.contiguous(), weight, bias, targets_T, weights_T)
-        return total, (hits_T * weights_T).sum()
+        weight_VH, bias_V = self.output.weight, self.output.bias
+        hidden_TH = hidden_TH.contiguous()
+        return vocabulary_loss(hidden_TH, weight_VH, bias_V, targets_T, weights_T, num_sampled=self.sampled_now)

@@ -166,14 +166,17 @@ class GeneratorObjective(Objective):
         """See ``Objective``; a token embedding that is a sum becomes an ordinary one."""
         merge(self.encoder)
 
+    def count(self, batch: PretrainingBatch) -> int:
+        """See ``Objective``; real tokens."""
+        return batch.original.num_tokens
+
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; masked tokens for the generator, real tokens for the discriminator."""
         real = batch.original.num_tokens
         return {
             "generator_mlm": batch.num_targets,
             "generator_accuracy": batch.num_targets,
-            self.name: real,
-            f"{self.name}_accuracy": real,
+            **super().counts(batch),
             f"{self.name}_replaced": batch.num_targets,
             f"{self.name}_base_rate": real,
         }

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.sampled_softmax import vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
@@ -33,11 +33,13 @@ class OneWayLanguageModel(TokenPrediction):
     If the width of the embedding differs from the width of the encoder, a linear layer projects the states (Lan et al.
     2020, as in the masked head of ALBERT).
     A subclass defines ``name``, ``directions`` and the ``neighbour`` that it predicts.
-    Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy".
+    Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy" (not with sampled
+    classes).
 
     Args:
         weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
+        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     neighbour: ClassVar[Neighbour]
@@ -58,9 +60,10 @@ class OneWayLanguageModel(TokenPrediction):
         """The head that reads the states."""
         return self
 
-    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
+    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
         """See ``TokenHead``."""
-        return cross_entropy_sum(self.project(hidden_MD), self.output_embedding.weight, None, targets_M, weights_M)
+        hidden_ME, output_VE = self.project(hidden_MD), self.output_embedding.weight
+        return vocabulary_loss(hidden_ME, output_VE, None, targets_M, weights_M, num_sampled=self.sampled_now)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
         """See ``TokenHead``."""
@@ -76,8 +79,7 @@ class OneWayLanguageModel(TokenPrediction):
         # If other rows of the batch have another attention, they are corrupted; one pass of the encoder reads all rows.
         packed = batch.original if batch.original.num_causal is None else batch.inputs
         hidden_TD = encode(packed, None).last[: len(targets_T)]
-        total, hits_T = self.head.scored(hidden_TD, targets_T, weights_T)
-        return self.loss_and_accuracy(total, (hits_T * weights_T).sum(), self.count(batch))
+        return self.loss_and_accuracy(*self.head.scored(hidden_TD, targets_T, weights_T), self.count(batch))
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """See ``Objective``; the state before a token, or the state after it, predicts the token."""
@@ -103,6 +105,8 @@ class LanguageModel(OneWayLanguageModel):
     Args:
         weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
+        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``. A shared head has its
+            own number, which then applies here too.
     """
 
     _shared: tuple[TokenHead, ...] = ()  # a tuple, so that PyTorch does not register its weights here too
@@ -115,7 +119,9 @@ class LanguageModel(OneWayLanguageModel):
     def receive_all(self, objectives: Sequence[Objective]) -> None:
         """See ``Objective``; it shares the head of another objective that predicts the next token."""
         self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
-        self.ties_embedding = self.ties_embedding or bool(self._shared)  # a separate output matrix would not be trained
+        for head in self._shared:
+            self.ties_embedding = True  # a separate output matrix would not be trained
+            self.num_sampled = head.num_sampled
 
     @property
     def head(self) -> OneWayLanguageModel | TokenHead:
@@ -139,6 +145,7 @@ class BackwardLanguageModel(OneWayLanguageModel):
     Args:
         weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
+        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "backward_lm"

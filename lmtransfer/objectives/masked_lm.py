@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.sampled_softmax import vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
@@ -42,6 +42,7 @@ class MaskedLanguageModel(TokenPrediction):
         norm_eps: epsilon of the LayerNorms.
         predict: "same": the state at a masked position predicts the token; "next": the state before it does.
         tie_output: whether the output matrix is the token embedding.
+        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "mlm"
@@ -62,8 +63,9 @@ class MaskedLanguageModel(TokenPrediction):
         norm_eps: float = 1e-12,
         predict: Literal["same", "next"] = "same",
         tie_output: bool = True,
+        num_sampled: int | None = None,
     ) -> None:
-        super().__init__(weight=weight, tie_output=tie_output)
+        super().__init__(weight=weight, tie_output=tie_output, num_sampled=num_sampled)
         self.norm_eps = norm_eps
         self.reads_before = predict == "next"
         if self.reads_before:
@@ -91,13 +93,12 @@ class MaskedLanguageModel(TokenPrediction):
         """See ``Objective``."""
         output = encode(batch.inputs, batch.output_positions)
         states_MD = output.last[batch.positions_M - 1] if self.reads_before else batch.read("masked", output)
-        total, hits_M = self.scored(states_MD, batch.targets_M, batch.weights_M)
-        return self.loss_and_accuracy(total, (hits_M * batch.weights_M).sum(), batch.num_targets)
+        return self.loss_and_accuracy(*self.scored(states_MD, batch.targets_M, batch.weights_M), batch.num_targets)
 
-    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
+    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
         """See ``TokenHead``."""
-        output_VE = self.output_embedding.weight
-        return cross_entropy_sum(self.transform(hidden_MD), output_VE, self.bias, targets_M, weights_M)
+        hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
+        return vocabulary_loss(hidden_ME, output_VE, self.bias, targets_M, weights_M, num_sampled=self.sampled_now)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
         """See ``TokenHead``."""

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.objectives.base import Encode, Objective, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.sampled_softmax import checked_num_sampled, vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
@@ -28,6 +28,7 @@ class PermutationLanguageModel(Objective):
 
     Args:
         weight: weight of the loss in the total.
+        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``.
     """
 
     name = "plm"
@@ -40,6 +41,10 @@ class PermutationLanguageModel(Objective):
     continues = True
     predicts = "masked"
     vocabulary_sized = ("bias",)
+
+    def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
+        super().__init__(weight=weight)
+        self.num_sampled = checked_num_sampled(self.name, num_sampled)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
@@ -71,8 +76,9 @@ class PermutationLanguageModel(Objective):
         )
         count = batch.num_targets
         targets_M, weights_M = batch.targets_M[:count], batch.weights_M[:count]
-        total, hits_M = cross_entropy_sum(output.last, self.tied_embedding.weight, self.bias, targets_M, weights_M)
-        return self.loss_and_accuracy(total, hits_M.sum().to(total.dtype), count)
+        output_VE = self.tied_embedding.weight
+        losses = vocabulary_loss(output.last, output_VE, self.bias, targets_M, weights_M, num_sampled=self.sampled_now)
+        return self.loss_and_accuracy(*losses, count)
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         """See ``Objective``."""

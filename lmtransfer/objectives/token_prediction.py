@@ -9,6 +9,7 @@ from torch import nn
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.sampled_softmax import checked_num_sampled
 
 
 class TokenPrediction(Objective):
@@ -20,13 +21,21 @@ class TokenPrediction(Objective):
     Args:
         weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
+        num_sampled: number of classes sampled for a sampled softmax in training, which is faster with a vocabulary of
+            several times as many. It assumes that ids are sorted by frequency, as in most vocabularies. The classes are
+            sampled for each micro-batch, like the masks of dropout. None: the full softmax, which evaluation always
+            uses.
+
+    Raises:
+        ConfigError: ``num_sampled`` is less than 1.
     """
 
     as_published = MappingProxyType({"tie_output": True})
 
-    def __init__(self, *, weight: float = 1.0, tie_output: bool = True) -> None:
+    def __init__(self, *, weight: float = 1.0, tie_output: bool = True, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
         self.ties_embedding = tie_output
+        self.num_sampled = checked_num_sampled(self.name, num_sampled)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
@@ -43,4 +52,4 @@ class TokenPrediction(Objective):
 
     def output_weights(self) -> int:
         """See ``Objective``."""
-        return self.output_embedding.weight.numel()
+        return self.entries_read(self.output_embedding.weight)

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, with_revision
+from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult
@@ -52,15 +53,21 @@ def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup,
     )
 
 
-def counting(num_tokens: int, seconds: float, *, budget: float | None) -> str:
+def counting(start: Start, *, budget: float | None) -> str:
     """The message on counted embeddings: the number of tokens, and the time that counting took.
 
     Args:
-        num_tokens: number of counted tokens.
-        seconds: seconds that counting took.
+        start: the result of counting.
         budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
     """
-    message = f"token embeddings start from counts of {num_tokens / 1e6:.1f}M tokens; counting took {seconds:.1f} s"
+    number, seconds = f"{start.num_tokens / 1e6:.1f}M tokens", start.seconds
+    if start.vectors_VP is None:
+        message = f"token embeddings start from counts of {number}; counting took {seconds:.1f} s"
+    else:
+        message = (
+            f"word vectors start from counts of {number}: the first layer reproduces {100 * start.explained:.0f} % of "
+            f"their variance from characters; this took {seconds:.1f} s"
+        )
     if budget is None or seconds < budget / 2:
         return message
     return (

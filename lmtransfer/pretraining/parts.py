@@ -246,11 +246,8 @@ def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
     problem = ""
     if cfg.get("init"):
         problem = "with init= the token embeddings come from the run; leave it out"
-    elif encoder.token_embedding is None:
-        problem = (
-            f"{type(encoder).__name__} reads words as characters and has no table of token embeddings: use a model "
-            "that reads tokens, or embeddings=null"
-        )
+    elif encoder.token_embedding is None and not encoder.reads_characters:
+        problem = f"{type(encoder).__name__} has no table of token embeddings: use another model, or embeddings=null"
     if problem and any(key.partition(".")[0] == "embeddings" for key in given_keys()):
         raise ConfigError(f"embeddings: {problem}")
     if problem:

@@ -184,7 +184,7 @@ class PhasedRun:
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
         if self.start is not None:
             for objective in learner.listed():
-                self.start.fill_biases(objective)
+                self.start.fill_head(objective)
         heads = take_heads(learner, parts.heads)
         prepare_encoders(learner, hardware)
         return learner, heads

@@ -29,6 +29,7 @@ from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
+from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Newest
@@ -77,13 +78,20 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     if cfg.embeddings is not None:
         with console.status("counting which tokens occur together"):
             store, fresh = text.prepared.train, found is None or found.checkpoints.newest_complete()[0] is None
-            start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
+            start = count_first(
+                cfg.embeddings,
+                each[0].encoder,
+                store,
+                characters_VC=characters_of(text.tokenizer),
+                seed=cfg.seed,
+                fresh=fresh,
+            )
     phased_run = PhasedRun(cfg, setup, each, start)
     plain["corpus"] = with_commits(plain["corpus"], text.corpus)
     directory = found or _new_directory(cfg, name, plain, text)
     console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
-        console.print(counting(start.num_tokens, start.seconds, budget=setup.train.seconds), soft_wrap=True)
+        console.print(counting(start, budget=setup.train.seconds), soft_wrap=True)
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:

@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import bert, store_of
+from omegaconf import OmegaConf
 from refusals import refuses
 from torch import nn
 
 from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.data.store.store import MixedStore
 from lmtransfer.errors import ConfigError
+from lmtransfer.models.elmo import ElmoEncoder
+from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.pretraining.counted.characters import fit_characters
 from lmtransfer.pretraining.counted.counts import (
     segment_counts,
     segment_ids,
@@ -24,7 +28,8 @@ from lmtransfer.pretraining.counted.counts import (
 )
 from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
 from lmtransfer.pretraining.counted.factorising import leading_vectors, positive_pmi, sparse_positive_pmi
-from lmtransfer.pretraining.counted.start import Start
+from lmtransfer.pretraining.counted.start import Start, count_first
+from lmtransfer.tokenizers.characters import character_ids
 
 VOCABULARY = 12
 PARTS = (("large", 5, 90), ("small", 6, 10))
@@ -159,7 +164,7 @@ def test_output_biases_are_log_frequencies_of_mean_zero() -> None:
     objective.bind(bert())
     shares = np.zeros(90)
     shares[5:8] = 0.5, 0.3, 0.2
-    Start(0, 0.0, shares).fill_biases(objective)
+    Start(0, 0.0, shares).fill_head(objective)
     bias = objective.bias.detach().numpy()
     assert bias.mean() == pytest.approx(0, abs=1e-5)
     assert np.allclose(bias[5:8] - bias[5], np.log([1, 0.6, 0.4]), atol=1e-5)
@@ -181,3 +186,66 @@ def test_a_mixture_is_counted_as_far_as_it_is_sampled(tmp_path: Path) -> None:
     assert taken[5] == int(200 * sampled["large"])
     assert taken[6] == int(200 * sampled["small"])
     assert len(segment_ids(mixed, most_tokens=200, longest=100)) == taken.sum()
+
+
+def _char_elmo(vocab_size: int) -> ElmoEncoder:
+    torch.manual_seed(0)
+    return ElmoEncoder(
+        vocab_size=vocab_size, dim=16, num_layers=1, cell_dim=24, char_dim=4, filters=[[1, 8], [3, 24]], num_highway=1
+    )
+
+
+def test_characters_learn_the_counted_vectors() -> None:
+    """Words of the same ending have the same vector, and so has a word that was not seen; rest of the model stays."""
+    stems, endings = [a + b for a in "bcdfgh" for b in "aeiou"], ("ly", "ness")
+    words = [stem + ending for stem in stems for ending in endings]
+    encoder, characters = _char_elmo(len(words)), character_ids([*words, "kaly", "kaness"])
+    vectors = torch.randn(2, 8, generator=torch.Generator().manual_seed(0)).repeat(len(stems), 1) * 0.05
+    others = {name: one.clone() for name, one in encoder.named_parameters() if not name.startswith("characters")}
+    shares = np.full(len(words), 1 / len(words))
+    explained = fit_characters(encoder, characters[: len(words)], vectors, shares, steps=60, seed=0)
+    assert explained > 0.95
+    unseen = encoder.word_vectors(torch.from_numpy(characters[-2:])).detach()
+    nearest = torch.cdist(unseen, vectors[:2]).argmin(1)
+    assert nearest.tolist() == [0, 1]
+    assert all(torch.equal(others[name], one) for name, one in encoder.named_parameters() if name in others)
+    assert all(one.grad is None for one in encoder.parameters())
+
+
+def test_words_that_do_not_occur_are_not_learned() -> None:
+    words, vectors = ["one", "two"], torch.tensor([[0.1] * 8, [9.0] * 8])
+    encoder = _char_elmo(2)
+    fit_characters(encoder, character_ids(words), vectors, np.array([1.0]), steps=60, seed=0)
+    found = encoder.word_vectors(torch.from_numpy(character_ids(words))).detach()
+    assert torch.allclose(found[0], vectors[0], atol=0.02)
+    assert (found[1] < 1).all()
+
+
+def test_no_steps_change_nothing() -> None:
+    encoder = _char_elmo(2)
+    before = {name: one.clone() for name, one in encoder.state_dict().items()}
+    assert fit_characters(encoder, character_ids(["a", "b"]), torch.ones(2, 8), np.ones(2), steps=0, seed=0) == 0
+    assert all(torch.equal(before[name], one) for name, one in encoder.state_dict().items())
+
+
+def test_counting_starts_a_model_of_characters_and_its_output(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    groups = (((5, 6), 1), ((7, 8), 2))
+    documents = [[[t for _ in range(6) for t in (int(rng.choice(p)), mark)]] for p, mark in groups for _ in range(40)]
+    encoder, characters = _char_elmo(VOCABULARY), character_ids([f"w{number}" * 2 for number in range(VOCABULARY)])
+    node = {"_target_": "lmtransfer.pretraining.counted.embeddings.CountedEmbeddings", "character_steps": 100}
+    node["deviation"] = 0.3
+    store = store_of(tmp_path, documents)
+    start = count_first(OmegaConf.create(node), encoder, store, characters_VC=characters, seed=0, fresh=True)
+    assert start.vectors_VP is not None
+    assert start.vectors_VP.shape == (VOCABULARY, 8)
+    assert start.explained > 0.9
+    found = encoder.word_vectors(torch.from_numpy(characters)).detach()
+    assert torch.allclose(found[5:9], start.vectors_VP[5:9], atol=0.2)
+    objective = BidirectionalLanguageModel()
+    objective.bind(encoder)
+    start.fill_head(objective)
+    assert torch.equal(objective.output.weight.detach(), start.vectors_VP)
+    again = count_first(OmegaConf.create(node), encoder, store, characters_VC=characters, seed=0, fresh=False)
+    assert (again.num_tokens, again.vectors_VP) == (0, None)
+    assert torch.equal(encoder.word_vectors(torch.from_numpy(characters)).detach(), found)

@@ -1,4 +1,4 @@
-"""bilm and backward_lm: losses against plain loops, leaks in neither direction, carries, sampling, rows by heart."""
+"""bilm and backward_lm: losses against plain loops, leaks in neither direction, carries, rows by heart."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ from torch import Tensor
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.layers.sampled_cross_entropy import (
-    log_uniform_probabilities,
-    log_uniform_samples,
-    sampled_cross_entropy_sum,
-)
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
@@ -238,85 +233,6 @@ def test_the_output_is_tied_where_it_fits() -> None:
     assert own.state_dict()["objectives.bilm.output.own.weight"].shape == (96, 16)
     with refuses(ConfigError, "objective=bilm", "concatenated", "model.attention", "bidirectional"):
         PretrainingLearner(bert(), [BidirectionalLanguageModel()])
-    with refuses(ConfigError, "objective.losses.bilm.num_sampled=0"):
-        BidirectionalLanguageModel(num_sampled=0)
-
-
-def test_log_uniform_samples_have_their_probabilities() -> None:
-    torch.manual_seed(0)
-    probabilities = log_uniform_probabilities(torch.arange(50), 50)
-    expected = [math.log((k + 2) / (k + 1)) / math.log(51) for k in range(50)]
-    torch.testing.assert_close(probabilities, torch.tensor(expected))
-    counts = torch.bincount(log_uniform_samples(200_000, 50, torch.device("cpu")), minlength=50)
-    assert len(counts) == 50
-    squares = ((counts - 200_000 * probabilities) ** 2 / (200_000 * probabilities)).sum().item()
-    assert squares < 49 + 4 * math.sqrt(2 * 49)  # chi squared with 49 degrees of freedom
-
-
-def test_a_sampled_softmax_is_its_formula_and_tends_to_the_full_one() -> None:
-    torch.manual_seed(0)
-    hidden, weight, bias = torch.randn(7, 5), torch.randn(30, 5), torch.randn(30)
-    targets, weights = torch.randint(0, 30, (7,)), torch.tensor([1.0, 1, 0, 1, 1, 1, 1])
-    samples = log_uniform_samples(12, 30, torch.device("cpu"))
-    assert len(samples.unique()) < 12
-    total = sampled_cross_entropy_sum(hidden, weight, bias, targets, weights, samples_S=samples)
-    expected = 0.0
-    for m in range(7):
-        target = int(targets[m])
-        scores = {}
-        for k in {target, *samples.tolist()}:
-            chance = math.log((k + 2) / (k + 1)) / math.log(31)
-            scores[k] = float(weight[k] @ hidden[m] + bias[k]) - math.log(1 - (1 - chance) ** 12)
-        expected += float(weights[m]) * (math.log(sum(math.exp(score) for score in scores.values())) - scores[target])
-    assert total.item() == pytest.approx(expected, rel=1e-5)
-    # With very many samples every id is among them, and its gradient is the full softmax's.
-    leaf = hidden.clone().requires_grad_()
-    samples = log_uniform_samples(4_000, 30, torch.device("cpu"))
-    (ours,) = torch.autograd.grad(
-        sampled_cross_entropy_sum(leaf, weight, bias, targets, weights, samples_S=samples), leaf
-    )
-    full = torch.nn.functional.cross_entropy(leaf @ weight.T + bias, targets, reduction="none")
-    (theirs,) = torch.autograd.grad((full * weights).sum(), leaf)
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("num_samples", [64, 512])
-@pytest.mark.parametrize("frequent", [0, 3])
-def test_a_sampled_softmax_learns_the_probability_that_the_full_one_does(num_samples: int, frequent: int) -> None:
-    """A word of probability 0.6 among 500, the others alike; the full softmax's optimum is 0.6 exactly."""
-    torch.manual_seed(num_samples)
-    truth = torch.full((500,), 0.4 / 499)
-    truth[frequent] = 0.6
-    is_frequent = torch.nn.functional.one_hot(torch.tensor(frequent), 500).float()
-    logit = torch.zeros((), requires_grad=True)
-    hidden, weight, targets = torch.zeros(500, 1), torch.zeros(500, 1), torch.arange(500)
-    optimizer = torch.optim.Adam([logit], lr=0.5)
-    latest = []
-    for step in range(500):
-        optimizer.param_groups[0]["lr"] = 0.5 / (1 + step / 5)
-        samples = log_uniform_samples(num_samples, 500, torch.device("cpu"))
-        optimizer.zero_grad()
-        bias = logit * is_frequent
-        sampled_cross_entropy_sum(hidden, weight, bias, targets, truth, samples_S=samples).backward()
-        optimizer.step()
-        latest.append(logit.item())
-    mean = torch.tensor(latest[250:]).mean()
-    assert (mean * is_frequent).softmax(0)[frequent].item() == pytest.approx(0.6, abs=0.01)
-
-
-def test_sampling_is_for_training_alone(store: TokenStore) -> None:
-    source = source_of(store)
-    batch = source.build(0, source.plan(0), range(4))
-    learner = learner_of(elmo(), BidirectionalLanguageModel(num_sampled=8))
-    full = PretrainingLearner(learner.encoder, [BidirectionalLanguageModel()])
-    full.load_state_dict(learner.state_dict())
-    sampled, _ = learner.losses(batch)
-    assert {name: loss.count for name, loss in sampled.items()} == learner.counts(batch)
-    assert "bilm_accuracy" not in sampled
-    sampled["bilm"].sum.backward()
-    assert all(parameter.grad is not None for parameter in learner.parameters())
-    learner.eval()
-    assert learner.losses(batch)[0]["bilm"].sum.item() == full.losses(batch)[0]["bilm"].sum.item()
 
 
 @pytest.mark.parametrize("make", [elmo, char_elmo])

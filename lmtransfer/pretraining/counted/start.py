@@ -1,4 +1,7 @@
-"""The result of counting before the heads are built: token embeddings, and the frequency of each token."""
+"""The result of counting before the heads are built: token embeddings, and the frequency of each token.
+
+Shape legend: V vocabulary, C characters of a word, P width of a word vector.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from lmtransfer.config.build import build
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
+from lmtransfer.pretraining.counted.characters import fit_characters
 from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
 from lmtransfer.training import distributed
 
@@ -27,18 +32,31 @@ class Start:
         seconds: seconds that counting took; a budget in seconds includes them.
         shares_V: share of each token in the text, for the biases of heads; shorter than V if the last tokens never
             occur. None: biases start at 0.
+        vectors_VP: the counted vectors of an encoder that reads characters, for its separate output matrix; None: the
+            encoder has a table, or the run has a checkpoint.
+        explained: share of the variance of these vectors that the encoder reproduces from characters.
     """
 
     num_tokens: int
     seconds: float
     shares_V: np.ndarray | None
+    vectors_VP: Tensor | None = None
+    explained: float = 0.0
 
-    def fill_biases(self, objective: Objective) -> None:
+    def fill_head(self, objective: Objective) -> None:
         """Set an objective's biases over the vocabulary to log frequencies with mean 0.
+
+        If the encoder reads characters, also set an output matrix of the same shape to the counted vectors.
 
         Args:
             objective: the objective, bound to its encoder.
         """
+        if self.vectors_VP is not None:
+            for name in objective.vocabulary_sized:
+                parameter = objective.get_parameter(name)
+                if parameter.shape == self.vectors_VP.shape:
+                    with torch.no_grad():
+                        parameter.copy_(self.vectors_VP)
         if self.shares_V is None:
             return
         shares_V = np.pad(self.shares_V, (0, max(0, objective.encoder.vocab_size - len(self.shares_V))))
@@ -50,22 +68,44 @@ class Start:
                     parameter.copy_(torch.from_numpy(log_V - log_V.mean()))
 
 
-def count_first(node: Any, encoder: Encoder, store: TokenStore | MixedStore, *, seed: int, fresh: bool) -> Start:
+def count_first(
+    node: Any,
+    encoder: Encoder,
+    store: TokenStore | MixedStore,
+    *,
+    characters_VC: np.ndarray | None,
+    seed: int,
+    fresh: bool,
+) -> Start:
     """Count a text and initialise an encoder's token embeddings, on the main rank; the other ranks get its weights.
 
     Call it before anything copies or ties the embedding table.
 
     Args:
         node: ``embeddings`` of the config.
-        encoder: an encoder with token embeddings.
+        encoder: an encoder with token embeddings, or one that reads words as characters.
         store: the training text.
+        characters_VC: character ids of each token id, if the tokenizer gives them.
         seed: seed of the run.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
     """
-    counted, num_tokens, start_time = cast(CountedEmbeddings, build(node)), 0, perf_counter()
+    counted, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
+    shares_V, vectors_VP = token_shares(store), None
+    num_tokens, explained = 0, 0.0
     if fresh and distributed.is_main():
         table = encoder.token_embedding
-        assert table is not None  # checked before any text is read
-        num_tokens = counted.fill(table, store, seed=seed)
-    num_tokens, seconds = distributed.from_main((num_tokens, perf_counter() - start_time if fresh else 0.0))
-    return Start(num_tokens, seconds, token_shares(store) if counted.output_bias else None)
+        if table is not None:
+            num_tokens = counted.fill(table, store, seed=seed)
+        else:
+            assert characters_VC is not None  # checked before any text is read
+            width = encoder.word_vectors(torch.from_numpy(characters_VC[:1])).shape[1]
+            words = nn.Embedding(len(characters_VC), width)
+            nn.init.normal_(words.weight, std=counted.deviation)
+            num_tokens, vectors_VP = counted.fill(words, store, seed=seed), words.weight.detach()
+            explained = fit_characters(
+                encoder, characters_VC, vectors_VP, shares_V, steps=counted.character_steps, seed=seed
+            )
+    num_tokens, explained, seconds = distributed.from_main(
+        (num_tokens, explained, perf_counter() - start_time if fresh else 0.0)
+    )
+    return Start(num_tokens, seconds, shares_V if counted.output_bias else None, vectors_VP, explained)

@@ -1,0 +1,171 @@
+"""The sampled softmax: samples, loss and gradients against loops, its optimum; and the objectives that use it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.objectives import random_documents, store_of
+from objective_table import NAMES, built
+from refusals import refuses
+from torch import Tensor
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.sampled_cross_entropy import (
+    log_uniform_probabilities,
+    log_uniform_samples,
+    sampled_cross_entropies,
+    sampled_cross_entropy_sum,
+)
+from lmtransfer.objectives.base import Objective, known_objectives
+
+#: Objectives without a softmax over the vocabulary, or with a small generator only.
+WITHOUT = {"nsp", "sop", "rtd", "skipgram", "cbow"}
+
+
+def test_log_uniform_samples_have_their_probabilities() -> None:
+    torch.manual_seed(0)
+    probabilities = log_uniform_probabilities(torch.arange(50), 50)
+    expected = [math.log((k + 2) / (k + 1)) / math.log(51) for k in range(50)]
+    torch.testing.assert_close(probabilities, torch.tensor(expected))
+    counts = torch.bincount(log_uniform_samples(200_000, 50, torch.device("cpu")), minlength=50)
+    assert len(counts) == 50
+    squares = ((counts - 200_000 * probabilities) ** 2 / (200_000 * probabilities)).sum().item()
+    assert squares < 49 + 4 * math.sqrt(2 * 49)  # chi squared with 49 degrees of freedom
+
+
+def test_a_sampled_softmax_is_its_formula_and_tends_to_the_full_one() -> None:
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(7, 5), torch.randn(30, 5), torch.randn(30)
+    targets, weights = torch.randint(0, 30, (7,)), torch.tensor([1.0, 1, 0, 1, 1, 1, 1])
+    samples = log_uniform_samples(12, 30, torch.device("cpu"))
+    assert len(samples.unique()) < 12
+    total = sampled_cross_entropy_sum(hidden, weight, bias, targets, weights, samples_S=samples)
+    expected = 0.0
+    for m in range(7):
+        target = int(targets[m])
+        scores = {}
+        for k in {target, *samples.tolist()}:
+            chance = math.log((k + 2) / (k + 1)) / math.log(31)
+            scores[k] = float(weight[k] @ hidden[m] + bias[k]) - math.log(1 - (1 - chance) ** 12)
+        expected += float(weights[m]) * (math.log(sum(math.exp(score) for score in scores.values())) - scores[target])
+    assert total.item() == pytest.approx(expected, rel=1e-5)
+    # With very many samples every id is among them, and its gradient is the full softmax's.
+    leaf = hidden.clone().requires_grad_()
+    samples = log_uniform_samples(4_000, 30, torch.device("cpu"))
+    (ours,) = torch.autograd.grad(
+        sampled_cross_entropy_sum(leaf, weight, bias, targets, weights, samples_S=samples), leaf
+    )
+    full = torch.nn.functional.cross_entropy(leaf @ weight.T + bias, targets, reduction="none")
+    (theirs,) = torch.autograd.grad((full * weights).sum(), leaf)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_samples", [64, 512])
+@pytest.mark.parametrize("frequent", [0, 3])
+def test_a_sampled_softmax_learns_the_probability_that_the_full_one_does(num_samples: int, frequent: int) -> None:
+    """A word of probability 0.6 among 500, the others alike; the full softmax's optimum is 0.6 exactly."""
+    torch.manual_seed(num_samples)
+    truth = torch.full((500,), 0.4 / 499)
+    truth[frequent] = 0.6
+    is_frequent = torch.nn.functional.one_hot(torch.tensor(frequent), 500).float()
+    logit = torch.zeros((), requires_grad=True)
+    hidden, weight, targets = torch.zeros(500, 1), torch.zeros(500, 1), torch.arange(500)
+    optimizer = torch.optim.Adam([logit], lr=0.5)
+    latest = []
+    for step in range(500):
+        optimizer.param_groups[0]["lr"] = 0.5 / (1 + step / 5)
+        samples = log_uniform_samples(num_samples, 500, torch.device("cpu"))
+        optimizer.zero_grad()
+        bias = logit * is_frequent
+        sampled_cross_entropy_sum(hidden, weight, bias, targets, truth, samples_S=samples).backward()
+        optimizer.step()
+        latest.append(logit.item())
+    mean = torch.tensor(latest[250:]).mean()
+    assert (mean * is_frequent).softmax(0)[frequent].item() == pytest.approx(0.6, abs=0.01)
+
+
+def by_loops(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, samples: Tensor) -> Tensor:
+    """The cross entropy of each position, one position after the other, over the target and the other sampled ids."""
+    losses = []
+    for state, target in zip(hidden, targets.tolist(), strict=True):
+        ids = torch.tensor(sorted({target, *samples.tolist()}))
+        chance = torch.log((ids + 2.0) / (ids + 1.0)) / math.log(len(weight) + 1)
+        inclusion = 1 - (1 - chance.double()) ** len(samples)
+        logits = weight[ids] @ state + bias[ids] - inclusion.log()
+        losses.append(-logits.log_softmax(0)[(ids == target).nonzero()[0, 0]])
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("num_samples", [1, 5, 40])
+def test_each_position_and_all_gradients_equal_loops(num_samples: int) -> None:
+    torch.manual_seed(num_samples)
+    hidden, weight = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((9, 6), (30, 6)))
+    bias = torch.randn(30, dtype=torch.float64, requires_grad=True)
+    samples = log_uniform_samples(num_samples, 30, torch.device("cpu"))
+    targets = torch.cat([samples[:1], torch.tensor([29]), torch.randint(0, 30, (7,))])
+    factors = torch.rand(9, dtype=torch.float64)
+    found = sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples)
+    wanted = by_loops(hidden, weight, bias, targets, samples)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-6)  # log Q is computed in float32
+    ours, theirs = (torch.autograd.grad((each * factors).sum(), (hidden, weight, bias)) for each in (found, wanted))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_bfloat16_is_near_float32() -> None:
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(600, 32) * 0.3, torch.randn(5000, 32), torch.randint(0, 5000, (600,))
+    samples = log_uniform_samples(2000, 5000, torch.device("cpu"))  # more than one chunk of positions
+    leaf = hidden.clone().requires_grad_()
+    exact = sampled_cross_entropies(leaf, weight, None, targets, samples_S=samples)
+    (wanted,) = torch.autograd.grad(exact.sum(), leaf)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = sampled_cross_entropies(leaf, weight, None, targets, samples_S=samples)
+    (found,) = torch.autograd.grad(rounded.sum(), leaf)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, atol=0.03, rtol=0.01)
+    assert (found - wanted).norm() < 0.02 * wanted.norm()
+
+
+def test_each_objective_with_an_output_over_the_vocabulary_can_sample() -> None:
+    can = {one.name for one in known_objectives() if "num_sampled" in one.__init__.__kwdefaults__}
+    assert can == {"mlm", "lm", "backward_lm", "bilm", "plm", "all_tokens_mlm"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT])
+def test_sampling_is_for_training_alone(name: str, tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(30))
+    full, source, node = built(name, store, "objective.max_length=24")
+    sampling = [loss for loss, one in node.losses.items() if "num_sampled" in one]
+    assert sampling
+    words = [f"objective.losses.{loss}.num_sampled=8" for loss in sampling]
+    learner, source, _ = built(name, store, "objective.max_length=24", *words)
+    batch = source.build(0, source.plan(0), range(4))
+    sampled, _ = learner.losses(batch)
+    known = {kind: loss.count for kind, loss in sampled.items() if isinstance(loss.count, int)}
+    assert known == learner.counts(batch)
+    assert not {f"{loss}_accuracy" for loss in sampling} & set(sampled)
+    sum(loss.weight * loss.sum for loss in sampled.values()).backward()  # type: ignore[union-attr]
+    assert [name for name, one in learner.named_parameters() if one.requires_grad and one.grad is None] == []
+    full.load_state_dict(learner.state_dict())
+    for each in (learner, full):
+        each.eval()
+        torch.manual_seed(0)
+    found, wanted = learner.losses(batch)[0], full.losses(batch)[0]
+    assert {kind: loss.sum.item() for kind, loss in found.items()} == {
+        kind: loss.sum.item() for kind, loss in wanted.items()
+    }
+    fewer, all_rows = (
+        sum(one.output_weights() for one in each.modules() if isinstance(one, Objective)) for each in (learner, full)
+    )
+    assert fewer < all_rows
+
+
+@pytest.mark.parametrize("loss", ["mlm", "lm", "bilm", "plm", "all_tokens_mlm"])
+def test_no_samples_are_refused(loss: str) -> None:
+    (kind,) = (one for one in known_objectives() if one.name == loss)
+    with refuses(ConfigError, f"objective.losses.{loss}.num_sampled=0"):
+        kind(num_sampled=0)  # type: ignore[call-arg]
