@@ -49,6 +49,9 @@ TARGETS: Mapping[str, str] = {
     "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }
 
+#: Losses of which older versions could not sample the classes.
+_SAMPLED = ("mlm", "lm", "backward_lm", "plm", "all_tokens_mlm")
+
 #: Keys that runs of older versions do not have, with the value that these runs used; also for the keys of the same
 #: name in a phase or in a part of a mixture.
 LEFT_OUT: Mapping[str, Any] = {
@@ -71,6 +74,8 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.losses.rtd.embedding_sharing": "tied",
     "objective.tie_output": True,
     **{f"objective.losses.{loss}.tie_output": True for loss in ("mlm", "lm", "backward_lm")},
+    **{f"objective.losses.{loss}.num_sampled": None for loss in _SAMPLED},
+    "embeddings.character_steps": 500,
     "train.ema_decay": None,
     "train.average_last": None,
     **{f"optimizer.rates.{part}": 1.0 for part in ("embedding", "norm", "bias", "head")},
@@ -78,14 +83,19 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those keys whose default is different today: a resumed run keeps its old value.
-OTHER_DEFAULT = ("transfer.standardise", "transfer.pairs", "embeddings")
+OTHER_DEFAULT = (
+    *("transfer.standardise", "transfer.pairs", "embeddings"),
+    *(f"objective.losses.{loss}.num_sampled" for loss in _SAMPLED),
+)
 #: Keys that runs of older versions have, with their former default and the words of a command that set them: without
 #: these words, a resumed run that has the former default keeps it, whenever it began.
 FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.vocab_size": (8192, ("tokenizer.vocab_size",)),
     "tokenizer.max_characters": (5_000_000, ("tokenizer.max_characters",)),
     "tokenizer.allow_fewer": (False, ("tokenizer.allow_fewer",)),
+    "embeddings": (None, ("embeddings",)),
     "embeddings.windows": ([2, 16], ("embeddings.windows", "embeddings")),
+    "objective.losses.bilm.num_sampled": (None, ("objective.losses.bilm.num_sampled",)),
 }
 #: Values that older runs wrote where newer runs write the choice that was made; any choice agrees with them.
 LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}

@@ -38,8 +38,11 @@ def use_saved_config(cfg: DictConfig, directory: RunDirectory) -> None:
 
 def _parents(key: str, saved: Mapping[str, Any], cfg: DictConfig) -> tuple[Mapping[str, Any], Any, str]:
     """What holds a dotted key in either configuration, empty where it does not exist, and the last part of the key."""
-    parent, _, name = key.rpartition(".")
-    return (saved.get(parent) or {}, cfg.get(parent) or {}, name) if parent else (saved, cfg, name)
+    *parents, name = key.split(".")
+    old, new = saved, cfg
+    for parent in parents:
+        old, new = old.get(parent) or {}, new.get(parent) or {}
+    return old, new, name
 
 
 def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> list[str]:

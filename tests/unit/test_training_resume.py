@@ -160,6 +160,42 @@ def test_a_default_that_changed_does_not_change_a_run(words: list[str], kept: di
     assert found["allow_fewer"] is False
 
 
+@pytest.mark.parametrize(
+    ("recipe", "loss", "saved"),
+    [
+        ("gpt_laptop", "lm", {"weight": 1.0}),
+        ("bi_gpt_laptop", "bilm", {"weight": 1.0, "num_sampled": None}),
+        ("electra_laptop", "all_tokens_mlm", {"weight": 7.0}),
+    ],
+)
+def test_a_recipe_that_samples_classes_today_resumes_an_older_run_with_all_of_them(
+    recipe: str, loss: str, saved: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = RunDirectory.create(tmp_path, "pretrain", "run")
+    saved = {**saved, "_target_": "lmtransfer.objectives.language_model.LanguageModel"}
+    counted = {"_target_": "lmtransfer.pretraining.counted.embeddings.CountedEmbeddings", "windows": [2, 16]}
+    directory.write_config({"objective": {"losses": {loss: saved}}, "embeddings": counted})
+    with in_force("pretrain", [f"experiment={recipe}"]) as cfg:
+        assert cfg.objective.losses[loss].num_sampled
+        use_saved_config(cfg, directory)
+        assert cfg.objective.losses[loss].num_sampled is None
+        assert cfg.embeddings.windows == [2, 16]
+    with in_force("pretrain", [f"experiment={recipe}", f"objective.losses.{loss}.num_sampled=64"]) as cfg:
+        before = cfg.objective.losses[loss].num_sampled
+        if loss == "bilm":  # a key that older versions had, and that the command sets
+            use_saved_config(cfg, directory)
+            assert cfg.objective.losses[loss].num_sampled == before
+
+
+def test_an_older_elmo_starts_from_random_characters(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path, "pretrain", "run")
+    directory.write_config({"embeddings": None})
+    with in_force("pretrain", ["experiment=elmo_laptop"]) as cfg:
+        assert cfg.embeddings is not None
+        use_saved_config(cfg, directory)
+        assert cfg.embeddings is None
+
+
 def test_another_value_of_a_run_stays_a_conflict(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path, "pretrain", "run")
     directory.write_config({"tokenizer": {"vocab_size": 2000}})
