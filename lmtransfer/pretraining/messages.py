@@ -21,6 +21,8 @@ from lmtransfer.system.printable import short_path
 _SMALL = 30_000_000
 #: Predicting the vocabulary is worth a note from this share of the FLOP on, and only above this number of pieces.
 _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
+#: Number of sampled classes that the note suggests.
+_SAMPLED = 4096
 
 
 def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup, *, phases: Sequence[Phase]) -> str:
@@ -77,7 +79,7 @@ def counting(start: Start, *, budget: float | None) -> str:
 
 
 def large_output(share: float, text: Text) -> str | None:
-    """A note if predicting a large vocabulary takes most of the arithmetic, and a smaller one would be faster.
+    """A note if predicting a large vocabulary takes most of the arithmetic, and a sample or a smaller one is faster.
 
     Args:
         share: the share of the FLOP in the output matrices, 0 to 1.
@@ -87,8 +89,9 @@ def large_output(share: float, text: Text) -> str | None:
     if share < _LARGE_SHARE or num_pieces <= _SMALL_VOCABULARY:
         return None
     return (
-        f"{100 * share:.0f} % of the arithmetic is the prediction of {num_pieces:,} pieces; with a vocabulary of "
-        f"{_SMALL_VOCABULARY:,} (tokenizer.vocab_size={_SMALL_VOCABULARY}) each step takes less time"
+        f"{100 * share:.0f} % of the arithmetic is the prediction of {num_pieces:,} pieces; each step takes less time "
+        f"with a sampled softmax (num_sampled={_SAMPLED} of the loss, as objective.losses.lm.num_sampled={_SAMPLED}) or "
+        f"with a vocabulary of {_SMALL_VOCABULARY:,} (tokenizer.vocab_size={_SMALL_VOCABULARY})"
     )
 
 

@@ -39,7 +39,8 @@ def use_saved_config(cfg: DictConfig, directory: RunDirectory) -> None:
 def _parents(key: str, saved: Mapping[str, Any], cfg: DictConfig) -> tuple[Mapping[str, Any], Any, str]:
     """What holds a dotted key in either configuration, empty where it does not exist, and the last part of the key."""
     *parents, name = key.split(".")
-    old, new = saved, cfg
+    old: Mapping[str, Any] = saved
+    new: Any = cfg
     for parent in parents:
         old, new = old.get(parent) or {}, new.get(parent) or {}
     return old, new, name
