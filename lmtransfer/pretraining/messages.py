@@ -90,8 +90,8 @@ def large_output(share: float, text: Text) -> str | None:
         return None
     return (
         f"{100 * share:.0f} % of the arithmetic is the prediction of {num_pieces:,} pieces; each step takes less time "
-        f"with a sampled softmax (num_sampled={_SAMPLED} of the loss, as objective.losses.lm.num_sampled={_SAMPLED}) or "
-        f"with a vocabulary of {_SMALL_VOCABULARY:,} (tokenizer.vocab_size={_SMALL_VOCABULARY})"
+        f"with a sampled softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or with a vocabulary of "
+        f"{_SMALL_VOCABULARY:,} (tokenizer.vocab_size={_SMALL_VOCABULARY})"
     )
 
 

@@ -109,24 +109,27 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_counts_again() -> No
 CHARACTERS = [
     *("pretrain", "experiment=null", "train.seconds=null", "train.steps=1", "model=elmo_laptop", "objective=bilm"),
     *("tokenizer=words", "corpus=text", "corpus.path=data/text.txt", "objective.max_length=16"),
+    *("train.batch_tokens=64", "train.eval_tokens=64", "hardware=exact", "embeddings=counted"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("words", "what"), [(CHARACTERS, "embeddings=null"), ([*TINY, "init=runs/pretrain/first"], "init=")]
-)
-def test_embeddings_that_cannot_be_counted_are_refused(
-    words: list[str], what: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    if "init=" in words[-1]:
-        assert lmtransfer(*TINY, "name=first") == 0
-        words = [word for word in words if not word.startswith(("model", "tokenizer"))]
+def test_embeddings_of_a_run_are_not_counted_again(capfd: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer(*TINY, "name=first") == 0
+    words = [word for word in TINY if not word.startswith(("model", "tokenizer"))]
     capfd.readouterr()
-    assert lmtransfer(*words, "embeddings=counted", "name=refused") != 0
+    assert lmtransfer(*words, "init=runs/pretrain/first", "embeddings=counted", "name=refused") != 0
     shown = capfd.readouterr().err
     assert "embeddings: " in shown
-    assert what in shown
+    assert "init=" in shown
     assert not Path("runs/pretrain/refused").exists()
+
+
+def test_a_model_of_characters_starts_from_counted_words(capfd: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer(*CHARACTERS, "name=characters", "embeddings.character_steps=20") == 0
+    shown = capfd.readouterr().err
+    assert "word vectors start from counts" in " ".join(shown.split())
+    assert lmtransfer(*CHARACTERS, "name=fewer", "embeddings.character_steps=-1") != 0
+    assert "embeddings.character_steps=-1" in capfd.readouterr().err
 
 
 def test_a_recipe_with_counts_leaves_them_out_where_weights_are_gone_on_with(capfd: pytest.CaptureFixture[str]) -> None:

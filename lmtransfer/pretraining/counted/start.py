@@ -20,6 +20,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.pretraining.counted.characters import fit_characters
 from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
+from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
 
 
@@ -100,7 +101,8 @@ def count_first(
             assert characters_VC is not None  # checked before any text is read
             width = encoder.word_vectors(torch.from_numpy(characters_VC[:1])).shape[1]
             words = nn.Embedding(len(characters_VC), width)
-            nn.init.normal_(words.weight, std=counted.deviation)
+            absent = torch.Generator().manual_seed(derived_seed(seed, "absent words"))
+            nn.init.normal_(words.weight, std=counted.deviation, generator=absent)
             num_tokens, vectors_VP = counted.fill(words, store, seed=seed), words.weight.detach()
             explained = fit_characters(
                 encoder, characters_VC, vectors_VP, shares_V, steps=counted.character_steps, seed=seed
