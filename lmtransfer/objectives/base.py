@@ -101,7 +101,8 @@ class Objective(nn.Module):
             "unmasked": any token, because its prediction does not see it; None: ``predict`` is not defined.
         vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
         inseparable: its parameters that are only meaningful together: from another run, all or none are loaded.
-        num_sampled: number of classes of its sampled softmax in training; None: the full softmax.
+        num_sampled: number of classes of its sampled softmax in training; None, or as many as the vocabulary has: the
+            full softmax.
         borrowed_heads: modules of this objective that begin as the head of another objective, with the name of that
             objective. It applies if the loaded encoder comes with such a head and without a head of this objective.
     """
@@ -223,12 +224,13 @@ class Objective(nn.Module):
     def entries_read(self, weight_VE: Tensor) -> int:
         """The number of entries of an output matrix that one prediction in training reads: all, or the sampled rows."""
         vocabulary, width = weight_VE.shape
-        return width * (vocabulary if self.num_sampled is None else 1 + self.num_sampled)
+        return width * (vocabulary if self.num_sampled is None else min(vocabulary, 1 + self.num_sampled))
 
     @property
     def sampled_now(self) -> int | None:
-        """``num_sampled`` in training; None in evaluation, which always uses the full softmax."""
-        return self.num_sampled if self.training else None
+        """``num_sampled`` in training, if it is less than the vocabulary; None for the full softmax."""
+        samples = self.training and self.num_sampled is not None and self.num_sampled < self.encoder.vocab_size
+        return self.num_sampled if samples else None
 
     @property
     def encoder(self) -> Encoder:

@@ -23,8 +23,8 @@ class TokenPrediction(Objective):
         tie_output: whether the output matrix is the token embedding.
         num_sampled: number of classes sampled for a sampled softmax in training, which is faster with a vocabulary of
             several times as many. It assumes that ids are sorted by frequency, as in most vocabularies. The classes are
-            sampled for each micro-batch, like the masks of dropout. None: the full softmax, which evaluation always
-            uses.
+            sampled for each micro-batch, like the masks of dropout. None, or as many as the vocabulary has: the full
+            softmax, which evaluation always uses.
 
     Raises:
         ConfigError: ``num_sampled`` is less than 1.

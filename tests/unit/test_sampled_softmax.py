@@ -162,6 +162,8 @@ def test_sampling_is_for_training_alone(name: str, tmp_path: Path) -> None:
         sum(one.output_weights() for one in each.modules() if isinstance(one, Objective)) for each in (learner, full)
     )
     assert fewer < all_rows
+    small, source, _ = built(name, store, "objective.max_length=24", *(word.replace("=8", "=4096") for word in words))
+    assert small.losses(batch)[0].keys() == full.train().losses(batch)[0].keys()  # the vocabulary is smaller
 
 
 @pytest.mark.parametrize("loss", ["mlm", "lm", "bilm", "plm", "all_tokens_mlm"])
