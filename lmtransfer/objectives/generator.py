@@ -172,13 +172,12 @@ class GeneratorObjective(Objective):
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; masked tokens for the generator, real tokens for the discriminator."""
-        real = batch.original.num_tokens
         return {
             "generator_mlm": batch.num_targets,
             "generator_accuracy": batch.num_targets,
             **super().counts(batch),
             f"{self.name}_replaced": batch.num_targets,
-            f"{self.name}_base_rate": real,
+            f"{self.name}_base_rate": self.count(batch),
         }
 
     def replace(self, batch: PretrainingBatch) -> Replacements:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
@@ -39,7 +39,7 @@ def fit_characters(
     """
     weights_V = torch.from_numpy(np.sqrt(np.pad(shares_V, (0, len(characters_VC) - len(shares_V)))))
     generator = torch.Generator().manual_seed(derived_seed(seed, "fitted characters"))
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer = torch.optim.Adam(_weights_of_words(encoder, characters_VC), betas=(0.9, 0.99))
     errors, variances = [], []
     for step in range(steps):
         ids_U = weights_V.multinomial(_WORDS_OF_A_STEP, replacement=True, generator=generator)
@@ -47,10 +47,6 @@ def fit_characters(
         wanted_UP = vectors_VP[ids_U].to(found_UP)
         error = (found_UP - wanted_UP).square().mean()
         variance = wanted_UP.square().mean()
-        if optimizer is None:
-            used = torch.autograd.grad(error, list(encoder.parameters()), retain_graph=True, allow_unused=True)
-            trained = [p for p, gradient in zip(encoder.parameters(), used, strict=True) if gradient is not None]
-            optimizer = torch.optim.Adam(trained, betas=(0.9, 0.99))
         optimizer.param_groups[0]["lr"] = _LEARNING_RATE * (1 - step / steps)
         optimizer.zero_grad()
         (error / variance).backward()
@@ -58,6 +54,13 @@ def fit_characters(
         if step >= 0.9 * steps:
             errors.append(error.item())
             variances.append(variance.item())
-    if optimizer is not None:
-        optimizer.zero_grad()
+    optimizer.zero_grad()
     return 1 - sum(errors) / sum(variances) if errors else 0.0
+
+
+def _weights_of_words(encoder: Encoder, characters_VC: np.ndarray) -> list[nn.Parameter]:
+    """The parameters that ``encoder.word_vectors`` uses."""
+    parameters = list(encoder.parameters())
+    vectors_UP = encoder.word_vectors(torch.from_numpy(characters_VC[:1]))
+    used = torch.autograd.grad(vectors_UP.sum(), parameters, allow_unused=True)
+    return [parameter for parameter, gradient in zip(parameters, used, strict=True) if gradient is not None]
