@@ -95,7 +95,10 @@ FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.allow_fewer": (False, ("tokenizer.allow_fewer",)),
     "embeddings": (None, ("embeddings",)),
     "embeddings.windows": ([2, 16], ("embeddings.windows", "embeddings")),
-    "objective.losses.bilm.num_sampled": (None, ("objective.losses.bilm.num_sampled",)),
+    **{
+        f"objective.losses.{loss}.num_sampled": (None, (f"objective.losses.{loss}.num_sampled",))
+        for loss in (*_SAMPLED, "bilm")
+    },
 }
 #: Values that older runs wrote where newer runs write the choice that was made; any choice agrees with them.
 LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}

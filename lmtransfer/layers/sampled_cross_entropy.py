@@ -1,4 +1,4 @@
-"""The softmax cross entropy over a sample of the vocabulary.
+"""The softmax cross entropy with a normaliser estimated from a sample of the vocabulary.
 
 Shape legend: M prediction positions, m of a chunk, S samples, V vocabulary, D width.
 """
@@ -80,17 +80,16 @@ class _SampledCrossEntropies(torch.autograd.Function):
 def sampled_cross_entropies(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, *, samples_S: Tensor
 ) -> Tensor:
-    """Cross entropies (nats) over a softmax of the target and the sampled ids only, each distinct id once; (M,).
+    """Cross entropies (nats) whose normaliser is estimated from the sampled ids; (M,).
 
-    Jean et al. 2015, section 3. From each logit we subtract log Q, where Q = 1 - (1 - p)^S is the probability that its
-    id is among the samples. Repetitions of an id, and ids equal to the target, are excluded from the prediction. The
-    optimum is then that of the full softmax for any S, except for the dependence between the ids of one sample (a word
-    of probability 0.6 is learned as 0.60 at S = 64 and at S = 512). As S grows, every Q approaches 1 and this loss
-    approaches the full softmax. If repeated ids were counted, with Q = S p, there would be no optimum for words of a
-    probability above one half.
+    Importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normaliser of the full
+    softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced with ``exp(target's logit)`` and, for each
+    distinct sampled id other than the target, ``exp(logit) / Q``, where Q = 1 - (1 - p)^S is the probability that the id
+    is among the samples. This has the full normaliser as its mean. So the loss is near that of the full softmax, and
+    can be compared with it: it is lower by half of the relative variance of the normaliser, which falls with S.
 
-    ELMo was trained with ``tf.nn.sampled_softmax_loss``, which does the same but samples until S ids are distinct. Here
-    S is the number of samples, so Q is exact and shapes are static.
+    Jean et al. 2015 and ``tf.nn.sampled_softmax_loss``, with which ELMo was trained, divide by Q for the target, too. That
+    loss is lower than the full one for all tokens that are rarely sampled, and it trained our models no better.
 
     Under autocast the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
 
@@ -113,12 +112,12 @@ def sampled_cross_entropies(
         place_M = torch.where(sorted_S[place_M] == targets_M, order_S[place_M], num_samples)
 
         ids = torch.cat([samples_S, targets_M])  # read at once: each reading has a gradient as large as the vocabulary
-        bias = -log_inclusion(ids, vocabulary, num_samples).to(dtype)
-        if bias_V is not None:
-            bias = bias + bias_V.index_select(0, ids).to(dtype)
-        bias_S, bias_M = bias.split([num_samples, len(targets_M)])
         samples_SD, true_MD = weight_VD.index_select(0, ids).split([num_samples, len(targets_M)])
-        true_M = (hidden_MD.to(dtype) * true_MD.to(dtype)).sum(-1) + bias_M
+        true_M = (hidden_MD.to(dtype) * true_MD.to(dtype)).sum(-1)
+        bias_S = -log_inclusion(samples_S, vocabulary, num_samples).to(dtype)
+        if bias_V is not None:
+            of_samples_S, of_targets_M = bias_V.index_select(0, ids).to(dtype).split([num_samples, len(targets_M)])
+            bias_S, true_M = bias_S + of_samples_S, true_M + of_targets_M
         bias_S = bias_S.masked_fill(repeats_S, torch.finfo(hidden_MD.dtype).min)
         return _SampledCrossEntropies.apply(hidden_MD, samples_SD, bias_S, true_M, place_M)
 

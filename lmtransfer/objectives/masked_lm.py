@@ -66,8 +66,6 @@ class MaskedLanguageModel(TokenPrediction):
         num_sampled: int | None = None,
     ) -> None:
         super().__init__(weight=weight, tie_output=tie_output, num_sampled=num_sampled)
-        if num_sampled is not None:
-            self.masked_loss = None  # over fewer classes the loss is lower: it cannot be compared with the entropy
         self.norm_eps = norm_eps
         self.reads_before = predict == "next"
         if self.reads_before:
