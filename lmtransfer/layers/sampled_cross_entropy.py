@@ -83,13 +83,14 @@ def sampled_cross_entropies(
     """Cross entropies (nats) whose normaliser is estimated from the sampled ids; (M,).
 
     Importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normaliser of the full
-    softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced with ``exp(target's logit)`` and, for each
-    distinct sampled id other than the target, ``exp(logit) / Q``, where Q = 1 - (1 - p)^S is the probability that the id
-    is among the samples. This has the full normaliser as its mean. So the loss is near that of the full softmax, and
-    can be compared with it: it is lower by half of the relative variance of the normaliser, which falls with S.
+    softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced with ``exp(logit)`` of the target and, for each
+    distinct sampled id other than the target, ``exp(logit) / Q``. Q = 1 - (1 - p)^S is the probability that the id is
+    among the samples, so the mean is the full normaliser. The loss estimates that of the full softmax: on average it is
+    lower by about half of the relative variance of the normaliser, which falls with S.
 
-    Jean et al. 2015 and ``tf.nn.sampled_softmax_loss``, with which ELMo was trained, divide by Q for the target, too. That
-    loss is lower than the full one for all tokens that are rarely sampled, and it trained our models no better.
+    Jean et al. 2015 and ``tf.nn.sampled_softmax_loss``, with which ELMo was trained, divide by Q for the target, too.
+    Then the loss is lower wherever the target is rarely sampled, and tells little. A masked encoder learned the same
+    from both (scripts/RESULTS.md, "A sampled softmax").
 
     Under autocast the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
 
