@@ -83,12 +83,9 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those keys whose default is different today: a resumed run keeps its old value.
-OTHER_DEFAULT = (
-    *("transfer.standardise", "transfer.pairs", "embeddings"),
-    *(f"objective.losses.{loss}.num_sampled" for loss in _SAMPLED),
-)
-#: Keys that runs of older versions have, with their former default and the words of a command that set them: without
-#: these words, a resumed run that has the former default keeps it, whenever it began.
+OTHER_DEFAULT = ("transfer.standardise", "transfer.pairs")
+#: Keys with their former default and the words of a command that set them: without these words, a resumed run that has
+#: the former default, or does not have the key and the former default is None, keeps it, whenever it began.
 FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.vocab_size": (8192, ("tokenizer.vocab_size",)),
     "tokenizer.max_characters": (5_000_000, ("tokenizer.max_characters",)),

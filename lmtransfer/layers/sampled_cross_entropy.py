@@ -123,19 +123,6 @@ def sampled_cross_entropies(
         return _SampledCrossEntropies.apply(hidden_MD, samples_SD, bias_S, true_M, place_M)
 
 
-def sampled_cross_entropy_sum(
-    hidden_MD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor | None,
-    targets_M: Tensor,
-    weights_M: Tensor,
-    *,
-    samples_S: Tensor,
-) -> Tensor:
-    """The sum of ``sampled_cross_entropies``, each times its weight (0 for spare places)."""
-    return (sampled_cross_entropies(hidden_MD, weight_VD, bias_V, targets_M, samples_S=samples_S) * weights_M).sum()
-
-
 def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
     """``log(1 - (1 - p)^S)``: the log of the probability that an id is among S samples; float32."""
     probabilities = log_uniform_probabilities(ids, vocab_size)

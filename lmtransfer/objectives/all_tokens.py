@@ -11,14 +11,12 @@ from torch.nn.functional import logsigmoid
 
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import truncated_normal_
-from lmtransfer.layers.position_cross_entropy import cross_entropies
-from lmtransfer.layers.sampled_cross_entropy import log_uniform_samples, sampled_cross_entropies
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.sampled_softmax import checked_num_sampled
+from lmtransfer.objectives.sampled_softmax import checked_num_sampled, vocabulary_losses
 from lmtransfer.training.learner import Loss
 
 
@@ -96,13 +94,10 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         gate_T = self.gate(hidden_TD).squeeze(-1)
         hidden_TE, output_VE = self.head.transform(hidden_TD), self.tied_embedding.weight
         copies_T = gate_T.detach() >= 0
-        if self.sampled_now:
-            samples_S = log_uniform_samples(self.sampled_now, len(output_VE), output_VE.device)
-            softmax_T = sampled_cross_entropies(hidden_TE, output_VE, self.head.bias, original_T, samples_S=samples_S)
-            hits = None
-        else:
-            softmax_T, best_T = cross_entropies(hidden_TE, output_VE, self.head.bias, original_T)
-            hits = (torch.where(copies_T, tokens_T, best_T) == original_T).sum().float()
+        softmax_T, best_T = vocabulary_losses(
+            hidden_TE, output_VE, self.head.bias, original_T, num_sampled=self.sampled_now
+        )
+        hits = None if best_T is None else (torch.where(copies_T, tokens_T, best_T) == original_T).sum().float()
         total = copy_or_softmax(gate_T.to(softmax_T.dtype), softmax_T, tokens_T == original_T).sum()
         return {
             **replacements.losses,

@@ -1,4 +1,4 @@
-"""The loss of predictions over the vocabulary, with the full softmax or, in training, with one over sampled classes.
+"""The loss of predictions over the vocabulary, with the full softmax or, in training, with sampled classes.
 
 Shape legend: M prediction positions, V vocabulary, E width of the output embedding.
 """
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.layers.sampled_cross_entropy import log_uniform_samples, sampled_cross_entropy_sum
+from lmtransfer.layers.position_cross_entropy import cross_entropies
+from lmtransfer.layers.sampled_cross_entropy import log_uniform_samples, sampled_cross_entropies
 
 
 def checked_num_sampled(name: str, num_sampled: int | None) -> int | None:
@@ -48,8 +49,17 @@ def vocabulary_loss(
             of dropout; then there are no predictions, and the second result is None. None: the full softmax.
     """
     if num_sampled is not None:
-        samples_S = log_uniform_samples(num_sampled, len(weight_VE), weight_VE.device)
-        total = sampled_cross_entropy_sum(hidden_ME, weight_VE, bias_V, targets_M, weights_M, samples_S=samples_S)
-        return total, None
+        losses_M, _ = vocabulary_losses(hidden_ME, weight_VE, bias_V, targets_M, num_sampled=num_sampled)
+        return (losses_M * weights_M).sum(), None
     total, hits_M = cross_entropy_sum(hidden_ME, weight_VE, bias_V, targets_M, weights_M)
     return total, (hits_M * weights_M).sum()
+
+
+def vocabulary_losses(
+    hidden_ME: Tensor, weight_VE: Tensor, bias_V: Tensor | None, targets_M: Tensor, *, num_sampled: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """The cross entropy (nats) of each position, (M,), and its most probable id, (M,); see ``vocabulary_loss``."""
+    if num_sampled is None:
+        return cross_entropies(hidden_ME, weight_VE, bias_V, targets_M)
+    samples_S = log_uniform_samples(num_sampled, len(weight_VE), weight_VE.device)
+    return sampled_cross_entropies(hidden_ME, weight_VE, bias_V, targets_M, samples_S=samples_S), None

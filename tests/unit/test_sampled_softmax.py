@@ -17,7 +17,6 @@ from lmtransfer.layers.sampled_cross_entropy import (
     log_uniform_probabilities,
     log_uniform_samples,
     sampled_cross_entropies,
-    sampled_cross_entropy_sum,
 )
 from lmtransfer.objectives.base import Objective, known_objectives
 
@@ -42,7 +41,7 @@ def test_a_sampled_softmax_is_its_formula_and_tends_to_the_full_one() -> None:
     targets, weights = torch.randint(0, 30, (7,)), torch.tensor([1.0, 1, 0, 1, 1, 1, 1])
     samples = log_uniform_samples(12, 30, torch.device("cpu"))
     assert len(samples.unique()) < 12
-    total = sampled_cross_entropy_sum(hidden, weight, bias, targets, weights, samples_S=samples)
+    total = (sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples) * weights).sum()
     expected = 0.0
     for m in range(7):
         target = int(targets[m])
@@ -56,9 +55,8 @@ def test_a_sampled_softmax_is_its_formula_and_tends_to_the_full_one() -> None:
     # With very many samples every id is among them, and its gradient is the full softmax's.
     leaf = hidden.clone().requires_grad_()
     samples = log_uniform_samples(4_000, 30, torch.device("cpu"))
-    (ours,) = torch.autograd.grad(
-        sampled_cross_entropy_sum(leaf, weight, bias, targets, weights, samples_S=samples), leaf
-    )
+    losses = sampled_cross_entropies(leaf, weight, bias, targets, samples_S=samples)
+    (ours,) = torch.autograd.grad((losses * weights).sum(), leaf)
     full = torch.nn.functional.cross_entropy(leaf @ weight.T + bias, targets, reduction="none")
     (theirs,) = torch.autograd.grad((full * weights).sum(), leaf)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
@@ -83,7 +81,7 @@ def test_a_sampled_softmax_learns_about_the_probability_that_the_full_one_does(
         samples = log_uniform_samples(num_samples, 500, torch.device("cpu"))
         optimizer.zero_grad()
         bias = logit * is_frequent
-        sampled_cross_entropy_sum(hidden, weight, bias, targets, truth, samples_S=samples).backward()
+        (sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples) * truth).sum().backward()
         optimizer.step()
         latest.append(logit.item())
     mean = torch.tensor(latest[250:]).mean()
