@@ -91,6 +91,7 @@ FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.max_characters": (5_000_000, ("tokenizer.max_characters",)),
     "tokenizer.allow_fewer": (False, ("tokenizer.allow_fewer",)),
     "embeddings": (None, ("embeddings",)),
+    "model.dim": (256, ("model.dim", "model")),  # of model=elmo_subword_laptop
     "embeddings.windows": ([2, 16], ("embeddings.windows", "embeddings")),
     **{
         f"objective.losses.{loss}.num_sampled": (None, (f"objective.losses.{loss}.num_sampled",))
