@@ -19,6 +19,7 @@ from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.pretraining.counted.characters import fit_characters
+from lmtransfer.pretraining.counted import counts
 from lmtransfer.pretraining.counted.counts import (
     segment_counts,
     segment_ids,
@@ -35,8 +36,14 @@ VOCABULARY = 12
 PARTS = (("large", 5, 90), ("small", 6, 10))
 
 
+@pytest.mark.parametrize("at_once", [None, 20])
 @pytest.mark.parametrize("contexts", [VOCABULARY, 5])
-def test_windows_count_what_a_loop_over_pairs_counts(contexts: int) -> None:
+def test_windows_count_what_a_loop_over_pairs_counts(
+    contexts: int, at_once: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if at_once is not None:  # blocks of one to three tokens, and of two places
+        monkeypatch.setattr(counts, "_COUNTS_IN_CACHE", at_once)
+        monkeypatch.setattr(counts, "_PAIRS_AT_ONCE", at_once)
     text = np.random.default_rng(0).integers(0, VOCABULARY, 60)
     expected = np.zeros((VOCABULARY, contexts))
     for here, token in enumerate(text):

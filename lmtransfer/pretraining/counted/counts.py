@@ -5,12 +5,17 @@ Shape legend: N tokens of text, V vocabulary, C context tokens (the C most frequ
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import kept_rates
+
+#: Numbers of counts (2 MiB), and of pairs that are added at once.
+_COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
@@ -62,6 +67,9 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
     A pair at distance d counts ``window - d + 1``, so nearer pairs count more, as with the random window sizes of
     word2vec. Windows cross the ends of documents.
 
+    The counts of a few tokens at a time are in cache, and all places of these tokens are read; in the order of the text
+    every pair would be a miss.
+
     Args:
         ranks_N: the text; each token is its rank by frequency.
         window: number of tokens on each side.
@@ -71,19 +79,33 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
     Returns:
         float32, (V, C).
     """
+    size, reach = len(ranks_N), max(0, min(window, len(ranks_N) - 1))
     text_N = torch.from_numpy(ranks_N)
-    every = contexts == vocab_size
-    columns = contexts + (not every)  # one more column collects the tokens that are no context
-    row_N, column_N = text_N * columns, text_N.clamp(max=columns - 1)
-    counts = torch.zeros(vocab_size * columns)
-    one = torch.ones(len(text_N))
-    for distance in range(1, min(window, len(text_N) - 1) + 1):
-        pairs, weight = one[distance:], float(window - distance + 1)
-        counts.index_add_(0, row_N[:-distance] + column_N[distance:], pairs, alpha=weight)
-        if not every:
-            counts.index_add_(0, row_N[distance:] + column_N[:-distance], pairs, alpha=weight)
-    counts_VC = counts.view(vocab_size, columns)
-    return counts_VC + counts_VC.t() if every else counts_VC[:, :contexts]
+    columns = contexts + 1  # one more column collects tokens that are no context, and places outside the text
+    padded = torch.full((size + 2 * reach,), contexts, dtype=torch.int32)
+    padded[reach : reach + size] = text_N.clamp(max=contexts)
+    near_NW = padded.unfold(0, 2 * reach + 1, 1)
+    weights_W = (window + 1 - torch.arange(-reach, reach + 1).abs()).float()
+    weights_W[reach] = 0.0  # the token itself
+    at_once = max(1, _PAIRS_AT_ONCE // len(weights_W))
+    weights_PW = weights_W.repeat(at_once)
+
+    order_N = np.argsort(ranks_N, kind="stable")  # places of the first token, then of the second, and so on
+    rows = max(1, _COUNTS_IN_CACHE // columns)
+    edges = np.searchsorted(ranks_N[order_N], np.arange(0, vocab_size + rows, rows))
+    counts_VC = torch.empty(vocab_size, contexts)
+    part = torch.empty(rows * columns)
+    for block, (begin, end) in enumerate(pairwise(edges)):
+        first = block * rows
+        part.zero_()
+        for start in range(begin, end, at_once):
+            places_P = torch.from_numpy(order_N[start : min(start + at_once, end)])
+            row_P = ((text_N[places_P] - first) * columns).int()
+            indices = near_NW.index_select(0, places_P).add_(row_P[:, None]).flatten()
+            part.index_add_(0, indices, weights_PW[: len(indices)])
+        last = min(first + rows, vocab_size)
+        counts_VC[first:last] = part.view(rows, columns)[: last - first, :contexts]
+    return counts_VC
 
 
 def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: int) -> tuple[Tensor, Tensor]:
