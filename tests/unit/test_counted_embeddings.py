@@ -18,8 +18,8 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.pretraining.counted.characters import fit_characters
 from lmtransfer.pretraining.counted import counts
+from lmtransfer.pretraining.counted.characters import fit_characters
 from lmtransfer.pretraining.counted.counts import (
     segment_counts,
     segment_ids,
