@@ -90,16 +90,16 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
     at_once = max(1, _PAIRS_AT_ONCE // len(weights_W))
     weights_PW = weights_W.repeat(at_once)
 
-    order_N = np.argsort(ranks_N, kind="stable")  # places of the first token, then of the second, and so on
+    sorted_N, order_N = text_N.sort(stable=True)  # places of the first token, then of the second, and so on
     rows = max(1, _COUNTS_IN_CACHE // columns)
-    edges = np.searchsorted(ranks_N[order_N], np.arange(0, vocab_size + rows, rows))
+    edges = torch.searchsorted(sorted_N, torch.arange(0, vocab_size + rows, rows)).tolist()
     counts_VC = torch.empty(vocab_size, contexts)
     part = torch.empty(rows * columns)
     for block, (begin, end) in enumerate(pairwise(edges)):
         first = block * rows
         part.zero_()
         for start in range(begin, end, at_once):
-            places_P = torch.from_numpy(order_N[start : min(start + at_once, end)])
+            places_P = order_N[start : min(start + at_once, end)]
             row_P = ((text_N[places_P] - first) * columns).int()
             indices = near_NW.index_select(0, places_P).add_(row_P[:, None]).flatten()
             part.index_add_(0, indices, weights_PW[: len(indices)])
