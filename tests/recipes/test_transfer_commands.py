@@ -202,6 +202,40 @@ def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture
     assert after["tokens"] == before["tokens"]
 
 
+@pytest.mark.parametrize("rates", [(), ("learning_rates=[1e-5,5e-3]",)])
+def test_more_seeds_can_be_added_later(rates: tuple[str, ...], world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", *QUICK, *rates, "control=true"]
+    assert lmtransfer(*words, "seeds=4", "name=whole") == 0
+    assert lmtransfer(*words, "seeds=2", "name=ft") == 0
+    first = Path("runs/finetune/ft/seed-0/checkpoints/best/model.safetensors").stat().st_mtime_ns
+    assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
+    assert Path("runs/finetune/ft/seed-0/checkpoints/best/model.safetensors").stat().st_mtime_ns == first
+    whole, grown = result("runs/finetune/whole"), result("runs/finetune/ft")
+    assert grown["seeds"] == whole["seeds"]
+    assert grown["control"]["seeds"] == whole["control"]["seeds"]
+    capsys.readouterr()
+    assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
+    assert "nothing is left to do" in capsys.readouterr().out
+    assert lmtransfer(*words, "seeds=3", "name=ft", "resume=true") == 2
+    assert "seeds was 4" in capsys.readouterr().err
+
+
+def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> None:
+    words = ["finetune", *QUICK, "learning_rates=[1e-5,5e-3]"]
+    assert lmtransfer(*words, "seeds=2", "name=ft") == 0
+    tries_path = Path("runs/finetune/ft/learning_rate_tries.json")
+    chosen = result("runs/finetune/ft")["learning_rate"]
+    tries = [{**one, "score": float(one["learning_rate"] != chosen)} for one in json.loads(tries_path.read_text())]
+    tries += [{**one, "seed": one["seed"] + 2} for one in tries]  # now the other rate is the best
+    tries_path.write_text(json.dumps(tries))
+    assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
+    (other,) = {1e-5, 5e-3} - {chosen}
+    assert result("runs/finetune/ft")["learning_rate"] == other
+    assert lmtransfer("finetune", *QUICK, f"optimizer.learning_rate={other}", "seeds=4", "name=alone") == 0
+    metrics = [[seed["metrics"] for seed in result(f"runs/finetune/{name}")["seeds"]] for name in ("ft", "alone")]
+    assert metrics[0] == metrics[1]
+
+
 def test_an_interrupted_run_goes_on_to_the_same_result(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["finetune", *QUICK, "train.save_every=1"]
     assert lmtransfer(*words, "name=whole") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,13 +63,16 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         if directory.config_path.is_file():
             origin = settings[0].origin
             same = origin is not None and (directory.read_versions().get("data") or {}).get("init") == origin
-            check_resumable(directory.read_config(), plain, allowed=["init"] if same else [])
+            started = directory.read_config()
+            more_seeds = 1 < started.get("seeds", 1) < plain["seeds"]  # a single seed has no folder of its own
+            allowed = [*(["init"] if same else []), *(["seeds"] if more_seeds else [])]
+            check_resumable(started, plain, allowed=allowed)
         _write_files(directory, plain, settings[0])
-        if directory.is_finished and (directory.read_result().control or not cfg.control):
+        experiment = Experiment(command, plain, settings, directory, console)
+        if experiment.is_finished:
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
             result = directory.read_result(JointResult)
         else:
-            experiment = Experiment(command, plain, settings, directory, console)
             result = experiment.result()
             directory.write_result(result)
             if not experiment.has_one_run:
@@ -135,6 +139,15 @@ class Experiment:
         rates = self.config["learning_rates"] or [self.config["optimizer"]["learning_rate"]]
         return LearningRates([float(rate) for rate in rates], self.directory.path / "learning_rate_tries.json")
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run directory has the result of all these runs; it may be that of fewer seeds."""
+        if not self.directory.is_finished:
+            return False
+        result = self.directory.read_result(JointResult)
+        has_control = bool(result.control) or not self.config["control"]
+        return has_control and result.n >= len(self.seeds) * len(self.settings)
+
     def members(self, condition: Condition, learning_rate: float) -> list[Member]:
         """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
         settings = self.settings if condition == "pretrained" else self.settings[:1]
@@ -173,6 +186,8 @@ class Experiment:
         parts += [f"pretraining-{member.pretraining_seed}"] if nested else []
         parts += [f"seed-{member.seed}"] if nested or len(self.seeds) > 1 else []
         directory = RunDirectory(self.directory.path.joinpath(*parts))
+        if parts:
+            self._drop_other_rate(directory, member)
         if parts and directory.is_finished:
             return directory.read_result(SeedResult)
         if parts:
@@ -196,6 +211,16 @@ class Experiment:
         rate = f"learning rate {member.learning_rate:g}"
         self._say(f"{which}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
         return result
+
+    def _drop_other_rate(self, directory: RunDirectory, member: Member) -> None:
+        """Delete a run with another learning rate: with more seeds, another rate may be chosen for all of them."""
+        if not directory.config_path.is_file():
+            return
+        rate = (directory.read_config().get("optimizer") or {}).get("learning_rate", member.learning_rate)
+        distributed.barrier()  # all ranks have read it
+        if rate != member.learning_rate and distributed.is_main():
+            shutil.rmtree(directory.path)
+        distributed.barrier()
 
     def _train(
         self, member: Member, directory: RunDirectory, trackers: Sequence[Tracker]
