@@ -78,7 +78,13 @@ class _SampledCrossEntropies(torch.autograd.Function):
 
 
 def sampled_cross_entropies(
-    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, *, samples_S: Tensor
+    hidden_MD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_M: Tensor,
+    *,
+    samples_S: Tensor,
+    corrects_target: bool = False,
 ) -> Tensor:
     """Cross entropies (nats) whose normaliser is estimated from the sampled ids; (M,).
 
@@ -88,9 +94,10 @@ def sampled_cross_entropies(
     among the samples, so the mean is the full normaliser. The loss estimates that of the full softmax: on average it is
     lower by about half of the relative variance of the normaliser, which falls with S.
 
-    Jean et al. 2015 and ``tf.nn.sampled_softmax_loss``, with which ELMo was trained, divide by Q for the target, too.
-    Then the loss is lower wherever the target is rarely sampled, and tells little. A masked encoder learned the same
-    from both (scripts/RESULTS.md, "A sampled softmax").
+    With ``corrects_target`` the target is divided by Q, too, as if it had been sampled (Jean et al. 2015; ELMo was
+    trained so, with ``tf.nn.sampled_softmax_loss``, which samples until S ids are distinct). Then the loss is lower
+    wherever the target is rarely sampled, and cannot be compared with that of the full softmax. A masked encoder
+    learned the same from both (scripts/RESULTS.md, "A sampled softmax").
 
     Under autocast the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
 
@@ -100,6 +107,7 @@ def sampled_cross_entropies(
         bias_V: output bias, or None.
         targets_M: target ids, int64.
         samples_S: ids from ``log_uniform_samples``.
+        corrects_target: see above.
     """
     vocabulary, num_samples = len(weight_VD), len(samples_S)
     hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)
@@ -119,6 +127,8 @@ def sampled_cross_entropies(
         if bias_V is not None:
             of_samples_S, of_targets_M = bias_V.index_select(0, ids).to(dtype).split([num_samples, len(targets_M)])
             bias_S, true_M = bias_S + of_samples_S, true_M + of_targets_M
+        if corrects_target:
+            true_M = true_M - log_inclusion(targets_M, vocabulary, num_samples).to(dtype)
         bias_S = bias_S.masked_fill(repeats_S, torch.finfo(hidden_MD.dtype).min)
         return _SampledCrossEntropies.apply(hidden_MD, samples_SD, bias_S, true_M, place_M)
 

@@ -56,7 +56,8 @@ class BidirectionalLanguageModel(Objective):
 
     Args:
         weight: weight of the loss in the total.
-        num_sampled: number of classes of a sampled softmax in training (8,192 in ELMo); see ``TokenPrediction``.
+        num_sampled: number of classes of a sampled softmax in training (8,192 in ELMo); see ``TokenPrediction``. The
+            sampled loss is that of ELMo, which is lower than that of the full softmax.
 
     Raises:
         ConfigError: ``num_sampled`` is less than 1.
@@ -121,4 +122,7 @@ class BidirectionalLanguageModel(Objective):
         """The sum of the losses of one direction, and the number of its correct predictions."""
         weight_VH, bias_V = self.output.weight, self.output.bias
         hidden_TH = hidden_TH.contiguous()
-        return vocabulary_loss(hidden_TH, weight_VH, bias_V, targets_T, weights_T, num_sampled=self.sampled_now)
+        num_sampled = self.sampled_now
+        return vocabulary_loss(
+            hidden_TH, weight_VH, bias_V, targets_T, weights_T, num_sampled=num_sampled, corrects_target=True
+        )

@@ -36,6 +36,7 @@ def vocabulary_loss(
     weights_M: Tensor,
     *,
     num_sampled: int | None,
+    corrects_target: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The weighted sum of cross entropies (nats), and the summed weight of the correct predictions.
 
@@ -47,19 +48,31 @@ def vocabulary_loss(
         weights_M: weight of the loss at each position (0 for spare places), float.
         num_sampled: number of classes to sample for this call, with the global generator of the device, like the masks
             of dropout; then there are no predictions, and the second result is None. None: the full softmax.
+        corrects_target: the sampled loss is that of ELMo; see ``sampled_cross_entropies``.
     """
     if num_sampled is not None:
-        losses_M, _ = vocabulary_losses(hidden_ME, weight_VE, bias_V, targets_M, num_sampled=num_sampled)
+        losses_M, _ = vocabulary_losses(
+            hidden_ME, weight_VE, bias_V, targets_M, num_sampled=num_sampled, corrects_target=corrects_target
+        )
         return (losses_M * weights_M).sum(), None
     total, hits_M = cross_entropy_sum(hidden_ME, weight_VE, bias_V, targets_M, weights_M)
     return total, (hits_M * weights_M).sum()
 
 
 def vocabulary_losses(
-    hidden_ME: Tensor, weight_VE: Tensor, bias_V: Tensor | None, targets_M: Tensor, *, num_sampled: int | None
+    hidden_ME: Tensor,
+    weight_VE: Tensor,
+    bias_V: Tensor | None,
+    targets_M: Tensor,
+    *,
+    num_sampled: int | None,
+    corrects_target: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The cross entropy (nats) of each position, (M,), and its most probable id, (M,); see ``vocabulary_loss``."""
     if num_sampled is None:
         return cross_entropies(hidden_ME, weight_VE, bias_V, targets_M)
     samples_S = log_uniform_samples(num_sampled, len(weight_VE), weight_VE.device)
-    return sampled_cross_entropies(hidden_ME, weight_VE, bias_V, targets_M, samples_S=samples_S), None
+    losses_M = sampled_cross_entropies(
+        hidden_ME, weight_VE, bias_V, targets_M, samples_S=samples_S, corrects_target=corrects_target
+    )
+    return losses_M, None

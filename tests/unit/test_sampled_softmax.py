@@ -105,28 +105,33 @@ def test_the_normaliser_is_that_of_the_full_softmax_on_average() -> None:
     assert (errors < 0.02 * normalisers.mean(0)).all()  # so that the line above can fail
 
 
-def by_loops(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, samples: Tensor) -> Tensor:
+def by_loops(
+    hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, samples: Tensor, *, corrects_target: bool
+) -> Tensor:
     """The cross entropy of each position, one position after the other, over the target and the other sampled ids."""
     losses = []
     for state, target in zip(hidden, targets.tolist(), strict=True):
         ids = torch.tensor(sorted({target, *samples.tolist()}))
         chance = torch.log((ids + 2.0) / (ids + 1.0)) / math.log(len(weight) + 1)
-        inclusion = torch.where(ids == target, 1.0, 1 - (1 - chance.double()) ** len(samples))
+        inclusion = 1 - (1 - chance.double()) ** len(samples)
+        if not corrects_target:
+            inclusion[ids == target] = 1.0
         logits = weight[ids] @ state + bias[ids] - inclusion.log()
         losses.append(-logits.log_softmax(0)[(ids == target).nonzero()[0, 0]])
     return torch.stack(losses)
 
 
+@pytest.mark.parametrize("corrects_target", [False, True])
 @pytest.mark.parametrize("num_samples", [1, 5, 40])
-def test_each_position_and_all_gradients_equal_loops(num_samples: int) -> None:
+def test_each_position_and_all_gradients_equal_loops(num_samples: int, corrects_target: bool) -> None:
     torch.manual_seed(num_samples)
     hidden, weight = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((9, 6), (30, 6)))
     bias = torch.randn(30, dtype=torch.float64, requires_grad=True)
     samples = log_uniform_samples(num_samples, 30, torch.device("cpu"))
     targets = torch.cat([samples[:1], torch.tensor([29]), torch.randint(0, 30, (7,))])
     factors = torch.rand(9, dtype=torch.float64)
-    found = sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples)
-    wanted = by_loops(hidden, weight, bias, targets, samples)
+    found = sampled_cross_entropies(hidden, weight, bias, targets, samples_S=samples, corrects_target=corrects_target)
+    wanted = by_loops(hidden, weight, bias, targets, samples, corrects_target=corrects_target)
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-6)  # log Q is computed in float32
     ours, theirs = (torch.autograd.grad((each * factors).sum(), (hidden, weight, bias)) for each in (found, wanted))
     for one, other in zip(ours, theirs, strict=True):
