@@ -216,7 +216,10 @@ def test_more_seeds_can_be_added_later(rates: tuple[str, ...], world: Path, caps
     capsys.readouterr()
     assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
     assert "nothing is left to do" in capsys.readouterr().out
-    assert lmtransfer(*words, "seeds=3", "name=ft", "resume=true") == 2
+    assert lmtransfer("finetune", *QUICK, *rates, "seeds=5", "name=ft", "resume=true") == 0
+    assert result("runs/finetune/ft")["control"]["n"] == 5  # the control is kept without the word, too
+    assert lmtransfer(*words, "seeds=4", "name=whole", "resume=true") == 0
+    assert lmtransfer(*words, "seeds=3", "name=whole", "resume=true") == 2
     assert "seeds was 4" in capsys.readouterr().err
 
 

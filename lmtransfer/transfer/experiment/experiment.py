@@ -67,6 +67,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             more_seeds = 1 < started.get("seeds", 1) < plain["seeds"]  # a single seed has no folder of its own
             allowed = [*(["init"] if same else []), *(["seeds"] if more_seeds else [])]
             check_resumable(started, plain, allowed=allowed)
+            plain["control"] = plain["control"] or bool(started.get("control"))  # a control is not given up
         _write_files(directory, plain, settings[0])
         experiment = Experiment(command, plain, settings, directory, console)
         if experiment.is_finished:
