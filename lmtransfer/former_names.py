@@ -98,6 +98,9 @@ FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
         for loss in (*_SAMPLED, "bilm")
     },
 }
+#: The class of the model that `pretrain` chose by default formerly, and the words of a command that choose today's: without
+#: these words, a resumed run of that class keeps its whole model.
+FORMER_MODEL = ("lmtransfer.models.bert.BertEncoder", ("model", "experiment=modern_laptop"))
 #: Values that older runs wrote where newer runs write the choice that was made; any choice agrees with them.
 LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}
 

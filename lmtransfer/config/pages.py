@@ -41,7 +41,7 @@ COMMANDS
 
 A FIRST SESSION
   lmtransfer pretrain name=first
-      the laptop recipe: ten minutes on two cores, on text that is already on this machine
+      a modern encoder: ten minutes on two cores, on text that is already on this machine
   lmtransfer finetune experiment=few_labels init=runs/pretrain/first task.num_train=100 control=true seeds=5 name=ft
       train on 100 labelled docstrings, with pretraining and without it, five times each
   lmtransfer report runs/

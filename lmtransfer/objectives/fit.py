@@ -37,8 +37,8 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
         )
     if rows.num_segments > max(encoder.num_segments, 1):
         problems.append(
-            f"objective.rows makes rows of {rows.num_segments} segments, but the model distinguishes only "
-            f"{encoder.num_segments} (model.num_segments): use model.num_segments=2, or "
+            f"objective.rows makes rows of {rows.num_segments} segments, but {type(encoder).__name__} distinguishes "
+            f"only {encoder.num_segments}: use a model with model.num_segments=2, such as model=bert_laptop, or "
             f"objective/rows=stream or full_sentences"
         )
     for objective in objectives:

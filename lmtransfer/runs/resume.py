@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from lmtransfer.config.overrides import of_command_line
 from lmtransfer.config.without_effect import is_without_effect
 from lmtransfer.errors import ConfigError
-from lmtransfer.former_names import FORMER_DEFAULT, LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT
+from lmtransfer.former_names import FORMER_DEFAULT, FORMER_MODEL, LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT, current_config
 from lmtransfer.runs.run_directory import RunDirectory
 
 
@@ -29,11 +29,22 @@ def use_saved_config(cfg: DictConfig, directory: RunDirectory) -> None:
         old, new, name = _parents(key, saved, cfg)
         if name not in old and name in new:
             new[name] = LEFT_OUT[key]
-    named = {word.lstrip("+~").partition("=")[0] for word in of_command_line()}
+    typed = {word.lstrip("+~") for word in of_command_line()}
+    named = {word.partition("=")[0] for word in typed}
+    if "objective" in cfg and (typed | named).isdisjoint(FORMER_MODEL[1]):
+        _keep_model(current_config(saved.get("model") or {}), cfg, named)
     for key, (value, words) in FORMER_DEFAULT.items():
         old, new, name = _parents(key, saved, cfg)
         if name in new and old.get(name) == value and named.isdisjoint(words):
             new[name] = value
+
+
+def _keep_model(model: Mapping[str, Any], cfg: DictConfig, named: set[str]) -> None:
+    """Give a command that chooses no model that of the run, if it is of the former default; keys that it sets stay."""
+    if model.get("_target_") == FORMER_MODEL[0]:
+        set_by_command = {key: value for key, value in cfg.model.items() if f"model.{key}" in named}
+        with open_dict(cfg):
+            cfg.model = {**model, **set_by_command}
 
 
 def _parents(key: str, saved: Mapping[str, Any], cfg: DictConfig) -> tuple[Mapping[str, Any], Any, str]:

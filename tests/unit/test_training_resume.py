@@ -196,6 +196,32 @@ def test_an_older_elmo_starts_from_random_characters(tmp_path: Path) -> None:
         assert cfg.embeddings is None
 
 
+BERT = {"_target_": "lmtransfer.models.bert.BertEncoder", "dim": 256, "num_layers": 6}
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ([], BERT),
+        (["~experiment"], BERT),
+        (["model.num_layers=8"], {**BERT, "num_layers": 8}),  # a conflict for the user to solve
+        (["model=modern_laptop"], None),
+        (["experiment=modern_laptop"], None),
+    ],
+    ids=["nothing said", "no recipe", "layers said", "model said", "recipe said"],
+)
+def test_a_run_of_the_former_default_model_keeps_it(
+    words: list[str], kept: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    directory = RunDirectory.create(tmp_path, "pretrain", "run")
+    directory.write_config({"model": BERT})
+    with in_force("pretrain", words) as cfg:
+        todays = dict(cfg.model)
+        assert todays["_target_"] == "lmtransfer.models.modern.ModernEncoder"
+        use_saved_config(cfg, directory)
+        assert cfg.model == (todays if kept is None else kept)
+
+
 def test_another_value_of_a_run_stays_a_conflict(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path, "pretrain", "run")
     directory.write_config({"tokenizer": {"vocab_size": 2000}})
