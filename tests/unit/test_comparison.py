@@ -187,8 +187,14 @@ OTHERS = [kept(10 + seed) for seed in range(3)]
         (
             side("bert", SEEDS, train={"epochs": 1}),
             side("gpt", OTHERS, train={"epochs": 2}),
-            "settings differ",
+            "no difference shown",
             ("train.epochs",),
+        ),
+        (
+            side("bert", SEEDS, train={"epochs": 1}),
+            side("gpt", OTHERS, train={"epochs": 2}, init=None),
+            "settings differ",
+            ("train.epochs", "control"),
         ),
         (side("bert", SEEDS), side("gpt", OTHERS, init=None), "no difference shown", ("toy", "dev", "bert", "gpt")),
     ],
@@ -201,6 +207,7 @@ OTHERS = [kept(10 + seed) for seed in range(3)]
         "no predictions",
         "none at all",
         "settings",
+        "settings of a control",
         "control",
     ],
 )
@@ -211,6 +218,17 @@ def test_what_is_missing_is_said(one: Side, other: Side, verdict: str | None, na
     lines = [line for line in missing_of(one, other).splitlines() if all(name in line for name in names)]
     assert lines
     assert any(all((side_name in line) == (side_name in names) for side_name in ("bert", "gpt")) for line in lines)
+
+
+def test_recipes_that_differ_get_a_verdict_about_all_that_differs() -> None:
+    better, worse = ([kept(20 + seed, skill=skill) for seed in range(3)] for skill in (0.9, 0.3))
+    one = side("probe", better, train={"epochs": 20}, transfer={"layers": [0]})
+    found = compare_sides(one, side("finetune", worse, train={"epochs": 6}))
+    assert found.difference is not None
+    assert found.difference.verdict == "better"
+    note = [line for line in found.missing if "more than the weights" in line]
+    assert len(note) == 1
+    assert all(key in note[0] for key in ("train.epochs", "transfer.layers"))
 
 
 def test_other_models_are_compared_but_a_control_of_another_model_is_none() -> None:

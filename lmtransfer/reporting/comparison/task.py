@@ -27,8 +27,8 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     if differences:
         return Comparison((one, other), values, settings, (*missing, differences))
     missing += uneven_seeds(one, other)
-    control_difference = _control_difference(one, other)
-    missing += [control_difference] if control_difference else []
+    setting_note, comparable = _setting_note(one, other)
+    missing += [setting_note] if setting_note else []
     kept, num, note = common_answers(one, other)
     missing += note
     if num == 0:
@@ -41,12 +41,12 @@ def compare_sides(one: Side, other: Side) -> Comparison:
         *conditions,
         higher_is_better=scores.higher_is_better(metric, one.first.run.result),
         majority=one.first.majority,
-        settings_differ=bool(control_difference),
+        settings_differ=not comparable,
     )
     missing += difference.notes
     values = tuple(s.value for s in conditions[0].scores), tuple(s.value for s in conditions[1].scores)
     found = Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, num)
-    return found if kept is None else _by_example(found, kept, settings_differ=bool(control_difference))
+    return found if kept is None else _by_example(found, kept, settings_differ=not comparable)
 
 
 def _differences(one: Side, other: Side) -> str:
@@ -61,24 +61,31 @@ def _differences(one: Side, other: Side) -> str:
     return ""
 
 
-def _control_difference(one: Side, other: Side) -> str:
-    """Why the sides differ in more than the weights; empty if they do not.
+def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
+    """What a verdict is about if the sides differ in more than the weights, and whether there can be one.
 
-    The model and the tokenizer belong to the pretrained weights, so they may differ. For a control they may not.
+    A control may differ in nothing but the weights from the side that is compared with it. Two pretrained sides are two
+    recipes: the model and the tokenizer belong to their weights, and the verdict is about all other settings together.
+
+    Returns:
+        The note, empty if only the weights differ; and whether there can be a verdict.
     """
-    pretrained = not (one.first.is_control or other.first.is_control)
-    first, second = one.first.settings, other.first.settings
-    free = [key for key in {*first, *second} if key == TOKENIZER or key.split(".")[0] == "model"] if pretrained else []
-    keys = differing(first, second, but=free)
-    differences = [
+    mixed = [
         side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)
     ]
-    if differences:
-        return f"no verdict: the runs of {' and of '.join(differences)} were trained with different settings"
+    if mixed:
+        return f"no verdict: the runs of {' and of '.join(mixed)} were trained with different settings", False
+    with_control = one.first.is_control != other.first.is_control
+    first, second = one.first.settings, other.first.settings
+    free = [key for key in {*first, *second} if key == TOKENIZER or key.split(".")[0] == "model"]
+    keys = differing(first, second, but=[] if with_control else free)
     if not keys:
-        return ""
+        return "", True
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return f"no verdict: the sides differ in more than the weights ({', '.join(keys[:3])}{more})"
+    differ = f"the sides differ in more than the weights ({', '.join(keys[:3])}{more})"
+    if with_control:
+        return f"no verdict: {differ}, and one of them is a control", False
+    return f"{differ}: the difference is that of all these settings together", True
 
 
 def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Condition:
