@@ -21,7 +21,14 @@ from lmtransfer.tokenizers.load import load_tokenizer
 
 LINE = "the old boat lay on the shore and the small dog ran along it all day while rain fell"
 WORDS = LINE.split()
-MODEL = ["model.dim=32", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=64", "model.max_length=32"]
+MODEL = [
+    "model=bert_laptop",
+    "model.dim=32",
+    "model.num_layers=2",
+    "model.num_heads=2",
+    "model.hidden_dim=64",
+    "model.max_length=32",
+]
 TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.2", "objective.max_length=16"]
 SHORT = ["hardware=exact", "train.seconds=null", "train.batch_tokens=256", "train.log_every=1"]
 

@@ -47,7 +47,8 @@ def inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     write_text(tmp_path / "a.txt", [*documents, *documents[:30]])
 
     def run(*words: str, code: int = 0) -> str:
-        assert main(["inspect", *TEXT, *SMALL, *words]) == code
+        model = [] if any(word.startswith("model=") for word in words) else ["model=bert_laptop"]
+        assert main(["inspect", *TEXT, *SMALL, *model, *words]) == code
         torch.set_num_threads(threads)
         captured = capsys.readouterr()
         return captured.out if code == 0 else captured.err
