@@ -49,6 +49,8 @@ TARGETS: Mapping[str, str] = {
     "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }
 
+#: Losses whose heads have a LayerNorm.
+_WITH_NORM = ("mlm", "sbo", "rtd", "all_tokens_mlm")
 #: Losses of which older versions could not sample the classes.
 _SAMPLED = ("mlm", "lm", "backward_lm", "plm", "all_tokens_mlm")
 
@@ -91,6 +93,8 @@ FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.max_characters": (5_000_000, ("tokenizer.max_characters",)),
     "tokenizer.allow_fewer": (False, ("tokenizer.allow_fewer",)),
     "embeddings": (None, ("embeddings",)),
+    "model.query_key_norm": (True, ("model.query_key_norm",)),  # of model=modern_laptop
+    **{f"objective.losses.{loss}.norm_eps": (1e-12, (f"objective.losses.{loss}.norm_eps",)) for loss in _WITH_NORM},
     "model.dim": (256, ("model.dim", "model")),  # of model=elmo_subword_laptop
     "embeddings.windows": ([2, 16], ("embeddings.windows", "embeddings")),
     **{

@@ -45,8 +45,7 @@ FAMILIES = {
     "bert": (["model=bert_tiny", "objective=mlm_nsp"], "BertForPreTraining"),
     "pairs": (["model=bert_tiny", "objective=nsp"], "BertForNextSentencePrediction"),
     "roberta": (
-        ["model=roberta_base", "objective=mlm", "tokenizer=byte_bpe", "tokenizer.vocab_size=320"]
-        + ["objective.losses.mlm.norm_eps=1e-5"],
+        ["model=roberta_base", "objective=mlm", "tokenizer=byte_bpe", "tokenizer.vocab_size=320"],
         "RobertaForMaskedLM",
     ),
     "albert": (["model=albert_lite", "objective=mlm_sop", "model.embedding_dim=8"], "AlbertForPreTraining"),
@@ -61,10 +60,7 @@ FAMILIES = {
     ),
     "gpt": (["model=gpt2_base", "objective=lm"], "GPT2LMHeadModel"),
     "xlnet": (["model=xlnet_base", "objective=plm", "model.memory_length=0"], "XLNetLMHeadModel"),
-    "modern": (
-        ["model=modern_base", "objective=mlm", "model.window=8", "objective.losses.mlm.norm_eps=1e-5"],
-        "ModernBertForMaskedLM",
-    ),
+    "modern": (["model=modern_laptop", "objective=mlm", "model.window=8"], "ModernBertForMaskedLM"),
 }
 SPLITS = {"train": 60, "dev": 24, "test": 10}
 TRAIN = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=1"]

@@ -22,7 +22,8 @@ from lmtransfer.importing.objective import imported_objective
 )
 def test_the_node_is_what_hydra_composes(losses: tuple[str, ...], choice: str) -> None:
     with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-        cfg = compose("pretrain", overrides=["~experiment", f"objective={choice}", "objective.max_length=24"])
+        words = ["~experiment", "model=bert_base", f"objective={choice}", "objective.max_length=24"]
+        cfg = compose("pretrain", overrides=words)
     wanted = OmegaConf.to_container(cfg.objective, resolve=True)
     assert imported_objective(losses, {}, max_length=24) == wanted
 

@@ -187,6 +187,19 @@ def test_a_recipe_that_samples_classes_today_resumes_an_older_run_with_all_of_th
         assert cfg.objective.losses[loss].num_sampled == 64
 
 
+def test_an_older_modern_encoder_keeps_its_norms(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path, "pretrain", "run")
+    head = {"_target_": "lmtransfer.objectives.masked_lm.MaskedLanguageModel", "norm_eps": 1e-12}
+    model = {"_target_": "lmtransfer.models.modern.ModernEncoder", "query_key_norm": True}
+    directory.write_config({"model": model, "objective": {"losses": {"mlm": head}}})
+    with in_force("pretrain", ["experiment=modern_laptop"]) as cfg:
+        assert cfg.objective.losses.mlm.norm_eps == cfg.model.norm_eps == 1e-5
+        assert not cfg.model.query_key_norm
+        use_saved_config(cfg, directory)
+        assert cfg.model.query_key_norm
+        assert cfg.objective.losses.mlm.norm_eps == 1e-12
+
+
 def test_an_older_elmo_starts_from_random_characters(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path, "pretrain", "run")
     directory.write_config({"embeddings": None})
