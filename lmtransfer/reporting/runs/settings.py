@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lmtransfer.config.without_effect import is_without_effect
 from lmtransfer.former_names import LEFT_OUT
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.labels import flatten
-from lmtransfer.runs.run_directory import RunDirectory
 
 #: Keys that are ignored, besides those without any effect: where the weights came from, what was scored, and keys that
 #: hardly affect what a model learns.
@@ -25,7 +23,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     """The settings of a run of a task by dotted key, without those that make no difference.
 
     A key with the value null is dropped. A key is also dropped if its value is what older runs, which lack the key,
-    used. A single rate counts as a grid of one; a seed or a control of a run that searched has the grid of that run.
+    used. A single rate counts as a grid of one.
 
     Args:
         run: a probe, a finetuned run, or the run that an evaluation scored.
@@ -40,7 +38,6 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
         for key, value in found.items()
         if value not in (None, {}, LEFT_OUT.get(key)) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
     }
-    grid = grid or _searched_by_whole(run.path)
     rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]
     if rates:
         found[LEARNING_RATES] = sorted(rates, key=str)
@@ -52,14 +49,6 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
         node = scored.config.get("task")
         found |= {f"scored.{key}": value for key, value in flatten({"task": node}).items() if value is not None}
     return found
-
-
-def _searched_by_whole(path: Path) -> Any:
-    """The grid of the run that a seed, a control or a seed of a control belongs to; None if it is none of these."""
-    whole = path.parent if path.name.startswith("seed-") else path
-    whole = whole.parent if whole.name == "control" else whole
-    directory = RunDirectory(whole)
-    return directory.read_config().get(LEARNING_RATES) if whole != path and directory.config_path.is_file() else None
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
