@@ -253,6 +253,14 @@ def test_a_run_is_compared_with_its_control_and_a_group_with_a_run(world: Path) 
     assert any("2 and 4" in line and "seeds" in line for line in group["missing"])
 
 
+def test_a_run_that_searched_its_rate_is_compared_with_its_control(world: Path) -> None:
+    searched = ["learning_rates=[0.01,0.03]", "seeds=2", "control=true", "name=searched"]
+    assert lmtransfer("finetune", *TASK, *QUICK[:3], *QUICK[4:], INIT, *searched) == 0
+    found = compared("runs/finetune/searched", "runs/finetune/searched/control")
+    assert [setting["key"] for setting in found["settings"]] == ["weights"]
+    assert found["difference"]["verdict"] == result("runs/finetune/searched")["difference"]["verdict"]
+
+
 def test_predictions_that_are_too_many_are_not_kept(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

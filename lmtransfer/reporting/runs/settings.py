@@ -23,7 +23,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     """The settings of a run of a task by dotted key, without those that make no difference.
 
     A key with the value null is dropped. A key is also dropped if its value is what older runs, which lack the key,
-    used. A single rate counts as a grid of one.
+    used. A single rate counts as a grid of one; a seed or a control has the grid from which its rate was chosen.
 
     Args:
         run: a probe, a finetuned run, or the run that an evaluation scored.
@@ -38,6 +38,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
         for key, value in found.items()
         if value not in (None, {}, LEFT_OUT.get(key)) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
     }
+    grid = grid or run.result.get(LEARNING_RATES)
     rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]
     if rates:
         found[LEARNING_RATES] = sorted(rates, key=str)

@@ -230,7 +230,8 @@ class Experiment:
         progress = Progress(quiet=not self.has_one_run)
         outcome = train_once(member, run=directory, trackers=trackers, progress=progress)
         assert outcome.evaluation is not None
-        result = run_result(member, outcome, command=self.command, rule=self._rule)
+        searched = self.config["learning_rates"]
+        result = run_result(member, outcome, command=self.command, rule=self._rule, learning_rates=searched)
         steps, passes = result.more["steps"], result.more["epochs"]
         longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.was_lengthened else ""
         return result, outcome.evaluation, longer

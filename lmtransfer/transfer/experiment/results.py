@@ -22,7 +22,9 @@ from lmtransfer.verdicts.spread import spread
 BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 
 
-def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> SeedResult:
+def run_result(
+    member: Member, outcome: Outcome, *, command: str, rule: str, learning_rates: Sequence[float] | None = None
+) -> SeedResult:
     """The result of one training run.
 
     Args:
@@ -30,6 +32,7 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
         outcome: its outcome, with an evaluation.
         command: "probe" or "finetune".
         rule: how the checkpoint was chosen, in words.
+        learning_rates: the rates from which that of the run was chosen; None without a search.
     """
     setting, evaluation, state = member.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
@@ -65,6 +68,7 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
             "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
             "steps": state.step,
             "epochs": state.epoch,
+            **({"learning_rates": list(learning_rates)} if learning_rates else {}),
             **({"losses": dict(outcome.losses)} if outcome.losses else {}),
             **calibration_of(evaluation),
             **layer_weights(outcome.learner),
