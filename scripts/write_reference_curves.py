@@ -1,6 +1,6 @@
 """Write the loss curves of finished runs into lmtransfer/reporting/reference_curves.json.
 
-    python scripts/write_reference_curves.py laptop=runs/study/tasks/pretrain/bert ...
+    python scripts/write_reference_curves.py laptop=runs/pretrain/mine ...
 
 Each argument names a recipe and a run directory of ``lmtransfer pretrain``, or one of its seeds. The file is written
 anew. Runs without a unigram entropy (objectives that mask nothing) are refused.
