@@ -166,7 +166,7 @@ def test_runs_from_before_there_were_rates_go_on_with_factors_of_one_alone() -> 
 
 def test_reports_do_not_tell_such_a_run_from_one_of_today() -> None:
     def run(optimizer: dict[str, Any]) -> Any:
-        return SimpleNamespace(config={"optimizer": optimizer}, versions={}, command="finetune")
+        return SimpleNamespace(config={"optimizer": optimizer}, result={}, versions={}, command="finetune")
 
     old, ones, other = ({}, {"rates": {"head": 1.0}}, {"rates": {"head": 2.0}})
     found = [task_settings(run({"eps": 0.1, **optimizer})) for optimizer in (old, ones, other)]
