@@ -9,7 +9,7 @@ from lmtransfer.config.ranges import Range
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.pretraining import inspect_pretraining
 from lmtransfer.inspection.task import inspect_task
-from lmtransfer.pretraining.parts import check_pretraining
+from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.system.console import Console
 
 #: The limits of some numbers: finding an epoch counts the steps of all earlier ones, and the output is read by people.

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.pretraining.parts import check_pretraining
+from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.run import pretrain
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.seeds import pretrain_seeds

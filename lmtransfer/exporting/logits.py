@@ -17,8 +17,8 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.exporting.run import BareEncoder, Learner
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer

@@ -1,24 +1,19 @@
 """The parts of a pretraining: encoder, rows, corruption and objectives of a config.
 
-They are checked before any text is read. They get random weights, or the weights of the run that is continued.
+They get random weights, or the weights of the run that is continued. ``pretraining.checks`` checks a config before any
+text is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
-import numpy as np
-import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lmtransfer.config.build import build
-from lmtransfer.config.check import check
-from lmtransfer.config.in_short import expand_overlap, expand_parts
-from lmtransfer.config.phases import Phase, complete_phases, phases_of
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
@@ -28,19 +23,12 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
-from lmtransfer.objectives.fit import check_fit, check_order
+from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.continued import given_keys, go_on_from
-from lmtransfer.pretraining.save_points import save_points
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
-from lmtransfer.runs.tracking import tracker_nodes
-from lmtransfer.runs.training import averaging, build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
-
-_LIKELY_SIZE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,71 +50,6 @@ class Parts:
     heads: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
-    """Check the whole config before any work.
-
-    Args:
-        cfg: the config; its phases are completed in place. With ``init``, its model becomes the model of the continued
-            run, and its losses get the head arguments of that run.
-        primary: name of the command.
-
-    Raises:
-        ConfigError: all problems at once.
-    """
-    expand_parts(cfg)
-    expand_overlap(cfg)
-    complete_phases(cfg)
-    phases = phases_of(cfg)
-    nodes: dict[str, Set[str]] = {
-        "corpus": {"data_root", "cache_dir"},
-        "tokenizer": set(),
-        "model": {"vocab_size"},
-        **{f"{phase.objective}.{part}": {"tokenizer"} for phase in phases for part in _parts_of(cfg, phase)},
-        **{phase.optimizer: {"learner", "params"} for phase in phases},
-        "schedule": set(),
-        **tracker_nodes(cfg),
-    }
-    if cfg.get("screening") is not None:
-        nodes["screening"] = {"overlap_with", "cache_dir"}
-    if cfg.get("embeddings") is not None:
-        nodes["embeddings"] = set()
-    check(cfg, primary=primary, nodes=nodes)
-    train = TrainSettings.from_config(cfg.train)
-    averaging(train)
-    save_points(train)
-    nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
-    if nulls:
-        raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])
-    without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
-    if without:
-        choose = "lists no loss; choose an objective (lmtransfer list objectives)"
-        raise ConfigError([f"{key}.losses: {choose}" for key in without])
-    contiguous = any(OmegaConf.select(cfg, f"{phase.objective}.rows.contiguous") for phase in phases)
-    if cfg.corpus.get("parts") and contiguous:
-        raise ConfigError(CONTIGUOUS_MIXTURE)
-    if cfg.get("init"):
-        go_on_from(open_saved(cfg.init, key="init"), cfg)
-    else:
-        _check_characters(cfg)
-    _check_parts(cfg)
-
-
-def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
-    """The keys of the components of a phase's objective, relative to the objective's key."""
-    losses = OmegaConf.select(cfg, f"{phase.objective}.losses") or {}
-    return ["rows", "corruption", *(f"losses.{name}" for name in losses)]
-
-
-def _check_characters(cfg: DictConfig) -> None:
-    """Raise if the model reads characters and the tokenizer gives none."""
-    model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
-    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
-        raise ConfigError(
-            f"tokenizer: {tokenizer.__name__} splits words into pieces, but {model.__name__} reads whole words as "
-            "characters: use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
-        )
-
-
 def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     """Build encoder, rows, corruption and objectives.
 
@@ -140,7 +63,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
-    parts = _parts(cfg.objective, encoder, tokenizer, heads)
+    parts = assembled(cfg.objective, encoder, tokenizer, heads)
     _check_mask(parts, tokenizer)
     return parts
 
@@ -153,11 +76,15 @@ def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[Parts]:
         CheckpointError: ``init`` has no weights that fit.
     """
     last = build_parts(cfg, tokenizer)
-    return _all_phases(cfg, last, tokenizer)
+    return parts_of_phases(cfg, last, tokenizer)
 
 
-def _all_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Parts]:
-    """The parts of every phase, given the parts of the last phase."""
+def parts_of_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Parts]:
+    """The parts of every phase, given the parts of the last phase.
+
+    Raises:
+        ConfigError: parts that do not fit one another.
+    """
     phases, found = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
@@ -178,7 +105,7 @@ def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) 
         encoder = TokenVectors(encoder)
     if phase.after is not None and encoder.token_embedding is None:
         raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
-    parts = _parts(node, encoder, tokenizer, last.heads)
+    parts = assembled(node, encoder, tokenizer, last.heads)
     _check_mask(parts, tokenizer)
     return parts
 
@@ -201,8 +128,18 @@ def _check_mask(parts: Parts, tokenizer: Tokenizer) -> None:
         )
 
 
-def _parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
-    """Build rows, corruption and objectives, and check that they fit the encoder and one another."""
+def assembled(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+    """Build rows, corruption and objectives, and check that they fit the encoder and one another.
+
+    Args:
+        objective: its config node.
+        encoder: the encoder.
+        tokenizer: the tokenizer of the text.
+        heads: weights of heads by name, for ``continued.take_heads``.
+
+    Raises:
+        ConfigError: parts that do not fit one another, or the encoder.
+    """
     parts = Parts(
         encoder=encoder,
         rows=build(objective.rows, tokenizer=tokenizer),
@@ -212,46 +149,6 @@ def _parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads:
     )
     check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
     return parts
-
-
-def _check_parts(cfg: DictConfig) -> None:
-    """Build all parts on the meta device, without memory for weights, to check that they can be built and fit.
-
-    Raises:
-        ConfigError: a part cannot be built or does not fit; raised before any text is read.
-    """
-    tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
-    with torch.device("meta"):
-        last = _parts(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
-        _complete_embeddings(cfg, last.encoder)
-        for phase, parts in zip(phases_of(cfg), _all_phases(cfg, last, tokenizer), strict=True):
-            learner = PretrainingLearner(parts.encoder, list(parts.objectives))
-            build_optimizer(OmegaConf.select(cfg, phase.optimizer), learner)
-            check_order(objectives=parts.objectives, rows=parts.rows)
-            if not any(objective.weight for objective in parts.objectives):
-                raise ConfigError(
-                    f"{phase.objective}.losses: every loss has weight=0, so the model learns nothing; raise one of them"
-                )
-    build(cfg.schedule)
-
-
-def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
-    """Set ``embeddings`` to null if a recipe sets it and the model cannot use it.
-
-    Raises:
-        ConfigError: the command line sets it, and the model cannot use it.
-    """
-    if cfg.get("embeddings") is None:
-        return
-    problem = ""
-    if cfg.get("init"):
-        problem = "with init= the token embeddings come from the run; leave it out"
-    elif encoder.token_embedding is None and not encoder.reads_characters:
-        problem = f"{type(encoder).__name__} has no table of token embeddings: use another model, or embeddings=null"
-    if problem and any(key.partition(".")[0] == "embeddings" for key in given_keys()):
-        raise ConfigError(f"embeddings: {problem}")
-    if problem:
-        cfg.embeddings = None
 
 
 def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
@@ -285,7 +182,7 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
     Raises:
         ConfigError: parts that do not fit one another, or the encoder.
     """
-    parts = _parts(objective, encoder, tokenizer, heads)
+    parts = assembled(objective, encoder, tokenizer, heads)
     _check_mask(parts, tokenizer)
     return parts
 
@@ -316,25 +213,3 @@ def learned(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLear
     learner = PretrainingLearner(parts.encoder, list(parts.objectives))
     load_weights(learner, tensors, source=str(folder))
     return parts, learner
-
-
-class _UntrainedTokenizer:
-    """A placeholder for a tokenizer that is not trained yet: it has the right size, and each piece is one word.
-
-    It cannot encode. Parts are built with it to check that they can be built.
-
-    Args:
-        node: ``cfg.tokenizer``.
-    """
-
-    def __init__(self, node: DictConfig) -> None:
-        size = node.get("vocab_size")
-        self.vocab_size = self.num_pieces = max(8, size) if isinstance(size, int) else _LIKELY_SIZE
-        self.unk_id, self.cls_id, self.sep_id, self.mask_id = range(4)
-        self.missing_roles: Sequence[str] = ()
-        self.is_special = np.arange(self.vocab_size) < 4
-        self.starts_word = np.ones(self.vocab_size, dtype=bool)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Always the same word with a capital letter."""
-        return "Word"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
         console.print(counting(start, budget=setup.train.seconds), soft_wrap=True)
-    for note in text.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    if cfg.init:
-        console.print(f"continuing from {cfg.init}; {phased_run.heads}", markup=False, soft_wrap=True)
-        if remark := recipe_remark():
-            console.print(f"note: {remark}", markup=False, soft_wrap=True)
+    for remark in _remarks(cfg, text, phased_run):
+        console.print(remark, markup=False, soft_wrap=True)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
     with tracked(setup.trackers, directory) as trackers:
@@ -122,6 +118,15 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory
+
+
+def _remarks(cfg: DictConfig, text: Text, phased_run: PhasedRun) -> Iterator[str]:
+    """What the user should know before training begins: about the text, and about the run that is continued."""
+    yield from (f"note: {note}" for note in text.notes)
+    if cfg.init:
+        yield f"continuing from {cfg.init}; {phased_run.heads}"
+        if remark := recipe_remark():
+            yield f"note: {remark}"
 
 
 def _result(

@@ -6,7 +6,7 @@
         config.yaml        the resolved configuration
         versions.json      versions of Python, PyTorch and other packages, the user's git commit, hashes of the data
         tokenizer/         the tokenizer, which turns text into ids
-        checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoint``)
+        checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoints``)
         metrics.jsonl      one object for each logged step
         trackers/          for each other tracker the id of its record, and what it keeps in the run
         predictions/       the answer to each example (see ``kept_predictions.file``), for a run of a task
@@ -31,7 +31,7 @@ from lmtransfer.runs import lock
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.untrusted.documents import interpolations, read_json, read_yaml
 from lmtransfer.untrusted.schema import (
     COMPONENT,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.composing import composed
 from lmtransfer.errors import ConfigError, Interrupted
-from lmtransfer.pretraining.parts import check_pretraining
+from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.reporting.units import duration
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import PRETRAIN, Job, Plan
 from lmtransfer.study.process import last_words, run_apart
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.transfer.experiment.choose_settings import check_transfer
+from lmtransfer.transfer.experiment.checks import check_transfer
 
 
 def check_jobs(plan: Plan, config_dir: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.heads import Targets
+from lmtransfer.tasks.targets import Targets
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.characters import character_ids
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from lmtransfer.data.batch import PackedBatch, copied, pack
 from lmtransfer.data.stream.stream import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
-from lmtransfer.tasks.heads import Targets
+from lmtransfer.tasks.targets import Targets
 
 #: Batches are filled up to a multiple of this many tokens, because kernels are compiled for each new shape. On a CPU in
 #: bfloat16, 150 steps of 300 to 700 tokens take 10 % more time and 800 MB more memory if every length differs.

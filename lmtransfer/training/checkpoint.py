@@ -1,25 +1,16 @@
-"""Checkpoints: folders of safetensors and JSON files; saves are atomic, and the files cannot execute code.
+"""One checkpoint: a folder of safetensors and JSON files, which cannot execute code.
 
-``<run>/checkpoints/last`` and ``best`` each hold ``model.safetensors``, ``optimizer.safetensors``, ``state.json``, and
-``manifest.json`` with the size and SHA-256 of each file, which is written last. Some runs have further files:
-``carry.safetensors`` with the recurrent state; ``raw.safetensors`` with the trained weights if the model is an average;
-and one file for each other part of the learner.
-
-A revision, ``tokens-<number>``, holds the model once that many tokens were seen (``train.save_at``): a ``model`` and a
-``state.json``, without what resuming needs. It is never replaced by a later one.
-
-A save is staged in a folder next to its place (``.last.new``), flushed to disk, and exchanged with two renames
-(``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
-``Checkpoints.newest`` finds it.
+It holds ``model.safetensors``, ``optimizer.safetensors``, ``state.json``, and ``manifest.json`` with the size and
+SHA-256 of each file, which is written last. Some runs have further files: ``carry.safetensors`` with the recurrent
+state; ``raw.safetensors`` with the trained weights if the model is an average; and one file for each other part of the
+learner.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -29,8 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.system.durable import flush, remove
-from lmtransfer.training import distributed
+from lmtransfer.system.durable import flush
 from lmtransfer.training.state import SAVED_STATE
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Entries, Fields, Text, Whole
@@ -39,7 +29,6 @@ from lmtransfer.untrusted.tensor_files import check_tensor_file
 MANIFEST = "manifest.json"
 STATE = "state.json"
 
-_REVISION = "tokens-"
 _MANIFEST = Fields({"files": Entries(Fields({"bytes": Whole(), "sha256": Text()}))})
 
 
@@ -70,167 +59,32 @@ class Checkpoint:
         return read_tensors(path) if path.exists() else {}
 
 
-class Checkpoints:
-    """The checkpoints of one run.
+def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+    """Write a checkpoint to a new folder, and flush it to disk; it is complete once its manifest is written.
 
     Args:
-        folder: the ``checkpoints`` folder of the run; the first save creates it.
+        folder: must not exist.
+        tensors: tensors by file name without suffix; no file is written for an empty mapping.
+        state: plain numbers, strings, lists and dicts; must contain ``step``.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-
-    def exists(self) -> bool:
-        """Whether the folder holds any checkpoint, complete or not."""
-        return self.folder.is_dir() and any(self.folder.iterdir())
-
-    def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint ``name``; the previous one of that name stays until the new one is complete.
-
-        Args:
-            name: ``last``, ``best`` or a ``revision_name``.
-            tensors: tensors by file name without suffix; no file is written for an empty mapping.
-            state: plain numbers, strings, lists and dicts; must contain ``step``.
-
-        Raises:
-            CheckpointError: the disk is full or cannot be written, or the folder is a link; the earlier checkpoint is
-                not changed.
-        """
-        final, staged = self.folder / name, self.folder / f".{name}.new"
-        _check_no_link(self.folder)
-        try:
-            self._finish_interrupted_save(name)
-            staged.mkdir(parents=True)
-            for file, content in tensors.items():
-                if content:
-                    on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in content.items()}
-                    save_file(on_host, staged / f"{file}.safetensors")
-            (staged / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="ascii")
-            mode = (staged / STATE).stat().st_mode  # safetensors writes files that only their owner can read
-            files = {}
-            for path in sorted(staged.iterdir()):
-                path.chmod(mode)
-                files[path.name] = _size_and_hash(path)
-                flush(path)
-            (staged / MANIFEST).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="ascii")
-            flush(staged / MANIFEST)
-            flush(staged)
-            self._exchange(name)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"cannot save the checkpoint {final}: {error}. The previous checkpoint is unchanged: free some disk "
-                "space or correct the permissions of the folder, then continue with resume=true"
-            ) from error
-        return final
-
-    def _exchange(self, name: str) -> None:
-        """Move the complete staged checkpoint to its place."""
-        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
-        remove(old)
-        if final.exists():
-            final.rename(old)
-        staged.rename(final)
-        flush(self.folder)
-        remove(old)
-
-    def finish_interrupted_saves(self) -> None:
-        """Finish or undo interrupted saves after a crash, so that each name has its newest complete checkpoint.
-
-        Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
-        be ignored, and the run would keep the previous ``best`` if no better one follows.
-
-        Raises:
-            CheckpointError: the folder is a link, or cannot be written.
-        """
-        _check_no_link(self.folder)
-        try:
-            for name in ("last", "best", *self._staged_revisions()):
-                self._finish_interrupted_save(name)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot finish an interrupted save in {self.folder}: {error}; correct the permissions of the folder"
-            ) from error
-
-    def _finish_interrupted_save(self, name: str) -> None:
-        """Finish or undo the interrupted save of one name, so that the newest complete checkpoint is in its place."""
-        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
-        if staged.exists() and find_damage(staged) is None:
-            self._exchange(name)
-        elif old.exists() and not final.exists():
-            old.rename(final)
-        remove(staged)
-        remove(old)
-
-    def revisions(self) -> dict[int, Path]:
-        """The folders of the revisions by their number of tokens, ascending; they may be damaged."""
-        return {tokens: self.folder / revision_name(tokens) for tokens in sorted(_tokens_of(self.folder))}
-
-    def drop_revisions(self, *, after: int) -> None:
-        """Remove the revisions of later steps: a run that resumes from an earlier checkpoint makes them again.
-
-        Args:
-            after: the step of the checkpoint.
-        """
-        for folder in self.revisions().values():
-            with suppress(CheckpointError):  # a damaged one is reported when it is used
-                if _read_state(folder)["step"] > after:
-                    remove(folder)
-
-    def _staged_revisions(self) -> list[str]:
-        """The names of the revisions whose save was interrupted."""
-        staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
-        return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
-
-    def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
-        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this.
-
-        Raises:
-            CheckpointError: see ``finish_interrupted_saves`` and ``newest``.
-        """
-        if distributed.is_main():
-            self.finish_interrupted_saves()
-        distributed.barrier()
-        return self.newest()
-
-    def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
-
-        The checkpoint is None if the run was interrupted before its first save.
-
-        Raises:
-            CheckpointError: there are checkpoints, but none is complete.
-        """
-        found: list[Checkpoint] = []
-        problems: list[str] = []
-        for name in ("last", ".last.new", ".last.old", "best", ".best.new", ".best.old"):
-            folder = self.folder / name
-            if not folder.is_dir():
-                continue
-            problem = find_damage(folder)
-            if problem is None:
-                found.append(_opened(folder))
-            elif not name.endswith(
-                ".new"
-            ):  # after a crash, an incomplete staging folder is normal, and no data were lost with it
-                problems.append(problem)
-        if problems and not found:
-            detail = "\n".join(f"  - {problem}" for problem in problems)
-            raise CheckpointError(
-                f"no complete checkpoint in {self.folder}:\n{detail}\n"
-                "start the run again with another name=, or restore the folder from a copy"
-            )
-        return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
-
-
-def revision_name(tokens: int) -> str:
-    """The name of the checkpoint that is kept once ``tokens`` tokens were seen."""
-    return f"{_REVISION}{tokens}"
-
-
-def _tokens_of(folder: Path) -> list[int]:
-    """The numbers of tokens of the revisions in a folder."""
-    found = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
-    return [int(number) for number in found if number.isdecimal()]
+    folder.mkdir(parents=True)
+    for file, content in tensors.items():
+        if content:
+            on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in content.items()}
+            save_file(on_host, folder / f"{file}.safetensors")
+    (folder / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="ascii")
+    mode = (folder / STATE).stat().st_mode  # safetensors writes files that only their owner can read
+    files = {}
+    for path in sorted(folder.iterdir()):
+        path.chmod(mode)
+        files[path.name] = _size_and_hash(path)
+        flush(path)
+    (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="ascii")
+    flush(folder / MANIFEST)
+    flush(folder)
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -242,7 +96,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     problem = find_damage(folder)
     if problem is not None:
         raise CheckpointError(f"{problem}: choose another checkpoint, or restore the folder from a copy")
-    return _opened(folder)
+    return Checkpoint(folder, read_state(folder))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -258,11 +112,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: is damaged or incomplete, or not a safetensors file: {error}") from error
 
 
-def _opened(folder: Path) -> Checkpoint:
-    return Checkpoint(folder, _read_state(folder))
+def read_state(folder: Path) -> dict[str, Any]:
+    """The content of ``state.json``.
 
-
-def _read_state(folder: Path) -> dict[str, Any]:
+    Raises:
+        CheckpointError: the file cannot be read, or its content is not valid.
+    """
     return cast(
         "dict[str, Any]", read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False)
     )  # not ``finite``: the state may contain the losses of a skipped step
@@ -289,51 +144,10 @@ def find_damage(folder: Path) -> str | None:
         if _size_and_hash(path)["sha256"] != expected["sha256"]:
             return f"{path} has changed since it was written (its SHA-256 differs): it is damaged or altered"
     try:
-        _read_state(folder)
+        read_state(folder)
     except CheckpointError as error:
         return str(error)
     return None
-
-
-def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
-    """Check before training that checkpoints can be written: permissions and free disk space.
-
-    Args:
-        folder: the ``checkpoints`` folder of the run.
-        num_bytes: size of one checkpoint.
-        kept_bytes: size of all revisions that will be kept.
-
-    Raises:
-        CheckpointError: checkpoints cannot be written, or the folder is a link.
-    """
-    _check_no_link(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.write_bytes(b"lmtransfer")
-        probe.unlink()
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write checkpoints to {folder}: {error}; set output_root=<another folder>"
-        ) from error
-    needed = 3 * num_bytes + kept_bytes  # last, best, and the staged one
-    if free < needed:
-        revisions = f"; those of train.save_at: {kept_bytes / 1e6:,.0f} MB" if kept_bytes else ""
-        raise CheckpointError(
-            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and the one that is being written{revisions}), but "
-            f"{folder} has {free / 1e6:,.0f} MB free: free some disk space, or set "
-            "output_root=<a folder on another disk>"
-        )
-
-
-def _check_no_link(folder: Path) -> None:
-    """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
-    if folder.is_symlink():
-        raise CheckpointError(
-            f"{folder} is a link to {folder.resolve()}, but a run replaces and deletes files only in its own folder: "
-            "replace the link by a folder, or set output_root=<a folder on another disk>"
-        )
 
 
 def _size_and_hash(path: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer

@@ -20,8 +20,9 @@ from lmtransfer.kept_predictions.file import MOST_EXAMPLES, is_kept
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import HeadSpec, Targets
+from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.targets import Targets
 from lmtransfer.training import distributed
 from lmtransfer.transfer.learner import TaskLearner
 

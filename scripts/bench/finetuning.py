@@ -13,7 +13,7 @@ from lmtransfer.data.documents import Corpus
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import LabelTargets, SpanTargets
+from lmtransfer.tasks.targets import LabelTargets, SpanTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer

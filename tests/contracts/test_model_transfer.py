@@ -16,18 +16,9 @@ from torch import nn
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.heads import (
-    ClassificationSpec,
-    HeadSpec,
-    LabelTargets,
-    RegressionSpec,
-    ScoreTargets,
-    SpanSpec,
-    SpanTargets,
-    TaggingSpec,
-    TagTargets,
-)
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, RegressionSpec, SpanSpec, TaggingSpec
 from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.tasks.targets import LabelTargets, ScoreTargets, SpanTargets, TagTargets
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.transfer.learner import TaskLearner
 

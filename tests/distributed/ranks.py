@@ -28,7 +28,7 @@ from lmtransfer.system.ranks import end_process
 from lmtransfer.training import distributed, gradient_exchange
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, accumulate

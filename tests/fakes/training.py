@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import TrainingError
-from lmtransfer.training import checkpoint
+from lmtransfer.training import checkpoint, checkpoints
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.loop import Output, Trainer
@@ -217,8 +218,9 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, call: int, *, inside: Path) -> Cal
         (Path, "chmod"),
         (checkpoint, "save_file"),
         (checkpoint, "flush"),
+        (checkpoints, "flush"),
         (checkpoint, "_size_and_hash"),
-        (checkpoint.shutil, "rmtree"),
+        (shutil, "rmtree"),
     ]:
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
     return lambda: made

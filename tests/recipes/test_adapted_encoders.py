@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmtransfer.layers.lora import merged_tensors
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 
 LORA = ["finetune", *QUICK, "transfer=lora", "transfer.lora_rank=4", "checkpoint=last"]
 BITFIT = ["finetune", *QUICK, "transfer=bitfit", "checkpoint=last"]

@@ -94,7 +94,7 @@ def test_its_encoder_is_an_ordinary_one(run: Path, capsys: pytest.CaptureFixture
 
 def test_resumed_it_is_the_same_to_the_last_bit(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lmtransfer.errors import Interrupted
-    from lmtransfer.training.checkpoint import Checkpoints
+    from lmtransfer.training.checkpoints import Checkpoints
 
     kind = run.name.removeprefix("whole_")
     save = Checkpoints.save

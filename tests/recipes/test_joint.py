@@ -17,7 +17,7 @@ from lmtransfer.errors import Interrupted
 from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.continued import TakenHeads
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.transfer.joint.text import JointText
 
 MODEL = [

@@ -20,7 +20,8 @@ from torch.nn import functional
 
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Task
-from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets
+from lmtransfer.tasks.heads import ClassificationSpec
+from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.training.learner import Loss

@@ -20,7 +20,7 @@ from saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.trackers.jsonl import Jsonl
 
 

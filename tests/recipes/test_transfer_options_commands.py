@@ -17,7 +17,7 @@ from saved_encoder import load_encoder
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 
 BOTH_LAYERS = ["transfer.layers=[0,last]", "transfer.pooling=mean", "transfer.standardise=true"]
 

@@ -12,8 +12,9 @@ from scipy.special import log_softmax, softmax
 
 from lmtransfer.metrics.calibration import NUM_BINS, Reliability, calibration, fit_temperature
 from lmtransfer.reporting.runs.calibration import calibration_text, joint_calibration, read_calibration
-from lmtransfer.tasks.text.classification import CALIBRATION_PARTS, TextClassification
+from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.single_label import CALIBRATION_PARTS
 from lmtransfer.transfer.evaluation import Outputs, score_outputs
 
 

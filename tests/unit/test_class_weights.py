@@ -16,8 +16,9 @@ from torch.nn import functional
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.class_weights import balanced_weights, weights_in_order
-from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets
+from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.precision import Precision

@@ -16,8 +16,8 @@ from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.primary import group_config
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.choices import Copa
 from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.method import TransferMethod

@@ -15,8 +15,8 @@ from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer, characters_of

@@ -22,7 +22,7 @@ from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked, tracker_nodes
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.training.trackers.base import TrackedRun, numbers_in
 from lmtransfer.training.trackers.guarded import Guarded

@@ -17,7 +17,7 @@ from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.training import averaging
 from lmtransfer.training import loop
 from lmtransfer.training.averaging import Average, Exponential, LastPart
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection

@@ -18,7 +18,7 @@ from torch import nn
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import UnigramPlateau
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.model_selection import ModelSelection
@@ -444,7 +444,7 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_comes_first_after_resuming(tm
     assert first.state.step == 4
     assert first.state.evaluation_due
     second = trainer_of(broken, interrupt=False)
-    second.checkpoints = Checkpoints(tmp_path / "True")
+    second.saving.checkpoints = Checkpoints(tmp_path / "True")
     second.resume()
     state = second.train()
     timing = {"seconds", "tokens_per_second"}

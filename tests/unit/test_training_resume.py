@@ -23,7 +23,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.runs.resume import check_resumable, resume_conflicts, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import Muon

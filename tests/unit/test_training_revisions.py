@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from lmtransfer.pretraining.save_points import check_reached, not_reached, passe
 from lmtransfer.training import checkpoint, loop
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints, revision_name
 from lmtransfer.training.loop import Trainer
 
 WHOLE = [Phase("", 0.0, 1.0)]
@@ -190,7 +191,7 @@ def test_revisions_of_later_steps_than_the_checkpoint_are_made_again(tmp_path: P
     checkpoints = Checkpoints(tmp_path)
     for tokens, step in ((0, 0), (100, 4), (200, 5), (300, 9)):
         tensors = {"model": {"x": torch.zeros(1)}}
-        checkpoints.save(checkpoint.revision_name(tokens), tensors=tensors, state={"step": step, "tokens": tokens})
+        checkpoints.save(revision_name(tokens), tensors=tensors, state={"step": step, "tokens": tokens})
     (tmp_path / "tokens-300" / "state.json").write_text("torn")
     checkpoints.drop_revisions(after=4)
     assert list(checkpoints.revisions()) == [0, 100, 300]
@@ -199,7 +200,7 @@ def test_revisions_of_later_steps_than_the_checkpoint_are_made_again(tmp_path: P
 def test_room_for_the_revisions_is_needed_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _trainer(tmp_path)
     usage = type("Usage", (), {"free": 3 * trainer.snapshot.num_bytes()})
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     with refuses(CheckpointError, "train.save_at"):
         trainer.train()
     _trainer(tmp_path / "none", save_at=()).train()

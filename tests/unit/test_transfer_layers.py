@@ -17,7 +17,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon

@@ -14,8 +14,9 @@ from torch import Tensor
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets, RegressionSpec, ScoreTargets
+from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec
 from lmtransfer.tasks.source import TaskBatch, TaskSource
+from lmtransfer.tasks.targets import LabelTargets, ScoreTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.transfer.heads.sequences import RegressionHead

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fakes.training import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer  # noqa: E402
 
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
 from lmtransfer.training.model_selection import ModelSelection

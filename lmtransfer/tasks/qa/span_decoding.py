@@ -14,9 +14,9 @@ import numpy as np
 
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.qa.gold_tokens import text_of_tokens
 from lmtransfer.tasks.qa.windows import WindowedQuestion
+from lmtransfer.tasks.targets import SpanTargets
 
 #: The score of a passage without any legal span: the lowest float32 value, because JSON has no infinity.
 NO_SPAN_SCORE = float(np.finfo(np.float32).min)

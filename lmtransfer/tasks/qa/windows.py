@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, text_capacity
-from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
 from lmtransfer.tasks.qa.pieces import Piece, QuestionPieces
+from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: Default number of tokens from the start of one window to the start of the next; smaller in short windows.

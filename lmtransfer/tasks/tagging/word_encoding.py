@@ -12,8 +12,8 @@ import numpy as np
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, joined, ragged_offsets, text_capacity
-from lmtransfer.tasks.heads import NO_LABEL, TagTargets
 from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.targets import NO_LABEL, TagTargets
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 
 NO_TOKEN = "words that give no token, read as [UNK]"

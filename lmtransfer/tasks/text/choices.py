@@ -16,7 +16,8 @@ from lmtransfer.tasks.answers import ChoiceAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.copa import read_copa
-from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets, Targets
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
+from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
 from lmtransfer.tasks.text.choice_example import ChoiceExample
 from lmtransfer.tasks.text.choice_reader import ChoiceReader
 from lmtransfer.tasks.text.encoding import encode_texts

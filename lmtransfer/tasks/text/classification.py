@@ -3,179 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
-from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
-from lmtransfer.metrics.calibration import calibration
-from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.base import Answer
-from lmtransfer.tasks.class_weights import weights_in_order
-from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.folds import fold_of
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
-from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
 from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import TextColumns, TextRow
+from lmtransfer.tasks.text.single_label import Classification, LabelMetric
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
-from lmtransfer.tasks.text.task import CHUNK, TextFileTask, TextTask
-
-#: Parts of the scored examples for temperature scaling.
-CALIBRATION_PARTS = 5
-
-LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
-
-
-class Classification(TextTask):
-    """The base of all classification tasks: label names, metrics, encoding, and the choice of training examples.
-
-    A task with its own source derives from this class and implements ``splits`` and ``examples``. A task that reads
-    files or the hub is a ``TextClassification`` and needs no code.
-
-    Args:
-        name: the task's name in tables and results.
-        labels: names of the labels in order; null: ``discover_labels`` finds them when they are first needed.
-        metrics: names of the metrics; the first is the main one.
-        positive_label: the label whose F1 counts; null: the second of two.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
-            each label has the same total weight; null: all 1.
-        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
-            2016, section 7).
-
-    Raises:
-        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` or a name in
-            ``class_weights`` is not a label, a weight is not positive, or there are three or more labels and the label
-            for F1 is not named. Labels that are found in the data are checked on first use.
-    """
-
-    kind = ClassificationSpec.kind
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        labels: Sequence[str] | None,
-        metrics: Sequence[LabelMetric] = ("accuracy",),
-        positive_label: str | None = None,
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
-        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(
-            name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
-        )
-        self._positive_label = positive_label
-        self._class_weights, self._label_smoothing = class_weights, label_smoothing
-        if labels is not None:
-            self.labels = self._checked([str(label) for label in labels])
-
-    @cached_property
-    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The label names in order."""
-        return self._checked(self.discover_labels())
-
-    def discover_labels(self) -> list[str]:
-        """Find the label names, if they are not given."""
-        raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
-
-    def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
-        positive, names = self._positive_label, listed(labels)
-        if len(labels) < 2 or len(set(labels)) != len(labels):
-            raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
-        if positive is not None and positive not in labels:
-            raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
-        if "f1" in self.metric_names and positive is None and len(labels) > 2:
-            raise ConfigError(
-                f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
-                "them, or use macro_f1"
-            )
-        weights_in_order(self._class_weights, labels)  # raises if they do not fit the labels
-        return tuple(labels)
-
-    @property
-    def head(self) -> HeadSpec:
-        """A head for one of the labels."""
-        weights = weights_in_order(self._class_weights, self.labels)
-        return ClassificationSpec(len(self.labels), self.pairs, weights, self._label_smoothing)
-
-    def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
-        """The labels."""
-        labels = [NO_LABEL if example.label is None else example.label for example in examples]
-        return LabelTargets(np.array(labels, dtype=np.int64))
-
-    def number_of(self, answer: LabelAnswer) -> float:
-        """The label's index."""
-        return answer.label
-
-    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
-        """Yield the most probable label of each example.
-
-        Args:
-            encoded: N examples.
-            outputs: logits, shape (N, number of labels).
-        """
-        for start in range(0, len(encoded.examples), CHUNK):
-            logits = outputs[start : start + CHUNK].astype(np.float64)
-            powers = np.exp(logits - logits.max(1, keepdims=True))
-            probabilities = powers / powers.sum(1, keepdims=True)
-            for label, row in zip(logits.argmax(1).tolist(), probabilities.tolist(), strict=True):
-                yield LabelAnswer(label, self.labels[label], dict(zip(self.labels, row, strict=True)))
-
-    def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels; see ``Task``."""
-        predicted = np.array([answer.label for answer in answers], dtype=np.int64)
-        gold = self.gold(examples).labels
-        return scored_examples(
-            examples,
-            kind="classification",
-            labels=self.labels,
-            predicted=predicted,
-            gold=gold,
-            ratios={"accuracy": Ratio.mean(predicted == gold)},
-            classes=gold,
-            class_names=self.labels,
-            positive=self.positive,
-            confidences=[
-                None if answer.probabilities is None else answer.probabilities[answer.name] for answer in answers
-            ],
-        )
-
-    def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
-        """Return the calibration error before and after temperature scaling; see ``Task`` and ``metrics.calibration``.
-
-        The examples are divided into parts without common texts; the temperature of each part is fitted on the others.
-        """
-        gold, groups = LabelTargets.of(encoded.targets).labels, [example.group for example in encoded.examples]
-        if not np.isfinite(outputs).all():
-            return None
-        few = groups.count("") + len({*groups} - {""}) < CALIBRATION_PARTS
-        parts = None
-        if not few:
-            parts = fold_of(np.full(len(groups), -1), groups, folds=CALIBRATION_PARTS, seed=0, names=())
-        return calibration(outputs, gold, parts).as_values()
-
-    def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
-        """Answer every example with the training examples' most frequent label (on a tie, the first label)."""
-        known = [example.label for example in train if example.label is not None]
-        label = int(np.bincount(known, minlength=len(self.labels)).argmax())
-        return [LabelAnswer(label, self.labels[label])] * len(examples)
-
-    @property
-    def positive(self) -> int:
-        """Index of the label whose F1 counts: the second label, unless another is named."""
-        return 1 if self._positive_label is None else self.labels.index(self._positive_label)
+from lmtransfer.tasks.text.task import TextFileTask
 
 
 class TextClassification(TextFileTask, Classification):

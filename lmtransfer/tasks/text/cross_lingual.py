@@ -18,9 +18,10 @@ from lmtransfer.tasks.languages import (
     places_in_languages,
     scores_by_language,
 )
-from lmtransfer.tasks.text.classification import LabelMetric, TextClassification
+from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
+from lmtransfer.tasks.text.single_label import LabelMetric
 from lmtransfer.tasks.text.tables import Column
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lmtransfer.tasks.encoded import EncodedExamples, character_rows_of, joined, ragged_offsets, text_capacity
-from lmtransfer.tasks.heads import Targets
+from lmtransfer.tasks.targets import Targets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 

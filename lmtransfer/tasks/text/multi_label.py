@@ -22,7 +22,8 @@ from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
-from lmtransfer.tasks.heads import NO_LABEL, HeadSpec, LabelSetTargets, MultiLabelSpec
+from lmtransfer.tasks.heads import HeadSpec, MultiLabelSpec
+from lmtransfer.tasks.targets import NO_LABEL, LabelSetTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout

@@ -9,8 +9,8 @@ from typing import Literal
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.single_label import Classification
 
 
 class PythonDocsTask(Classification):

@@ -13,8 +13,9 @@ from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_exa
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, ScoreTargets
+from lmtransfer.tasks.heads import HeadSpec, RegressionSpec
 from lmtransfer.tasks.places import HubSource
+from lmtransfer.tasks.targets import ScoreTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout

@@ -8,9 +8,9 @@ from typing import Literal
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.trees import LabelledTree, plain_word, read_trees
-from lmtransfer.tasks.text.classification import Classification, LabelMetric
 from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import located_files
+from lmtransfer.tasks.text.single_label import Classification, LabelMetric
 
 FIVE_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 TWO_LABELS = ("negative", "positive")

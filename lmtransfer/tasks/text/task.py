@@ -15,8 +15,8 @@ from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.folds import check_folds
-from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.places import HubSource
+from lmtransfer.tasks.targets import Targets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import SplitFiles, TextColumns, TextFiles, TextRow

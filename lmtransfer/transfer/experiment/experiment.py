@@ -29,7 +29,8 @@ from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.transfer.evaluation import Evaluation
-from lmtransfer.transfer.experiment.choose_settings import check_transfer, choose_settings, open_start
+from lmtransfer.transfer.experiment.checks import check_transfer
+from lmtransfer.transfer.experiment.choose_settings import choose_settings, open_start
 from lmtransfer.transfer.experiment.cross_validation import CrossValidation
 from lmtransfer.transfer.experiment.learning_rates import LearningRates
 from lmtransfer.transfer.experiment.messages import next_commands, print_result

@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.models.base import Encoder
-from lmtransfer.tasks.heads import HeadSpec, Targets
+from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.tasks.targets import Targets
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.standardising import Standardising
 

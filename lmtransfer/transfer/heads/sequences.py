@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.class_weights import ClassWeights, balanced_weights
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, LabelSetTargets, LabelTargets, ScoreTargets, Targets
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
 from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, Targets
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmtransfer.models.base import Encoder
-from lmtransfer.tasks.heads import NO_LABEL, HeadSpec, TagTargets
+from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.tasks.targets import NO_LABEL, TagTargets
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
 

@@ -1,0 +1,159 @@
+"""Check the config of a pretraining before any text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import cast
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.config.check import check
+from lmtransfer.config.in_short import expand_overlap, expand_parts
+from lmtransfer.config.phases import Phase, complete_phases, phases_of
+from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.target import resolve
+from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.fit import check_order
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
+from lmtransfer.pretraining.continued import given_keys, go_on_from
+from lmtransfer.pretraining.parts import assembled, parts_of_phases
+from lmtransfer.pretraining.save_points import save_points
+from lmtransfer.runs.saved import new_encoder
+from lmtransfer.runs.tracking import tracker_nodes
+from lmtransfer.runs.training import averaging, build_optimizer
+from lmtransfer.tokenizers.base import Tokenizer
+
+_LIKELY_SIZE = 8192
+
+
+def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
+    """Check the whole config before any work.
+
+    Args:
+        cfg: the config; its phases are completed in place. With ``init``, its model becomes the model of the continued
+            run, and its losses get the head arguments of that run.
+        primary: name of the command.
+
+    Raises:
+        ConfigError: all problems at once.
+    """
+    expand_parts(cfg)
+    expand_overlap(cfg)
+    complete_phases(cfg)
+    phases = phases_of(cfg)
+    nodes: dict[str, Set[str]] = {
+        "corpus": {"data_root", "cache_dir"},
+        "tokenizer": set(),
+        "model": {"vocab_size"},
+        **{f"{phase.objective}.{part}": {"tokenizer"} for phase in phases for part in _parts_of(cfg, phase)},
+        **{phase.optimizer: {"learner", "params"} for phase in phases},
+        "schedule": set(),
+        **tracker_nodes(cfg),
+    }
+    if cfg.get("screening") is not None:
+        nodes["screening"] = {"overlap_with", "cache_dir"}
+    if cfg.get("embeddings") is not None:
+        nodes["embeddings"] = set()
+    check(cfg, primary=primary, nodes=nodes)
+    train = TrainSettings.from_config(cfg.train)
+    averaging(train)
+    save_points(train)
+    nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
+    if nulls:
+        raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])
+    without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
+    if without:
+        choose = "lists no loss; choose an objective (lmtransfer list objectives)"
+        raise ConfigError([f"{key}.losses: {choose}" for key in without])
+    contiguous = any(OmegaConf.select(cfg, f"{phase.objective}.rows.contiguous") for phase in phases)
+    if cfg.corpus.get("parts") and contiguous:
+        raise ConfigError(CONTIGUOUS_MIXTURE)
+    if cfg.get("init"):
+        go_on_from(open_saved(cfg.init, key="init"), cfg)
+    else:
+        _check_characters(cfg)
+    _check_parts(cfg)
+
+
+def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
+    """The keys of the components of a phase's objective, relative to the objective's key."""
+    losses = OmegaConf.select(cfg, f"{phase.objective}.losses") or {}
+    return ["rows", "corruption", *(f"losses.{name}" for name in losses)]
+
+
+def _check_characters(cfg: DictConfig) -> None:
+    """Raise if the model reads characters and the tokenizer gives none."""
+    model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
+    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "provides_characters", False):
+        raise ConfigError(
+            f"tokenizer: {tokenizer.__name__} splits words into pieces, but {model.__name__} reads whole words as "
+            "characters: use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
+        )
+
+
+def _check_parts(cfg: DictConfig) -> None:
+    """Build all parts on the meta device, without memory for weights, to check that they can be built and fit.
+
+    Raises:
+        ConfigError: a part cannot be built or does not fit; raised before any text is read.
+    """
+    tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
+    with torch.device("meta"):
+        last = assembled(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
+        _complete_embeddings(cfg, last.encoder)
+        for phase, parts in zip(phases_of(cfg), parts_of_phases(cfg, last, tokenizer), strict=True):
+            learner = PretrainingLearner(parts.encoder, list(parts.objectives))
+            build_optimizer(OmegaConf.select(cfg, phase.optimizer), learner)
+            check_order(objectives=parts.objectives, rows=parts.rows)
+            if not any(objective.weight for objective in parts.objectives):
+                raise ConfigError(
+                    f"{phase.objective}.losses: every loss has weight=0, so the model learns nothing; raise one of them"
+                )
+    build(cfg.schedule)
+
+
+def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
+    """Set ``embeddings`` to null if a recipe sets it and the model cannot use it.
+
+    Raises:
+        ConfigError: the command line sets it, and the model cannot use it.
+    """
+    if cfg.get("embeddings") is None:
+        return
+    problem = ""
+    if cfg.get("init"):
+        problem = "with init= the token embeddings come from the run; leave it out"
+    elif encoder.token_embedding is None and not encoder.reads_characters:
+        problem = f"{type(encoder).__name__} has no table of token embeddings: use another model, or embeddings=null"
+    if problem and any(key.partition(".")[0] == "embeddings" for key in given_keys()):
+        raise ConfigError(f"embeddings: {problem}")
+    if problem:
+        cfg.embeddings = None
+
+
+class _UntrainedTokenizer:
+    """A placeholder for a tokenizer that is not trained yet: it has the right size, and each piece is one word.
+
+    It cannot encode. Parts are built with it to check that they can be built.
+
+    Args:
+        node: ``cfg.tokenizer``.
+    """
+
+    def __init__(self, node: DictConfig) -> None:
+        size = node.get("vocab_size")
+        self.vocab_size = self.num_pieces = max(8, size) if isinstance(size, int) else _LIKELY_SIZE
+        self.unk_id, self.cls_id, self.sep_id, self.mask_id = range(4)
+        self.missing_roles: Sequence[str] = ()
+        self.is_special = np.arange(self.vocab_size) < 4
+        self.starts_word = np.ones(self.vocab_size, dtype=bool)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Always the same word with a capital letter."""
+        return "Word"

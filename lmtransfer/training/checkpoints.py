@@ -1,0 +1,217 @@
+"""The checkpoints of a run: ``<run>/checkpoints/last``, ``best`` and the revisions; saves are atomic.
+
+A revision, ``tokens-<number>``, holds the model once that many tokens were seen (``train.save_at``): a ``model`` and a
+``state.json``, without what resuming needs. It is never replaced by a later one.
+
+A save is staged in a folder next to its place (``.last.new``), flushed to disk, and exchanged with two renames
+(``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
+``Checkpoints.newest`` finds it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.system.durable import flush, remove
+from lmtransfer.training import distributed
+from lmtransfer.training.checkpoint import Checkpoint, find_damage, read_state, write_checkpoint
+
+_REVISION = "tokens-"
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: the ``checkpoints`` folder of the run; the first save creates it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    def exists(self) -> bool:
+        """Whether the folder holds any checkpoint, complete or not."""
+        return self.folder.is_dir() and any(self.folder.iterdir())
+
+    def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+        """Write the checkpoint ``name``; the previous one of that name stays until the new one is complete.
+
+        Args:
+            name: ``last``, ``best`` or a ``revision_name``.
+            tensors: tensors by file name without suffix; no file is written for an empty mapping.
+            state: plain numbers, strings, lists and dicts; must contain ``step``.
+
+        Raises:
+            CheckpointError: the disk is full or cannot be written, or the folder is a link; the earlier checkpoint is
+                not changed.
+        """
+        final, staged = self.folder / name, self.folder / f".{name}.new"
+        _check_no_link(self.folder)
+        try:
+            self._finish_interrupted_save(name)
+            write_checkpoint(staged, tensors=tensors, state=state)
+            self._exchange(name)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"cannot save the checkpoint {final}: {error}. The previous checkpoint is unchanged: free some disk "
+                "space or correct the permissions of the folder, then continue with resume=true"
+            ) from error
+        return final
+
+    def _exchange(self, name: str) -> None:
+        """Move the complete staged checkpoint to its place."""
+        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
+        remove(old)
+        if final.exists():
+            final.rename(old)
+        staged.rename(final)
+        flush(self.folder)
+        remove(old)
+
+    def finish_interrupted_saves(self) -> None:
+        """Finish or undo interrupted saves after a crash, so that each name has its newest complete checkpoint.
+
+        Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
+        be ignored, and the run would keep the previous ``best`` if no better one follows.
+
+        Raises:
+            CheckpointError: the folder is a link, or cannot be written.
+        """
+        _check_no_link(self.folder)
+        try:
+            for name in ("last", "best", *self._staged_revisions()):
+                self._finish_interrupted_save(name)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot finish an interrupted save in {self.folder}: {error}; correct the permissions of the folder"
+            ) from error
+
+    def _finish_interrupted_save(self, name: str) -> None:
+        """Finish or undo the interrupted save of one name, so that the newest complete checkpoint is in its place."""
+        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
+        if staged.exists() and find_damage(staged) is None:
+            self._exchange(name)
+        elif old.exists() and not final.exists():
+            old.rename(final)
+        remove(staged)
+        remove(old)
+
+    def revisions(self) -> dict[int, Path]:
+        """The folders of the revisions by their number of tokens, ascending; they may be damaged."""
+        return {tokens: self.folder / revision_name(tokens) for tokens in sorted(_tokens_of(self.folder))}
+
+    def drop_revisions(self, *, after: int) -> None:
+        """Remove the revisions of later steps: a run that resumes from an earlier checkpoint makes them again.
+
+        Args:
+            after: the step of the checkpoint.
+        """
+        for folder in self.revisions().values():
+            with suppress(CheckpointError):  # a damaged one is reported when it is used
+                if read_state(folder)["step"] > after:
+                    remove(folder)
+
+    def _staged_revisions(self) -> list[str]:
+        """The names of the revisions whose save was interrupted."""
+        staged = self.folder.glob(f".{_REVISION}*") if self.folder.is_dir() else ()
+        return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
+
+    def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
+        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this.
+
+        Raises:
+            CheckpointError: see ``finish_interrupted_saves`` and ``newest``.
+        """
+        if distributed.is_main():
+            self.finish_interrupted_saves()
+        distributed.barrier()
+        return self.newest()
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
+
+        The checkpoint is None if the run was interrupted before its first save.
+
+        Raises:
+            CheckpointError: there are checkpoints, but none is complete.
+        """
+        found: list[Checkpoint] = []
+        problems: list[str] = []
+        for name in ("last", ".last.new", ".last.old", "best", ".best.new", ".best.old"):
+            folder = self.folder / name
+            if not folder.is_dir():
+                continue
+            problem = find_damage(folder)
+            if problem is None:
+                found.append(Checkpoint(folder, read_state(folder)))
+            elif not name.endswith(
+                ".new"
+            ):  # after a crash, an incomplete staging folder is normal, and no data were lost with it
+                problems.append(problem)
+        if problems and not found:
+            detail = "\n".join(f"  - {problem}" for problem in problems)
+            raise CheckpointError(
+                f"no complete checkpoint in {self.folder}:\n{detail}\n"
+                "start the run again with another name=, or restore the folder from a copy"
+            )
+        return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
+
+
+def revision_name(tokens: int) -> str:
+    """The name of the checkpoint that is kept once ``tokens`` tokens were seen."""
+    return f"{_REVISION}{tokens}"
+
+
+def _tokens_of(folder: Path) -> list[int]:
+    """The numbers of tokens of the revisions in a folder."""
+    found = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
+    return [int(number) for number in found if number.isdecimal()]
+
+
+def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:
+    """Check before training that checkpoints can be written: permissions and free disk space.
+
+    Args:
+        folder: the ``checkpoints`` folder of the run.
+        num_bytes: size of one checkpoint.
+        kept_bytes: size of all revisions that will be kept.
+
+    Raises:
+        CheckpointError: checkpoints cannot be written, or the folder is a link.
+    """
+    _check_no_link(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"lmtransfer")
+        probe.unlink()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write checkpoints to {folder}: {error}; set output_root=<another folder>"
+        ) from error
+    needed = 3 * num_bytes + kept_bytes  # last, best, and the staged one
+    if free < needed:
+        revisions = f"; those of train.save_at: {kept_bytes / 1e6:,.0f} MB" if kept_bytes else ""
+        raise CheckpointError(
+            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and the one that is being written{revisions}), but "
+            f"{folder} has {free / 1e6:,.0f} MB free: free some disk space, or set "
+            "output_root=<a folder on another disk>"
+        )
+
+
+def _check_no_link(folder: Path) -> None:
+    """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
+    if folder.is_symlink():
+        raise CheckpointError(
+            f"{folder} is a link to {folder.resolve()}, but a run replaces and deletes files only in its own folder: "
+            "replace the link by a folder, or set output_root=<a folder on another disk>"
+        )
