@@ -92,8 +92,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     console.print(opening(directory.path, text, each, setup, phases=phased_run.phases), soft_wrap=True)
     if start is not None and start.num_tokens:
         console.print(counting(start, budget=setup.train.seconds), soft_wrap=True)
-    for remark in _remarks(cfg, text, phased_run):
-        console.print(remark, markup=False, soft_wrap=True)
+    for line in _remarks(cfg, text, phased_run):
+        console.print(line, markup=False, soft_wrap=True)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
     with tracked(setup.trackers, directory) as trackers:
