@@ -63,7 +63,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
-    parts = assembled(cfg.objective, encoder, tokenizer, heads)
+    parts = combined_parts(cfg.objective, encoder, tokenizer, heads)
     _check_mask(parts, tokenizer)
     return parts
 
@@ -105,7 +105,7 @@ def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) 
         encoder = TokenVectors(encoder)
     if phase.after is not None and encoder.token_embedding is None:
         raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
-    parts = assembled(node, encoder, tokenizer, last.heads)
+    parts = combined_parts(node, encoder, tokenizer, last.heads)
     _check_mask(parts, tokenizer)
     return parts
 
@@ -128,7 +128,7 @@ def _check_mask(parts: Parts, tokenizer: Tokenizer) -> None:
         )
 
 
-def assembled(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+def combined_parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
     """Build rows, corruption and objectives, and check that they fit the encoder and one another.
 
     Args:
@@ -182,7 +182,7 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
     Raises:
         ConfigError: parts that do not fit one another, or the encoder.
     """
-    parts = assembled(objective, encoder, tokenizer, heads)
+    parts = combined_parts(objective, encoder, tokenizer, heads)
     _check_mask(parts, tokenizer)
     return parts
 
