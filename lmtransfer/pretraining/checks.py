@@ -22,7 +22,7 @@ from lmtransfer.objectives.fit import check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import given_keys, go_on_from
-from lmtransfer.pretraining.parts import combined_parts, parts_of_phases
+from lmtransfer.pretraining.parts import parts_of_phases, parts_over
 from lmtransfer.pretraining.save_points import save_points
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.runs.tracking import tracker_nodes
@@ -105,7 +105,7 @@ def _check_parts(cfg: DictConfig) -> None:
     """
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
-        last = combined_parts(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
+        last = parts_over(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
         _complete_embeddings(cfg, last.encoder)
         for phase, parts in zip(phases_of(cfg), parts_of_phases(cfg, last, tokenizer), strict=True):
             learner = PretrainingLearner(parts.encoder, list(parts.objectives))

@@ -63,9 +63,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
-    parts = combined_parts(cfg.objective, encoder, tokenizer, heads)
-    _check_mask(parts, tokenizer)
-    return parts
+    return parts_over(cfg.objective, encoder, tokenizer, heads)
 
 
 def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[Parts]:
@@ -105,9 +103,7 @@ def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) 
         encoder = TokenVectors(encoder)
     if phase.after is not None and encoder.token_embedding is None:
         raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
-    parts = combined_parts(node, encoder, tokenizer, last.heads)
-    _check_mask(parts, tokenizer)
-    return parts
+    return parts_over(node, encoder, tokenizer, last.heads)
 
 
 def _directions(loss: DictConfig) -> Sequence[str]:
@@ -120,25 +116,17 @@ def losses_of(cfg: DictConfig, phase: Phase) -> object:
     return OmegaConf.to_container(OmegaConf.select(cfg, phase.objective).losses, resolve=True)
 
 
-def _check_mask(parts: Parts, tokenizer: Tokenizer) -> None:
-    if parts.corruption.uses_mask and "mask" in tokenizer.missing_roles:
-        raise ConfigError(
-            "objective.corruption replaces tokens by [MASK], but the tokenizer has no such token: use an objective "
-            "that masks no tokens (objective=lm)"
-        )
-
-
-def combined_parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
-    """Build rows, corruption and objectives, and check that they fit the encoder and one another.
+def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+    """Build the parts of an objective for an existing encoder, and check that they fit it and one another.
 
     Args:
-        objective: its config node.
+        objective: its config node, with rows, corruption and losses.
         encoder: the encoder.
         tokenizer: the tokenizer of the text.
         heads: weights of heads by name, for ``continued.take_heads``.
 
     Raises:
-        ConfigError: parts that do not fit one another, or the encoder.
+        ConfigError: parts that do not fit one another, the encoder or the tokenizer.
     """
     parts = Parts(
         encoder=encoder,
@@ -148,6 +136,11 @@ def combined_parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer
         heads=heads,
     )
     check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
+    if parts.corruption.uses_mask and "mask" in tokenizer.missing_roles:
+        raise ConfigError(
+            "objective.corruption replaces tokens by [MASK], but the tokenizer has no such token: use an objective "
+            "that masks no tokens (objective=lm)"
+        )
     return parts
 
 
@@ -168,23 +161,6 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     )
     load_weights(encoder, encoder_tensors, source=str(saved.path))
     return heads
-
-
-def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
-    """Build the parts of an objective for an existing encoder.
-
-    Args:
-        objective: its config node, with rows, corruption and losses.
-        encoder: the encoder.
-        tokenizer: the tokenizer of the text.
-        heads: weights of heads by name, for ``continued.take_heads``.
-
-    Raises:
-        ConfigError: parts that do not fit one another, or the encoder.
-    """
-    parts = combined_parts(objective, encoder, tokenizer, heads)
-    _check_mask(parts, tokenizer)
-    return parts
 
 
 def learned(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
