@@ -100,6 +100,7 @@ RANGES: Mapping[str, Range] = {
     "dev_from_train": Range(0, 1, open_below=True, open_above=True),
     "folds": Range(2, _MOST),
     "threads": Range(1, 4096),
+    "jobs": Range(1, 4096),
     "num_segments": Range(1, 4096),
     "memory_length": Range(0, _MOST),
     "lora_rank": _COUNT,

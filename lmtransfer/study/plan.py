@@ -76,6 +76,7 @@ class Plan:
         figures: the figures that answer its question.
         demonstration: whether its runs are too short for verdicts.
         command: the command line of the study, for the captions of its figures.
+        at_once: number of transfers that run at the same time.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Plan:
     figures: tuple[FigureSpec, ...] = ()
     demonstration: bool = False
     command: str = ""
+    at_once: int = 1
 
 
 def make_plan(cfg: DictConfig) -> Plan:
@@ -134,6 +136,7 @@ def make_plan(cfg: DictConfig) -> Plan:
         figures=figures,
         demonstration=bool(content.get("demonstration")),
         command=shlex.join(["lmtransfer", "study", *of_command_line()]),
+        at_once=content.get("jobs", 1),
     )
 
 

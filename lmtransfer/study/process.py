@@ -1,71 +1,83 @@
-"""Running one command of a study in its own process, so that runs cannot affect each other."""
+"""One command of a study in its own process, so that runs cannot affect each other."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
-from rich.text import Text
-
-from lmtransfer.errors import Interrupted
-from lmtransfer.system.console import Console
-from lmtransfer.system.interrupts import FOLLOW, SIGNALS, decide
-
-_LOOK_EVERY_SECONDS = 0.5
+from lmtransfer.system.interrupts import FOLLOW
 
 
-def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading: str) -> int:
-    """Run ``lmtransfer <overrides>`` with its output in a file; the last line of the file is shown meanwhile.
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that runs in its own process.
 
-    On Ctrl-C (also repeated), SIGTERM or SIGHUP, and if this process dies, the run gets a signal to save and to end.
+    Attributes:
+        words: the command and its overrides.
+        log: file for the output.
+        heading: its name on the console.
+    """
+
+    words: tuple[str, ...]
+    log: Path
+    heading: str
+
+
+class Apart:
+    """The process of a command. It gets a signal to save and to end if this process dies.
 
     Args:
-        overrides: the command and its overrides.
-        log: file for the output.
-        console: where to show the progress.
-        heading: name of the run on the console.
-
-    Returns:
-        The exit code of the command, or of the interruption if there was one.
+        command: the command; it starts at once.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    followed, held = os.pipe()  # this process holds one end; the run ends when that end closes
-    try:
-        with (
-            log.open("w", encoding="utf-8") as output,
-            console.status(heading) as status,
-            _received_signals() as received,
-        ):
-            # In its own session: Ctrl-C on the terminal reaches only this process, which passes it on once.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "lmtransfer", *overrides],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=(followed,),
-                env={**os.environ, **_importable(), FOLLOW: str(followed)},
-            )
-            announced = False
-            while True:
-                try:
-                    code = process.wait(timeout=_LOOK_EVERY_SECONDS)
-                    return Interrupted.exit_code if received else code
-                except subprocess.TimeoutExpired:
-                    if received and not announced:
-                        process.terminate()
-                        announced = True
-                    status.update(Text(f"{heading}: {'saving' if received else _lines(log)[-1]}"))
-    finally:
-        os.close(followed)
-        os.close(held)
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self._terminated = False
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        followed, self._held = os.pipe()  # this process holds one end; the command ends when that end closes
+        try:
+            with command.log.open("w", encoding="utf-8") as output:
+                # In its own session: Ctrl-C on the terminal reaches only this process, which passes it on once.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "lmtransfer", *command.words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(followed,),
+                    env={**os.environ, **_importable(), FOLLOW: str(followed)},
+                )
+        except BaseException:
+            os.close(self._held)
+            raise
+        finally:
+            os.close(followed)
+
+    def exit_code(self, *, within: float) -> int | None:
+        """The exit code, if the command ends within these seconds; None if it does not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout=within)
+        return None
+
+    def terminate(self) -> None:
+        """Send the signal to save and to end, once."""
+        if not self._terminated:
+            self._process.terminate()
+            self._terminated = True
+
+    def release(self) -> None:
+        """Let go of the process; if it still runs, it gets the signal to save and to end."""
+        os.close(self._held)
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its output."""
+        return "saving" if self._terminated else _lines(self.command.log)[-1]
 
 
 def _importable() -> dict[str, str]:
@@ -95,25 +107,3 @@ def _lines(log: Path) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         return file.read().decode("utf-8", errors="replace").strip().splitlines() or [""]
-
-
-@contextmanager
-def _received_signals() -> Iterator[list[int]]:
-    """A list that collects the signals that arrive during the block."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = {
-        number: signal.signal(number, note)
-        for number in SIGNALS
-        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN  # nohup
-    }
-    try:
-        yield received
-    finally:
-        if received:
-            decide()
-        for number, handler in before.items():
-            signal.signal(number, handler)

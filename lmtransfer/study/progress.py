@@ -81,9 +81,17 @@ def progress_of(folder: Path) -> list[JobProgress]:
 
 
 def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
-    """The expected seconds until the last run ends, one after the other; None if a run's duration is not known."""
-    left = [job.left for job in jobs if job.state in ("running", "waiting", "interrupted")]
-    return None if None in left else sum(one for one in left if one is not None)
+    """The expected seconds until the last run ends; None if a run's duration is not known.
+
+    As many transfers as run now are taken to run at the same time until the end, and pretraining runs to be alone.
+    """
+    unfinished = [job for job in jobs if job.state in ("running", "waiting", "interrupted")]
+    if any(job.left is None for job in unfinished):
+        return None
+    alone = sum(job.left or 0.0 for job in unfinished if job.stage == PRETRAIN)
+    beside = [job.left or 0.0 for job in unfinished if job.stage != PRETRAIN]
+    at_once = sum(job.state == "running" and job.stage != PRETRAIN for job in unfinished)
+    return alone + max([sum(beside) / max(1, at_once), *beside], default=0.0)
 
 
 def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> JobProgress:

@@ -1,6 +1,8 @@
-"""Running a study: check all runs, run them one after the other, never mix them with runs that have other settings."""
+"""Running a study: check all runs, then run those that are not finished."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.composing import composed
@@ -9,8 +11,10 @@ from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.reporting.units import duration
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import PRETRAIN, Job, Plan
-from lmtransfer.study.process import last_words, run_apart
+from lmtransfer.study.process import Command, last_words
+from lmtransfer.study.side_by_side import run_commands
 from lmtransfer.system.console import Console
+from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.printable import short_path
 from lmtransfer.transfer.experiment.checks import check_transfer
 
@@ -39,27 +43,85 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
 
 
 def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job, str]]:
-    """Run all jobs; return the failed ones with the reason."""
-    failed: list[tuple[Job, str]] = []
-    logs = plan.folder / "logs"
-    options = () if config_dir is None else ("-cd", config_dir)
-    for number, job in enumerate(plan.jobs, start=1):
-        heading = f"[{number}/{len(plan.jobs)}] {job.key}"
-        if RunDirectory(job.run).is_finished:
-            where = f" in {short_path(job.run)}" if job.shared else ""
-            console.print(f"{heading}: finished{where}", markup=False, soft_wrap=True)
-            continue
-        if any(other.recipe == job.recipe and other.stage == PRETRAIN for other, _ in failed):
-            failed.append((job, "its pretraining failed"))
-            continue
-        log = logs / f"{job.stage}-{job.recipe}.log"
-        code = run_apart([job.command, *job.overrides, *options], log, console, heading=heading)
-        if code == Interrupted.exit_code:
+    """Run all jobs; return the failed ones with the reason.
+
+    If several transfers run at the same time, all pretraining comes first, one run after the other: its budget may be
+    a time, and then two at once would train less.
+
+    Raises:
+        Interrupted: SIGTERM or Ctrl-C; the running jobs are saved.
+    """
+    jobs = _Jobs(plan, () if config_dir is None else ("-cd", config_dir), console)
+    if plan.at_once == 1:
+        jobs.run(plan.jobs)
+    else:
+        jobs.run([job for job in plan.jobs if job.stage == PRETRAIN])
+        jobs.run([job for job in plan.jobs if job.stage != PRETRAIN], at_once=plan.at_once)
+    return jobs.failed
+
+
+class _Jobs:
+    """The jobs of a study while they run.
+
+    Args:
+        plan: the study.
+        options: further words of every command.
+        console: prints a line for each job.
+
+    Attributes:
+        failed: the failed jobs, each with the reason.
+    """
+
+    def __init__(self, plan: Plan, options: Sequence[str], console: Console) -> None:
+        self.plan = plan
+        self.options = options
+        self.console = console
+        self.failed: list[tuple[Job, str]] = []
+        self._of_command: dict[Command, Job] = {}
+
+    def run(self, jobs: Sequence[Job], *, at_once: int = 1) -> None:
+        """Run jobs; those whose pretraining failed fail, too."""
+        was_interrupted = False
+        for command, code in run_commands(self._commands(jobs, at_once), self.console, at_once=at_once):
+            if code == Interrupted.exit_code:
+                was_interrupted = True
+            else:
+                self._conclude(self._of_command[command], command, code)
+        if was_interrupted:
             raise Interrupted("the study was interrupted; run the same command again to continue it")
-        if code or not RunDirectory(job.run).is_finished:
-            failed.append((job, f"{last_words(log)} ({short_path(log)})"))
-            console.print(f"{heading}: failed: {failed[-1][1]}", markup=False, soft_wrap=True)
+
+    def _commands(self, jobs: Sequence[Job], at_once: int) -> Iterator[Command]:
+        """The commands of the jobs that are not finished, each made when it can start."""
+        for job in jobs:
+            if RunDirectory(job.run).is_finished:
+                where = f" in {short_path(job.run)}" if job.shared else ""
+                self._say(job, f"finished{where}")
+            elif any(other.recipe == job.recipe and other.stage == PRETRAIN for other, _ in self.failed):
+                self.failed.append((job, "its pretraining failed"))
+            else:
+                words = (job.command, *job.overrides, *_share_of_threads(job, at_once), *self.options)
+                log = self.plan.folder / "logs" / f"{job.stage}-{job.recipe}.log"
+                command = Command(words, log, self._heading(job))
+                self._of_command[command] = job
+                yield command
+
+    def _conclude(self, job: Job, command: Command, code: int) -> None:
+        directory = RunDirectory(job.run)
+        if code or not directory.is_finished:
+            self.failed.append((job, f"{last_words(command.log)} ({short_path(command.log)})"))
+            self._say(job, f"failed: {self.failed[-1][1]}")
         else:
-            taken = duration(RunDirectory(job.run).read_result().seconds or 0.0)
-            console.print(f"{heading}: {taken}", markup=False, soft_wrap=True)
-    return failed
+            self._say(job, duration(directory.read_result().seconds or 0.0))
+
+    def _heading(self, job: Job) -> str:
+        return f"[{self.plan.jobs.index(job) + 1}/{len(self.plan.jobs)}] {job.key}"
+
+    def _say(self, job: Job, what: str) -> None:
+        self.console.print(f"{self._heading(job)}: {what}", markup=False, soft_wrap=True)
+
+
+def _share_of_threads(job: Job, at_once: int) -> list[str]:
+    """The setting that divides the cores among jobs that run at the same time, unless the job sets its threads."""
+    if at_once == 1 or any(word.startswith("hardware.threads=") for word in job.overrides):
+        return []
+    return [f"hardware.threads={max(1, usable_cores() // at_once)}"]

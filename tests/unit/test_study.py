@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from os import getpid, kill
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ import pytest
 from fakes.runs import pretraining, transfer
 from omegaconf import OmegaConf
 from refusals import refuses
-from rich.console import Console
 
 from lmtransfer.cli import main
 from lmtransfer.errors import ConfigError
-from lmtransfer.study import running
+from lmtransfer.study import running, side_by_side
 from lmtransfer.study.plan import make_plan
-from lmtransfer.study.process import last_words, run_apart
+from lmtransfer.study.process import Command, last_words
+from lmtransfer.study.side_by_side import run_commands
+from lmtransfer.system.console import Console
 from lmtransfer.system.durable import _HERE
 
 CONFIG = """
@@ -128,7 +129,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     def install(fail: tuple[str, ...] = (), code: int = 2) -> list[str]:
         started: list[str] = []
 
-        def run(words: list[str], log: Path, console: Console, *, heading: str) -> int:
+        def run(command: Command) -> int:
+            words, log = command.words, command.log
             given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
             folder = Path(given["output_root"]) / words[0] / given["name"]
             started.append(f"{words[0]} {given['name']}")
@@ -150,7 +152,22 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
                 )
             return 0
 
-        monkeypatch.setattr(running, "run_apart", run)
+        class Made:
+            """Ends as soon as it has started."""
+
+            last_line = ""
+
+            def __init__(self, command: Command) -> None:
+                self.command = command
+                self.code = run(command)
+
+            def exit_code(self, *, within: float) -> int:
+                return self.code
+
+            def release(self) -> None:
+                pass
+
+        monkeypatch.setattr(side_by_side, "Apart", Made)
         return started
 
     return install
@@ -261,29 +278,95 @@ def test_all_commands_are_checked_before_any_starts(
 
 
 def test_a_run_has_a_process_of_its_own_and_a_log(tmp_path: Path) -> None:
-    console = Console(quiet=True)
-    assert run_apart(["--version"], tmp_path / "logs/a.log", console, heading="a") == 0
-    assert (tmp_path / "logs/a.log").read_text().startswith("lmtransfer ")
-    assert run_apart(["pretran"], tmp_path / "logs/b.log", console, heading="b") == 2
-    assert last_words(tmp_path / "logs/b.log").startswith("there is no command 'pretran'")
+    right, wrong = (Command((word,), tmp_path / "logs" / f"{word}.log", word) for word in ("--version", "pretran"))
+    assert dict(run_commands([right, wrong], Console(quiet=True))) == {right: 0, wrong: 2}
+    assert right.log.read_text().startswith("lmtransfer ")
+    assert last_words(wrong.log).startswith("there is no command 'pretran'")
 
 
-def test_a_signal_is_passed_on_and_the_run_may_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "python"
-    script.write_text("#!/bin/sh\ntrap 'echo saved; exit 75' TERM\necho ready\nwhile :; do sleep 0.05; done\n")
-    script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(script))
-    log = tmp_path / "a.log"
+def _instead_of_python(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_signal_is_passed_on_and_the_runs_may_save(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _instead_of_python(
+        tmp_path, monkeypatch, "trap 'echo saved; exit 75' TERM\necho ready\nwhile :; do sleep 0.05; done"
+    )
+    commands = [Command(("pretrain",), tmp_path / f"{number}.log", str(number)) for number in range(3)]
 
     def interrupt() -> None:
-        while "ready" not in (log.read_text() if log.is_file() else ""):
+        while sum(command.log.is_file() and "ready" in command.log.read_text() for command in commands) < at_once:
             time.sleep(0.05)
         kill(getpid(), signal.SIGTERM)
 
     threading.Thread(target=interrupt).start()
-    assert run_apart(["pretrain"], log, Console(quiet=True), heading="a") == 75
-    assert log.read_text().split() == ["ready", "saved"]
+    ended = list(run_commands(commands, Console(quiet=True), at_once=at_once))
+    assert ended == [(command, 75) for command in commands[:at_once]]
+    assert all(command.log.read_text().split() == ["ready", "saved"] for command in commands[:at_once])
+    assert not any(command.log.exists() for command in commands[at_once:])
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_as_many_commands_as_asked_run_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Each waits until another one has begun: alone, none would end.
+    script = "touch begun-$4\nuntil [ $(ls begun-* | wc -l) -ge 2 ]; do sleep 0.05; done"
+    _instead_of_python(tmp_path, monkeypatch, script)
+    commands = [Command((str(number),), tmp_path / f"{number}.log", str(number)) for number in range(4)]
+    asked: list[int] = []
+
+    def ask() -> Iterator[Command]:
+        for command in commands:
+            asked.append(len(list(tmp_path.glob("begun-*"))))
+            yield command
+
+    assert dict(run_commands(ask(), Console(quiet=True), at_once=2)) == dict.fromkeys(commands, 0)
+    assert asked[2] >= 2  # the third began when one of the first two had ended, and both had begun
+
+
+def test_an_interrupted_command_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "[ $4 = 0 ] && exit 75\ntrap 'exit 75' TERM\nwhile :; do sleep 0.05; done"
+    _instead_of_python(tmp_path, monkeypatch, script)
+    commands = [Command((str(number),), tmp_path / f"{number}.log", str(number)) for number in range(3)]
+    ended = dict(run_commands(commands, Console(quiet=True), at_once=2))
+    assert ended == {commands[0]: 75, commands[1]: 75}
+
+
+def test_transfers_at_the_same_time_follow_all_pretraining(world: Path, fake: Fake) -> None:
+    started = fake()
+    assert main(["study", "study=tiny", "jobs=2"]) == 0
+    assert started == ["pretrain masked", "pretrain left_to_right", "probe masked", "probe left_to_right"]
+    started = fake()
+    assert main(["study", "study=tiny"]) == 0
+    assert started == []  # the ledger does not depend on it
+
+
+def test_jobs_share_the_threads(world: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake()
+    given: dict[str, list[str]] = {}
+    plain = running.run_commands
+
+    def seen(commands: Iterable[Command], console: Console, *, at_once: int) -> Iterator[tuple[Command, int]]:
+        for command, code in plain(commands, console, at_once=at_once):
+            given[command.heading] = [word for word in command.words if word.startswith("hardware.threads")]
+            yield command, code
+
+    monkeypatch.setattr(running, "run_commands", seen)
+    monkeypatch.setattr(running, "usable_cores", lambda: 9)
+    assert main(["study", "study=tiny", "jobs=4", "+recipes.own={probe: 'hardware.threads=3'}"]) == 0
+    probes = {heading.split()[-1]: words for heading, words in given.items() if "probe" in heading}
+    assert probes == {
+        "masked": ["hardware.threads=2"],
+        "left_to_right": ["hardware.threads=2"],
+        "own": ["hardware.threads=3"],
+    }
+    assert not any(words for heading, words in given.items() if "pretrain" in heading)
 
 
 def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from lmtransfer.study.findings import findings, place_text
 from lmtransfer.study.ledger import note_overrides, read_ledger
 from lmtransfer.study.lines import lines_of
 from lmtransfer.study.plan import Plan, make_plan
-from lmtransfer.study.progress import progress_of, seconds_left
+from lmtransfer.study.progress import JobProgress, progress_of, seconds_left
 from lmtransfer.study.sections import make_sections
 from lmtransfer.study.shared import share_pretraining
 from lmtransfer.study.table import read_rows
@@ -220,6 +220,15 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
         states = {f"{job.stage} of {job.recipe}": job.state for job in progress_of(plan.folder)}
         assert states["pretrain of middle"] == "interrupted"
         assert states["probe of middle"] == "waiting"
+
+
+def test_the_time_left_of_transfers_that_run_at_the_same_time() -> None:
+    running, waiting = JobProgress("a", "probe", "running", 5, left=20), JobProgress("b", "probe", "waiting", left=30)
+    alone = JobProgress("c", "pretrain", "waiting", left=100)
+    assert seconds_left([alone, running, waiting, waiting]) == 180
+    assert seconds_left([alone, running, running, waiting, waiting]) == 150
+    assert seconds_left([running, running, running, waiting]) == 30  # no transfer is divided
+    assert seconds_left([JobProgress("a", "probe", "finished", 9)]) == 0
 
 
 def test_rows_are_read_through_a_link(world: Path) -> None:
