@@ -77,7 +77,6 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.tie_output": True,
     **{f"objective.losses.{loss}.tie_output": True for loss in ("mlm", "lm", "backward_lm")},
     **{f"objective.losses.{loss}.num_sampled": None for loss in _SAMPLED},
-    "embeddings.character_steps": 500,
     "train.ema_decay": None,
     "train.average_last": None,
     **{f"optimizer.rates.{part}": 1.0 for part in ("embedding", "norm", "bias", "head")},
@@ -109,16 +108,21 @@ FORMER_MODEL = ("lmtransfer.models.bert.BertEncoder", ("model", "experiment=mode
 LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}
 
 
+#: Keys of components that no longer exist; they mattered only before the first step of a run.
+_GONE = ("character_steps",)
+
+
 def current_target(target: str) -> str:
     """The current name of a class."""
     return TARGETS.get(target, target)
 
 
 def current_config(node: Any) -> Any:
-    """A configuration as plain values, with the current names of its classes, at any depth."""
+    """A configuration as plain values, with the current names of its classes, without keys that are gone."""
     if isinstance(node, Mapping):
         return {
             key: current_target(value) if key == "_target_" and isinstance(value, str) else current_config(value)
             for key, value in node.items()
+            if key not in _GONE
         }
     return [current_config(item) for item in node] if isinstance(node, list) else node

@@ -103,13 +103,17 @@ class CharacterCnn(nn.Module):
     def forward(self, chars_TC: Tensor) -> Tensor:
         """Character ids, any integer dtype, on the host, (T, C) -> (T, D) on the device of the module."""
         chars_UC, word_T = distinct_rows(chars_TC.numpy(), multiple=_WORDS_MULTIPLE)
-        device = self.embedding.weight.device
-        embedded_UCE = self.embedding(upload(self._trimmed(chars_UC), device).long())
+        words_UD = self.projection(self.features(chars_UC))
+        return words_UD.index_select(0, upload(word_T, words_UD.device))
+
+    def features(self, chars_UC: np.ndarray) -> Tensor:
+        """What the projection reads: character ids (U, C) -> (U, F)."""
+        embedded_UCE = self.embedding(upload(self._trimmed(chars_UC), self.embedding.weight.device).long())
         pooled = [_strongest(convolution, embedded_UCE) for convolution in self.convolutions]
-        words_UD = self.activation(torch.cat(pooled, dim=1))
+        words_UF = self.activation(torch.cat(pooled, dim=1))
         for highway in self.highways:
-            words_UD = highway(words_UD)
-        return self.projection(words_UD).index_select(0, upload(word_T, device))
+            words_UF = highway(words_UF)
+        return words_UF
 
     def _trimmed(self, chars_UC: np.ndarray) -> np.ndarray:
         """Remove columns at the end in which all filters see only padding again; the maxima do not change."""

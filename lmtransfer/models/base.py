@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.layers.char_cnn import CharacterCnn
 
 #: Which tokens the state of a token depends on: all ("bidirectional"), itself and those before it ("causal"), itself
 #: and those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo),
@@ -182,9 +183,10 @@ class Encoder(nn.Module):
         members = [block for stack in self.modules() if isinstance(stack, nn.ModuleList) for block in stack]
         return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
-    def word_vectors(self, chars_UC: Tensor) -> Tensor:
-        """The vectors of words from their characters, if it ``reads_characters``: integers (U, C) -> (U, P)."""
-        raise NotImplementedError
+    @property
+    def word_network(self) -> CharacterCnn | None:
+        """The network that gives the vectors of words from their characters; None: it reads token ids."""
+        return None
 
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Encoder | None:
         """Create a smaller encoder (ELECTRA's generator); None: this encoder cannot create one.

@@ -91,11 +91,12 @@ class ElmoEncoder(BilmEncoder):
         """
         if batch.chars_TC is None:
             raise DataError("ElmoEncoder reads characters and this batch has none: use tokenizer=words")
-        return self.word_vectors(batch.chars_TC)
+        return self.characters(batch.chars_TC)
 
-    def word_vectors(self, chars_UC: Tensor) -> Tensor:
-        """See ``Encoder``; P is D / 2."""
-        return self.characters(chars_UC)
+    @property
+    def word_network(self) -> CharacterCnn:
+        """See ``Encoder``; its vectors have the width D / 2."""
+        return self.characters
 
 
 class ElmoSubwordEncoder(BilmEncoder):

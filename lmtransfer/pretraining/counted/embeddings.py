@@ -47,8 +47,6 @@ class CountedEmbeddings:
         deviation: standard deviation of all numbers of the table, whose columns are centred; random embeddings have
             0.02.
         output_bias: start the output biases over the vocabulary from the log frequencies of the tokens.
-        character_steps: for a model that reads words as characters: number of steps in which its first layer learns
-            the counted vectors of the words (``counted.characters``).
 
     Raises:
         ConfigError: a value out of its range, or no view.
@@ -66,7 +64,6 @@ class CountedEmbeddings:
         max_tokens: int = 20_000_000,
         deviation: float = 0.05,
         output_bias: bool = True,
-        character_steps: int = 500,
     ) -> None:
         problems = []
         if any(window < 1 for window in windows):
@@ -79,14 +76,11 @@ class CountedEmbeddings:
         for name, number in (("subsample", subsample), ("smoothing", smoothing), ("deviation", deviation)):
             if number is not None and not number > 0:
                 problems.append(f"embeddings.{name}={number}: must be above 0")
-        if character_steps < 0:
-            problems.append(f"embeddings.character_steps={character_steps}: must be at least 0")
         if problems:
             raise ConfigError(problems)
         self.windows, self.documents, self.segment_tokens = tuple(windows), documents, segment_tokens
         self.subsample, self.smoothing, self.contexts = subsample, smoothing, contexts
         self.max_tokens, self.deviation, self.output_bias = max_tokens, deviation, output_bias
-        self.character_steps = character_steps
 
     @torch.no_grad()
     def fill(self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int) -> int:

@@ -98,15 +98,14 @@ def count_first(
         if table is not None:
             num_tokens = counted.fill(table, store, seed=seed)
         else:
-            assert characters_VC is not None  # checked before any text is read
-            width = encoder.word_vectors(torch.from_numpy(characters_VC[:1])).shape[1]
-            words = nn.Embedding(len(characters_VC), width)
+            network = encoder.word_network
+            assert network is not None  # checked before any text is read
+            assert characters_VC is not None
+            words = nn.Embedding(len(characters_VC), network.projection.out_features)
             absent = torch.Generator().manual_seed(derived_seed(seed, "absent words"))
             nn.init.normal_(words.weight, std=counted.deviation, generator=absent)
             num_tokens, vectors_VP = counted.fill(words, store, seed=seed), words.weight.detach()
-            explained = fit_characters(
-                encoder, characters_VC, vectors_VP, shares_V, steps=counted.character_steps, seed=seed
-            )
+            explained = fit_characters(network, characters_VC, vectors_VP, shares_V)
     num_tokens, explained, seconds = distributed.from_main(
         (num_tokens, explained, perf_counter() - start_time if fresh else 0.0)
     )
