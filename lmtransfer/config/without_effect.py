@@ -10,6 +10,7 @@ WITHOUT_EFFECT = (
     "name",
     "resume",
     "control",
+    "keep_weights",
     "data_root",
     "output_root",
     "cache_dir",

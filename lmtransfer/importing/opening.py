@@ -99,6 +99,7 @@ def trained_folders(path: str | Path) -> list[Path]:
         )
     folders = folders_with_checkpoints(directory.path)
     if not folders:
+        directory.check_kept()
         RunDirectory((seed_folders(directory.path) or [directory.path])[0]).check_not_divided()
         raise RunDirectoryError(f"run={path}: has no checkpoint yet; let it finish, or continue it with resume=true")
     return folders

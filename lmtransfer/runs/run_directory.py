@@ -29,7 +29,7 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
 from lmtransfer.runs import lock
 from lmtransfer.runs.result import RunResult
-from lmtransfer.system.durable import write_text
+from lmtransfer.system.durable import remove, write_text
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.untrusted.documents import interpolations, read_json, read_yaml
@@ -62,6 +62,7 @@ _CONFIG = Fields(
         "seed": Whole(),
         "seeds": Whole(least=1),
         "control": Flag(),
+        "keep_weights": Flag(),
     }
 )
 
@@ -208,9 +209,29 @@ class RunDirectory:
         for name in ("best", "last"):
             if (self.path / "checkpoints" / name).is_dir():
                 return self.path / "checkpoints" / name
+        self.check_kept()
         raise RunDirectoryError(
             f"the run {self.path} has no checkpoint yet: let it finish, or continue it with resume=true"
         )
+
+    def check_kept(self) -> None:
+        """Check that the weights were not deleted on purpose.
+
+        Raises:
+            RunDirectoryError: they were.
+        """
+        if self.is_finished and self.read_config().get("keep_weights") is False:
+            raise RunDirectoryError(
+                f"the run {self.path} has scores but no weights any more: it was made with keep_weights=false; make "
+                "one with keep_weights=true under another name="
+            )
+
+    def delete_weights(self) -> None:
+        """Delete the checkpoints, also those of folds."""
+        if distributed.is_main():
+            for folder in [self.path, *self.folds.glob("fold-*")]:
+                remove(folder / "checkpoints")
+        distributed.barrier()
 
     def revision(self, tokens: int) -> Path:
         """The folder of the revision that was kept at ``tokens`` tokens.

@@ -190,6 +190,48 @@ def test_finished_seeds_are_kept_and_the_rest_is_done_on_resume(world: Path) -> 
     assert again["control"]["seeds"] == whole["control"]["seeds"]
 
 
+def test_weights_of_seeds_need_not_be_kept(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", *QUICK, "seeds=2", "control=true"]
+    assert lmtransfer(*words, "name=kept") == 0
+    assert "lmtransfer evaluate" in capsys.readouterr().out
+    assert lmtransfer(*words, "name=ft", "keep_weights=false") == 0
+    assert "lmtransfer evaluate" not in capsys.readouterr().out
+    assert not list(Path("runs/finetune/ft").rglob("*.safetensors"))
+    assert result("runs/finetune/ft")["seeds"] == result("runs/finetune/kept")["seeds"]
+    assert len(list(Path("runs/finetune/ft").rglob("predictions/*"))) == 4
+    first = Path("runs/finetune/ft/seed-0/result.json").stat().st_mtime_ns
+    assert lmtransfer("finetune", *QUICK, "seeds=3", "name=ft", "keep_weights=false", "resume=true") == 0
+    assert Path("runs/finetune/ft/seed-0/result.json").stat().st_mtime_ns == first
+    assert result("runs/finetune/ft")["control"]["n"] == 3
+    capsys.readouterr()
+    for command in (
+        ("evaluate", "run=runs/finetune/ft"),
+        ("predict", "run=runs/finetune/ft", "text=a"),
+        ("predict", "run=runs/finetune/ft/seed-1", "text=a"),
+        ("export", "run=runs/finetune/ft/seed-1", "to=out"),
+        ("probe", *QUICK, "init=runs/finetune/ft/seed-0", "name=p"),
+    ):
+        assert lmtransfer(*command) == 2
+        said = capsys.readouterr().err
+        assert all(name in said for name in ("runs/finetune/ft", "keep_weights=false", "keep_weights=true")), said
+
+
+def test_weights_left_by_a_kill_are_deleted_on_resume(world: Path) -> None:
+    words = ["finetune", *QUICK, "seeds=2", "name=ft", "resume=true"]
+    assert lmtransfer(*words) == 0
+    Path("runs/finetune/ft/result.json").unlink()
+    assert lmtransfer(*words, "keep_weights=false") == 0
+    assert not list(Path("runs/finetune/ft").rglob("*.safetensors"))
+
+
+def test_a_single_seed_keeps_its_weights(world: Path) -> None:
+    words = ["finetune", *QUICK, "name=ft", "keep_weights=false"]
+    assert lmtransfer(*words) == 0
+    assert lmtransfer(*words, "control=true", "resume=true") == 0
+    assert result("runs/finetune/ft")["control"]["n"] == 1
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "hardware=exact") == 0
+
+
 def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("finetune", *QUICK, "name=ft") == 0
     before = result("runs/finetune/ft")

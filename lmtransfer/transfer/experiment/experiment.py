@@ -81,7 +81,8 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
                 with tracked(settings[0].training.trackers, directory, quiet=True) as trackers:
                     trackers.finish(result)
         task = settings[0].task
-        others = [] if task.folds else [split for split in task.splits if split not in ("train", result.split)]
+        has_models = task.folds is None and experiment.keeps_weights
+        others = [split for split in task.splits if split not in ("train", result.split)] if has_models else []
         commands = next_commands(directory.path, result, others, root=Path(cfg.output_root), init=bool(cfg.get("init")))
         print_result(console, result.values(), name=name, next_commands=commands)
     return directory.path
@@ -134,6 +135,11 @@ class Experiment:
     def has_one_run(self) -> bool:
         """Whether a single training run makes the result."""
         return len(self.seeds) * len(self.settings) * len(self.conditions) == 1
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether the weights of finished runs stay; those of a single seed always do."""
+        return self.config["keep_weights"] or len(self.seeds) * len(self.settings) == 1
 
     @property
     def learning_rates(self) -> LearningRates:
@@ -191,6 +197,7 @@ class Experiment:
         if parts:
             self._drop_other_rate(directory, member)
         if parts and directory.is_finished:
+            self._finish(directory)
             return directory.read_result(SeedResult)
         if parts:
             self._begin(directory, member)
@@ -209,6 +216,8 @@ class Experiment:
             if parts:
                 directory.write_result(result)
             trackers.finish(result)
+        if parts:
+            self._finish(directory)
         scored = f"{self._shown(result.score)} on {self.setting.data.split}"
         rate = f"learning rate {member.learning_rate:g}"
         self._say(f"{which}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
@@ -254,6 +263,11 @@ class Experiment:
             directory.path.mkdir(parents=True, exist_ok=True)
         distributed.barrier()
         _write_files(directory, self._own_config(member), member.setting)
+
+    def _finish(self, directory: RunDirectory) -> None:
+        """Delete the weights of a single run that has its result, if they are not to be kept."""
+        if not self.keeps_weights:
+            directory.delete_weights()
 
     def _own_config(self, member: Member) -> dict[str, Any]:
         """The config of a command that would train only this run."""
