@@ -77,6 +77,7 @@ class Plan:
         demonstration: whether its runs are too short for verdicts.
         command: the command line of the study, for the captions of its figures.
         at_once: number of transfers that run at the same time.
+        keep_weights: whether transfers of several seeds keep the weights of their seeds and controls.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Plan:
     demonstration: bool = False
     command: str = ""
     at_once: int = 1
+    keep_weights: bool = True
 
 
 def make_plan(cfg: DictConfig) -> Plan:
@@ -137,6 +139,7 @@ def make_plan(cfg: DictConfig) -> Plan:
         demonstration=bool(content.get("demonstration")),
         command=shlex.join(["lmtransfer", "study", *of_command_line()]),
         at_once=content.get("jobs", 1),
+        keep_weights=content.get("keep_weights", True),
     )
 
 

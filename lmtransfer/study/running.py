@@ -99,11 +99,21 @@ class _Jobs:
             elif any(other.recipe == job.recipe and other.stage == PRETRAIN for other, _ in self.failed):
                 self.failed.append((job, "its pretraining failed"))
             else:
-                words = (job.command, *job.overrides, *_share_of_threads(job, at_once), *self.options)
+                words = (job.command, *job.overrides, *self._without_effect(job, at_once), *self.options)
                 log = self.plan.folder / "logs" / f"{job.stage}-{job.recipe}.log"
                 command = Command(words, log, self._heading(job))
                 self._of_command[command] = job
                 yield command
+
+    def _without_effect(self, job: Job, at_once: int) -> list[str]:
+        """Settings that change no result, so that the ledger does not hold them; those of the job itself come first."""
+        settings = {}
+        if at_once > 1:
+            settings["hardware.threads"] = str(max(1, usable_cores() // at_once))
+        if job.stage != PRETRAIN and not self.plan.keep_weights:
+            settings["keep_weights"] = "false"
+        own = {word.partition("=")[0] for word in job.overrides}
+        return [f"{key}={value}" for key, value in settings.items() if key not in own]
 
     def _conclude(self, job: Job, command: Command, code: int) -> None:
         directory = RunDirectory(job.run)
@@ -118,10 +128,3 @@ class _Jobs:
 
     def _say(self, job: Job, what: str) -> None:
         self.console.print(f"{self._heading(job)}: {what}", markup=False, soft_wrap=True)
-
-
-def _share_of_threads(job: Job, at_once: int) -> list[str]:
-    """The setting that divides the cores among jobs that run at the same time, unless the job sets its threads."""
-    if at_once == 1 or any(word.startswith("hardware.threads=") for word in job.overrides):
-        return []
-    return [f"hardware.threads={max(1, usable_cores() // at_once)}"]

@@ -347,26 +347,33 @@ def test_transfers_at_the_same_time_follow_all_pretraining(world: Path, fake: Fa
     assert started == []  # the ledger does not depend on it
 
 
-def test_jobs_share_the_threads(world: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_without_effect_are_no_part_of_the_ledger(
+    world: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake()
     given: dict[str, list[str]] = {}
     plain = running.run_commands
 
     def seen(commands: Iterable[Command], console: Console, *, at_once: int) -> Iterator[tuple[Command, int]]:
         for command, code in plain(commands, console, at_once=at_once):
-            given[command.heading] = [word for word in command.words if word.startswith("hardware.threads")]
+            what = command.heading.partition(" ")[2]
+            given[what] = [word for word in command.words if word.startswith(("hardware.threads", "keep_weights"))]
             yield command, code
 
     monkeypatch.setattr(running, "run_commands", seen)
     monkeypatch.setattr(running, "usable_cores", lambda: 9)
-    assert main(["study", "study=tiny", "jobs=4", "+recipes.own={probe: 'hardware.threads=3'}"]) == 0
-    probes = {heading.split()[-1]: words for heading, words in given.items() if "probe" in heading}
-    assert probes == {
-        "masked": ["hardware.threads=2"],
-        "left_to_right": ["hardware.threads=2"],
-        "own": ["hardware.threads=3"],
+    words = ["study", "study=tiny", "+recipes.own={probe: 'hardware.threads=3'}"]
+    assert main([*words, "jobs=4", "keep_weights=false"]) == 0
+    assert given == {
+        **{f"pretrain of {recipe}": [] for recipe in ("masked", "left_to_right", "own")},
+        "probe of masked": ["hardware.threads=2", "keep_weights=false"],
+        "probe of left_to_right": ["hardware.threads=2", "keep_weights=false"],
+        "probe of own": ["hardware.threads=3", "keep_weights=false"],
     }
-    assert not any(words for heading, words in given.items() if "pretrain" in heading)
+    shutil.rmtree("runs/study/tiny/probe/masked")
+    given.clear()
+    assert main(words) == 0  # the same study, although its runs had other such settings
+    assert given == {"probe of masked": []}
 
 
 def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
