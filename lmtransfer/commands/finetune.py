@@ -6,8 +6,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer.transfer.experiment.experiment import run_transfer
 from lmtransfer.transfer.experiment.messages import print_sweep
+from lmtransfer.transfer.experiment.run_transfer import run_transfer
 
 
 def run(cfg: DictConfig) -> Path:
