@@ -89,9 +89,10 @@ def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
     if any(job.left is None for job in unfinished):
         return None
     alone = sum(job.left or 0.0 for job in unfinished if job.stage == PRETRAIN)
-    beside = [job.left or 0.0 for job in unfinished if job.stage != PRETRAIN]
-    at_once = sum(job.state == "running" and job.stage != PRETRAIN for job in unfinished)
-    return alone + max([sum(beside) / max(1, at_once), *beside], default=0.0)
+    transfers = [job for job in unfinished if job.stage != PRETRAIN]
+    at_once = sum(job.state == "running" for job in transfers)
+    left = [job.left or 0.0 for job in transfers]
+    return alone + max([sum(left) / max(1, at_once), *left], default=0.0)
 
 
 def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> JobProgress:

@@ -86,7 +86,7 @@ class _Jobs:
             if code == Interrupted.exit_code:
                 was_interrupted = True
             else:
-                self._conclude(self._of_command[command], command, code)
+                self._record(self._of_command[command], command, code)
         if was_interrupted:
             raise Interrupted("the study was interrupted; run the same command again to continue it")
 
@@ -115,7 +115,7 @@ class _Jobs:
         own = {word.partition("=")[0] for word in job.overrides}
         return [f"{key}={value}" for key, value in settings.items() if key not in own]
 
-    def _conclude(self, job: Job, command: Command, code: int) -> None:
+    def _record(self, job: Job, command: Command, code: int) -> None:
         directory = RunDirectory(job.run)
         if code or not directory.is_finished:
             self.failed.append((job, f"{last_words(command.log)} ({short_path(command.log)})"))
