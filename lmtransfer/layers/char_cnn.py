@@ -65,6 +65,8 @@ class CharacterCnn(nn.Module):
         activation: activation of the convolutions.
     """
 
+    gives_embeddings = True
+
     def __init__(
         self,
         *,

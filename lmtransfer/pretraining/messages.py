@@ -12,6 +12,7 @@ from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
+from lmtransfer.reporting.units import count
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.system.console import Console
@@ -62,7 +63,7 @@ def counting(start: Start, *, budget: float | None) -> str:
         start: the result of counting.
         budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
     """
-    number, seconds = f"{start.num_tokens / 1e6:.1f}M tokens", start.seconds
+    number, seconds = f"{count(start.num_tokens)} tokens", start.seconds
     if start.vectors_VP is None:
         message = f"token embeddings start from counts of {number}; counting took {seconds:.1f} s"
     else:

@@ -44,8 +44,7 @@ def run_commands(commands: Iterable[Command], console: Console, *, at_once: int 
                 if ending:
                     for process in running:
                         process.terminate()
-                lines = "\n".join(f"{process.command.heading}: {process.last_line}" for process in running)
-                status.update(Text(lines, no_wrap=True, overflow="ellipsis"))
+                status.update(Text("\n").join(_progress(process, console.width) for process in running))
                 for process in list(running):
                     code = process.exit_code(within=_LOOK_EVERY_SECONDS / len(running))
                     if code is not None:
@@ -56,6 +55,13 @@ def run_commands(commands: Iterable[Command], console: Console, *, at_once: int 
         finally:
             for process in running:
                 process.release()
+
+
+def _progress(process: Apart, width: int) -> Text:
+    """The last line of a command, cut to the width of the console beside the spinner."""
+    line = Text(f"{process.command.heading}: {process.last_line}")
+    line.truncate(width - 2, overflow="ellipsis")
+    return line
 
 
 @contextmanager

@@ -71,6 +71,13 @@ class HasBlocks(Protocol):
 
 
 @runtime_checkable
+class GivesEmbeddings(Protocol):
+    """The interface for optimisers of a network that stands for a table of embeddings (ELMo's character CNN)."""
+
+    gives_embeddings: bool  #: whether its parameters have the kind ``embedding``
+
+
+@runtime_checkable
 class HasSplits(Protocol):
     """The interface of a stacked linear layer for optimisers."""
 

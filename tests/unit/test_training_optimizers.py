@@ -12,6 +12,7 @@ from refusals import refuses
 from torch import nn
 
 from lmtransfer.errors import CheckpointError, ConfigError
+from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.muon import MuonUpdate
 from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
@@ -77,6 +78,21 @@ KINDS = {
     "heads.1.bias": "bias",
     "norm_bias_embedding.weight": "weight",
 }
+
+
+def test_a_network_that_gives_embeddings_is_one() -> None:
+    """All of ELMo's character CNN, and nothing else of ELMo; a switch on a module that is false has no effect."""
+    encoder = ElmoEncoder(
+        vocab_size=5, dim=8, num_layers=1, cell_dim=6, char_dim=4, filters=[[1, 4], [2, 4]], num_highway=1
+    )
+    kinds = {item.name: item.kind for item in classify(encoder)}
+    assert len(kinds) > 15
+    assert {name for name, kind in kinds.items() if kind == "embedding"} == {
+        name for name in kinds if name.startswith("characters.")
+    }
+    encoder.characters.gives_embeddings = False
+    kinds = {item.name: item.kind for item in classify(encoder)}
+    assert [name for name, kind in kinds.items() if kind == "embedding"] == ["characters.embedding.weight"]
 
 
 def test_parameters_are_told_by_the_type_of_their_module() -> None:

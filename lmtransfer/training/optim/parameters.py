@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.training.learner import HasBlocks, HasSplits
+from lmtransfer.training.learner import GivesEmbeddings, HasBlocks, HasSplits
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
 #: What can have its own learning rate: each kind of parameters of an encoder, and "head", all parameters in no encoder.
@@ -25,8 +25,8 @@ class NamedParameter:
         name: its first name in ``named_parameters()``.
         parameter: the parameter itself.
         kind: ``hidden``: the matrix of a linear layer inside a block of the encoder; ``embedding``: one row per token
-            (also if an output layer is tied to it); ``norm``: gain or offset of a normalisation; ``bias``: any other
-            vector or number; ``weight``: everything else.
+            (also if an output layer is tied to it), or anything in a network that gives embeddings; ``norm``: gain or
+            offset of a normalisation; ``bias``: any other vector or number; ``weight``: everything else.
         splits: number of independent matrices that are stacked in its rows (3 for a fused query-key-value projection,
             whose module has ``muon_splits = 3``).
         in_head: whether it is in no encoder, but in the head of an objective or task. An output matrix that is tied to
@@ -58,13 +58,24 @@ def _hidden_linears(learner: nn.Module) -> set[int]:
     return {id(layer) for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear)}
 
 
+def _embeddings(learner: nn.Module) -> set[int]:
+    """The ``id`` of each parameter of a table of embeddings, or of a network that gives embeddings."""
+    tables = (nn.Embedding, nn.EmbeddingBag)
+    found = [module for module in learner.modules() if isinstance(module, tables) or _gives_embeddings(module)]
+    return {id(parameter) for module in found for parameter in module.parameters()}
+
+
+def _gives_embeddings(module: nn.Module) -> bool:
+    return isinstance(module, GivesEmbeddings) and module.gives_embeddings
+
+
 def classify(learner: nn.Module) -> list[NamedParameter]:
     """List every trainable parameter once with its kind, in the order of ``named_parameters()``.
 
     The kinds are described at ``NamedParameter``. The linear matrices in the blocks of every encoder are of kind
     ``hidden``, also those of ELECTRA's generator. The matrices of a head are not.
     """
-    hidden = _hidden_linears(learner)
+    hidden, embeddings = _hidden_linears(learner), _embeddings(learner)
     encoders = [module for module in learner.modules() if isinstance(module, HasBlocks)]
     of_encoders = {id(parameter) for encoder in encoders for parameter in encoder.parameters()}
     owners: dict[int, list[nn.Module]] = {}
@@ -76,7 +87,7 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
             continue
         owning = owners[id(parameter)]
         kind: Kind = "weight"
-        if any(isinstance(owner, nn.Embedding | nn.EmbeddingBag) for owner in owning):
+        if id(parameter) in embeddings:
             kind = "embedding"
         elif any(_is_norm(owner) for owner in owning):
             kind = "norm"
