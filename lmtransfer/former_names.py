@@ -92,6 +92,7 @@ FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.max_characters": (5_000_000, ("tokenizer.max_characters",)),
     "tokenizer.allow_fewer": (False, ("tokenizer.allow_fewer",)),
     "embeddings": (None, ("embeddings",)),
+    "train.min_steps": (None, ("train.min_steps",)),  # of probe
     "model.query_key_norm": (True, ("model.query_key_norm",)),  # of model=modern_laptop
     **{f"objective.losses.{loss}.norm_eps": (1e-12, (f"objective.losses.{loss}.norm_eps",)) for loss in _WITH_NORM},
     "model.dim": (256, ("model.dim", "model")),  # of model=elmo_subword_laptop

@@ -40,6 +40,17 @@ def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
         for kind in KINDS:
             if kept is not None and kind != kept and train.get(kind) is not None:
                 train[kind] = None
+        if _another_budget(train, primary=primary, overrides=overrides):
+            train.min_steps = None
+
+
+def _another_budget(train: DictConfig, *, primary: str, overrides: Sequence[str] | None) -> bool:
+    """Whether another budget than that of the command's own file was chosen, but ``min_steps`` is still from there."""
+    own = primary_config(primary).get("train") or {}
+    if own.get("min_steps") is None or train.get("min_steps") != own["min_steps"]:
+        return False
+    named = _named(overrides)
+    return "train.min_steps" not in named and ("train.epochs" in named or train.get("epochs") != own["epochs"])
 
 
 def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> TrainSettings:
@@ -72,9 +83,7 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     Raises:
         ConfigError: two budgets come from the same place.
     """
-    if overrides is None:
-        overrides = of_command_line()
-    named = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    named = _named(overrides)
     own = primary_config(primary).get("train") or {}
     values, _ = to_plain(train, "train")
     present = [kind for kind in KINDS if values.get(kind) is not None]
@@ -87,3 +96,9 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
         if kinds:
             return kinds[0]
     return None
+
+
+def _named(overrides: Sequence[str] | None) -> set[str]:
+    """The keys on the command line."""
+    given = of_command_line() if overrides is None else overrides
+    return {override.lstrip("+~").partition("=")[0] for override in given}

@@ -152,6 +152,18 @@ def test_steps_at_least_need_a_budget_in_epochs(world: Path, capsys: pytest.Capt
     assert "train.min_steps: 0 " in capsys.readouterr().err
 
 
+def test_a_probe_on_few_labels_trains_its_head_long_enough(world: Path) -> None:
+    """By default; a budget that is given is kept, and a probe that began when there was no such default goes on."""
+    words = ["probe", *(word for word in QUICK if not word.startswith("train.epochs")), "task.num_train=20"]
+    assert lmtransfer(*words, "name=default") == 0
+    assert result("runs/probe/default")["steps"] == 600
+    assert lmtransfer(*words, "train.epochs=10", "name=given") == 0
+    assert result("runs/probe/given")["steps"] == 10
+    assert lmtransfer(*words, "train.min_steps=null", "seeds=2", "name=old") == 0
+    assert lmtransfer(*words, "seeds=3", "name=old", "resume=true") == 0
+    assert result("runs/probe/old/seed-2")["steps"] == 10
+
+
 def test_a_run_from_before_there_were_such_settings_goes_on(world: Path) -> None:
     words = ["finetune", *QUICK, "name=old", "seeds=2"]
     assert lmtransfer(*words) == 0

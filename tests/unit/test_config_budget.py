@@ -17,6 +17,7 @@ from lmtransfer.errors import ConfigError
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "timed.yaml": "train:\n  steps: null\n  tokens: null\n  epochs: null\n  seconds: 600\n",
+        "probing.yaml": "train:\n  steps: null\n  tokens: null\n  epochs: 10\n  seconds: null\n  min_steps: 600\n",
         "open.yaml": "train:\n  steps: null\n  tokens: null\n  epochs: null\n  seconds: null\n",
     }
     folder = write_tree(tmp_path, files)
@@ -80,3 +81,29 @@ def test_a_command_without_training_has_no_budget() -> None:
     cfg = OmegaConf.create({"what": "all"})
     complete_budget(cfg, primary="open", overrides=[])
     assert cfg == {"what": "all"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "train", "left"),
+    [
+        ([], {"epochs": 10, "min_steps": 600}, {"epochs": 10, "min_steps": 600}),
+        (["train.epochs=3"], {"epochs": 3, "min_steps": 600}, {"epochs": 3}),
+        (["train.epochs=10"], {"epochs": 10, "min_steps": 600}, {"epochs": 10}),
+        (["experiment=x"], {"epochs": 20, "min_steps": 600}, {"epochs": 20}),
+        (["train.steps=7"], {"epochs": 10, "steps": 7, "min_steps": 600}, {"steps": 7}),
+        (["experiment=x"], {"epochs": 10, "seconds": 5, "min_steps": 600}, {"seconds": 5}),
+        (["train.epochs=3", "train.min_steps=600"], {"epochs": 3, "min_steps": 600}, {"epochs": 3, "min_steps": 600}),
+        (["experiment=x"], {"epochs": 20, "min_steps": 90}, {"epochs": 20, "min_steps": 90}),
+        (["train.min_steps=null"], {"epochs": 10, "min_steps": None}, {"epochs": 10}),
+    ],
+)
+def test_the_least_steps_of_the_commands_file_go_with_its_epochs(
+    overrides: list[str], train: dict[str, Any], left: dict[str, Any]
+) -> None:
+    assert settled("probing", overrides, **train) == left
+
+
+def test_least_steps_that_are_named_do_not_go_with_another_budget() -> None:
+    cfg = OmegaConf.create({"train": {"epochs": 10, "steps": 7, "min_steps": 600}})
+    with refuses(ConfigError, "train.min_steps=600", "train.steps=7"):
+        effective_train(cfg, primary="probing", overrides=["train.steps=7", "train.min_steps=600"])
