@@ -40,20 +40,17 @@ def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP:
     features = network.projection.in_features + 1
     products_FF = torch.zeros(features, features, dtype=torch.float64)
     products_FP = torch.zeros(features, vectors_VP.shape[1], dtype=torch.float64)
+    variance = 0.0
     for row in rows:
         found = network.features(characters_VC[row.numpy()])
         read = nn.functional.pad(found.float().cpu(), (0, 1), value=1.0)
-        weighted = read * weights_V[row].float()[:, None]
-        products_FF += weighted.T @ read
-        products_FP += weighted.T @ vectors_VP[row]
-    products_FF += _RIDGE * products_FF.diagonal().mean() * torch.eye(features)
-    solution_FP = torch.linalg.solve(products_FF, products_FP)
+        weight = weights_V[row].float()[:, None]
+        products_FF += (weight * read).T @ read
+        products_FP += (weight * read).T @ vectors_VP[row]
+        variance += float((weight * vectors_VP[row].square()).sum())
+    penalty_FF = _RIDGE * products_FF.diagonal().mean() * torch.eye(features)
+    solution_FP = torch.linalg.solve(products_FF + penalty_FF, products_FP)
     network.projection.weight.copy_(solution_FP[:-1].T)
     network.projection.bias.copy_(solution_FP[-1])
-    error = variance = 0.0
-    for row in rows:
-        found = network(torch.from_numpy(characters_VC[row.numpy()])).cpu()
-        weight = weights_V[row].float()[:, None]
-        error += float((weight * (found - vectors_VP[row]).square()).sum())
-        variance += float((weight * vectors_VP[row].square()).sum())
+    error = variance + float((solution_FP * (products_FF @ solution_FP - 2 * products_FP)).sum())
     return 1 - error / variance

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
-from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
@@ -105,7 +104,7 @@ class Experiment:
         who, where = _WHO[condition], chosen_on(self.setting)
         return self.learning_rates.choose(
             lambda rate: self.members(condition, rate),
-            lambda rate, mean: self._say(f"{who}, learning rate {rate:g}: {self._shown(mean)} on {where}"),
+            lambda rate, mean: self._say(f"{who}, learning rate {rate:g}: {self.setting.shown(mean)} on {where}"),
         )
 
     def _run(self, member: Member) -> SeedResult:
@@ -135,9 +134,6 @@ class Experiment:
         split, metric = self.setting.data.split, self.setting.task.main_metric
         kept = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
         return None if kept is None else examples_of(kept, metric)
-
-    def _shown(self, value: float) -> str:
-        return f"{self.setting.task.main_metric} {shown(value, self.setting.task.main_metric)}"
 
     def _say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True)

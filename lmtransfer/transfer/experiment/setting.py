@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from lmtransfer.randomness import derived_seed
+from lmtransfer.reporting.units import shown
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.tasks.base import Task
@@ -60,6 +61,11 @@ class Setting:
     pretraining_seed: int | None = None
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
     text: JointText | None = None
+
+    def shown(self, score: float) -> str:
+        """A score of the task for messages: ``accuracy 78.3``."""
+        metric = self.task.main_metric
+        return f"{metric} {shown(score, metric)}"
 
 
 @dataclass(frozen=True, slots=True)

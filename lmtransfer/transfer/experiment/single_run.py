@@ -9,7 +9,6 @@ from typing import Any
 
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked
@@ -75,7 +74,7 @@ class SingleRun:
             trackers.finish(result)
         if self.has_own_folder:
             self._finish()
-        scored = f"{self._shown(result.score)} on {member.setting.data.split}"
+        scored = f"{member.setting.shown(result.score)} on {member.setting.data.split}"
         rate = f"learning rate {member.learning_rate:g}"
         self.say(f"{self.who}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
         return result
@@ -127,7 +126,7 @@ class SingleRun:
         folds = self.member.setting.task.folds
 
         def say(fold: int, result: SeedResult) -> None:
-            self.say(f"{self.who}, fold {fold} of {folds}: {self._shown(result.score)}")
+            self.say(f"{self.who}, fold {fold} of {folds}: {self.member.setting.shown(result.score)}")
 
         return CrossValidation(self.member, self.directory, self.command, self.rule, self._begin, say).result()
 
@@ -153,10 +152,6 @@ class SingleRun:
     def _finish(self) -> None:
         if not self.keep_weights:
             self.directory.delete_weights()
-
-    def _shown(self, value: float) -> str:
-        metric = self.member.setting.task.main_metric
-        return f"{metric} {shown(value, metric)}"
 
 
 def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Setting) -> None:
