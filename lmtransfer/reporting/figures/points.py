@@ -10,10 +10,13 @@ from typing import Any
 
 from lmtransfer.reporting.figures.style import (
     GREY,
+    MARKERS,
+    MAX_CURVES,
     SavedFigure,
     colour,
     drawing,
     label_ends,
+    marker,
     new_figure,
     save,
     seed_dots,
@@ -22,6 +25,9 @@ from lmtransfer.reporting.figures.style import (
 )
 from lmtransfer.reporting.units import count_formatter, in_percent, shown
 from lmtransfer.verdicts.spread import Spread
+
+#: Distance of the points of two lines at the same name, where neighbouring names are 1 apart.
+_BESIDE = 0.17
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +85,16 @@ def draw_on(
     place = {value: float(value) if numeric else float(index) for index, value in enumerate(keys)}
     ends, spreads, dots = [], False, False
     coloured = iter(range(len(series)))
-    for line in series:
-        ink = GREY if line.is_control else colour(next(coloured))
+    many = sum(not line.is_control for line in series) > MAX_CURVES
+    for number, line in enumerate(series):
+        index = None if line.is_control else next(coloured)
+        ink, mark = (GREY, "o") if index is None else (colour(index), marker(index))
         style: Any = (0, (4, 2)) if line.is_control else "-"
+        aside = 0.0
         if not numeric:
             style = "none"  # names have no order, so no line connects them
-        xs = [place[value] for value, _ in line.points]
+            aside = _BESIDE * (number - (len(series) - 1) / 2)
+        xs = [place[value] + aside for value, _ in line.points]
         means = [factor * score.mean for _, score in line.points]
         deviations = [factor * (score.deviation or 0.0) for _, score in line.points]
         spreads = spreads or any(deviations)
@@ -92,7 +102,7 @@ def draw_on(
             xs,
             means,
             yerr=deviations if any(deviations) else None,
-            fmt="o",
+            fmt=mark,
             color=ink,
             linewidth=1.2 if line.is_control else 1.8,
             linestyle=style,
@@ -105,7 +115,8 @@ def draw_on(
                 ys = [factor * value for value in score.values]
                 seed_dots(axes, [x] * len(ys), ys, ink)
                 dots = True
-        ends.append((means[-1], shorten(line.label, 26), ink))
+        label = shorten(line.label, 26)
+        ends.append((means[-1], f"{MARKERS[mark]} {label}" if many else label, ink))
     shown_places = _set_places(axes, [place[value] for value in keys], keys, numeric=numeric, counts=counts)
     if len(series) == 1:
         points = tuple(point for point in series[0].points if place[point[0]] in shown_places)
@@ -136,8 +147,9 @@ def _set_places(axes: Any, places: list[float], keys: list[float | str], *, nume
         formatter = count_formatter() if counts else (lambda value, _: f"{value:g}")
         axes.xaxis.set_major_formatter(formatter)
     else:
-        axes.set_xticklabels([shorten(str(value), 22) for value in keys], rotation=20 if len(keys) > 4 else 0)
-        axes.set_xlim(-0.3, len(keys) - 0.7)
+        sloping: Any = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if len(keys) > 4 else {}
+        axes.set_xticklabels([shorten(str(value), 22) for value in keys], **sloping)
+        axes.set_xlim(-0.5, len(keys) - 0.5)
     return set(ticks)
 
 

@@ -22,6 +22,8 @@ from lmtransfer.system.durable import write_bytes
 
 #: Okabe and Ito (2008), "Color Universal Design"; without yellow, which is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+#: Markers of points, with the characters that show them in labels.
+MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
 GREY = "#8A8A8A"
 INK = "#222222"
 
@@ -132,6 +134,11 @@ def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
 def colour(index: int) -> str:
     """The colour of the line or bar with number ``index``; colours repeat after seven."""
     return PALETTE[index % len(PALETTE)]
+
+
+def marker(index: int) -> str:
+    """The marker of line number ``index``: another one where colours repeat."""
+    return list(MARKERS)[index // len(PALETTE) % len(MARKERS)]
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:

@@ -1,0 +1,75 @@
+"""Lines and points that can be told apart: beside each other at names, with other markers where colours repeat."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import radians, sin
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+
+from lmtransfer.reporting.figures.points import Series, draw_on
+from lmtransfer.reporting.figures.style import MARKERS, PALETTE, new_figure
+from lmtransfer.verdicts.spread import spread
+
+SCORE = spread((0.5, 0.7))
+
+
+def lines(figure: Figure) -> list[ErrorbarContainer]:
+    return [held for held in figure.axes[0].containers if isinstance(held, ErrorbarContainer)]
+
+
+def drawn(series: list[Series], key: str = "recipe") -> tuple[Figure, list[str]]:
+    """The figure, and the labels of its lines."""
+    figure = new_figure("t", width=7.2, height=3.9)
+    ends = draw_on(figure.subplots(), series, key=key, metric="accuracy")
+    figure.canvas.draw()
+    return figure, [text for _, text, _ in ends]
+
+
+@pytest.mark.parametrize("number", [len(PALETTE), len(PALETTE) + 1, 2 * len(PALETTE) + 3])
+def test_every_line_has_its_own_colour_and_marker(number: int) -> None:
+    figure, labels = drawn([Series(f"line {k}", ((float(k + 1), SCORE),)) for k in range(number)], "tokens")
+    looks = {(to_hex(line.lines[0].get_color()), line.lines[0].get_marker()) for line in lines(figure)}
+    assert len(looks) == number
+    shown = [label.partition(" line ")[0] for label in labels]
+    if number > len(PALETTE):  # the label shows the marker
+        assert shown == [MARKERS[line.lines[0].get_marker()] for line in lines(figure)]
+    else:
+        assert labels == [f"line {k}" for k in range(number)]
+
+
+def test_scores_at_one_name_stand_beside_each_other_and_nearest_to_it() -> None:
+    names = ("a", "b", "c")
+    several = [
+        Series(label, tuple((name, SCORE) for name in names), is_control=label.endswith("control"))
+        for label in ("probe", "finetune", "probe, control", "finetune, control")
+    ]
+    figure, _ = drawn(several)
+    places = [line.lines[0].get_xdata() for line in lines(figure)]
+    for one, other in combinations(places, 2):
+        assert all(abs(x - y) > 0.1 for x, y in zip(one, other, strict=True))
+    for of_line in places:
+        assert [round(float(x)) for x in of_line] == [0, 1, 2]
+        assert all(abs(x - name) < 0.4 for name, x in enumerate(of_line))
+
+
+def test_a_single_line_stands_at_its_names() -> None:
+    figure, _ = drawn([Series("probe", (("a", SCORE), ("b", SCORE)))])
+    (line,) = lines(figure)
+    assert list(line.lines[0].get_xdata()) == [0, 1]
+
+
+def test_long_names_do_not_overlap() -> None:
+    names = [f"a_rather_long_name_{k}" for k in range(12)]
+    figure, _ = drawn([Series("probe", tuple((name, SCORE) for name in names))])
+    labels = figure.axes[0].get_xticklabels()
+    # Rotated texts lie on parallel lines through their ends: these must be further apart than a line is high.
+    (angle,) = {label.get_rotation() for label in labels}
+    ends = [figure.axes[0].transData.transform((k, 0))[0] for k in range(len(names))]
+    height = labels[0].get_fontsize() * figure.dpi / 72
+    apart = (ends[1] - ends[0]) * sin(radians(angle))
+    assert apart > height
+    assert all(label.get_horizontalalignment() == "right" for label in labels)
