@@ -247,6 +247,30 @@ def test_more_runs_than_colours_are_said_to_be_left_out(tmp_path):
     assert f"run{MAX_CURVES}" not in texts(figure)
 
 
+def test_more_runs_of_a_task_than_colours_are_said_to_be_left_out(tmp_path):
+    plain = {"ece": 0.124, "loss": 0.6, "counts": [5, 7], "confidences": [0.5, 0.9], "accuracies": [0.4, 0.7]}
+    for number in range(MAX_CURVES + 2):
+        run = transfer(tmp_path / "runs" / "finetune" / f"run{number}", [0.7, 0.8])
+        with_result(run, calibration={"plain": plain, "scaled": None, "temperature": None})
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    told = [figure for name, figure in figures.items() if name.startswith(("learning-", "reliability-"))]
+    assert len(told) == 2
+    for figure in told:
+        assert f"{MAX_CURVES} of {MAX_CURVES + 2} runs" in figure.title
+        assert not any(text.startswith(f"run{MAX_CURVES}") for text in texts(figure))
+
+
+def test_a_probe_and_a_finetuned_run_of_one_name_are_told_apart(tmp_path):
+    for command in ("probe", "finetune"):
+        transfer(tmp_path / "runs" / command / "imdb", [0.7, 0.72], controls=[0.6, 0.61], command=command)
+        transfer(tmp_path / "runs" / command / f"only_{command}", [0.7, 0.72], command=command)
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    for figure in (figure for name, figure in figures.items() if name.startswith(("comparison-", "learning-"))):
+        found = texts(figure)
+        assert {"imdb frozen", "imdb finetuned", "only_probe", "only_finetune"} <= set(found)
+        assert "imdb" not in found
+
+
 def test_names_are_text_and_no_mathematics(tmp_path):
     pretraining(tmp_path / "runs" / "pretrain" / "$x_1$ & <b>")
     figure = draw(tmp_path / "runs", tmp_path / "figures")["pretraining-loss-mlm"]

@@ -19,7 +19,7 @@ from lmtransfer.reporting.figures.revision_curves import revision_figures
 from lmtransfer.reporting.figures.score_against import label_figures, sweep_figures
 from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.figures.style import SavedFigure
-from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.entry import Entry, distinct_names
 from lmtransfer.reporting.runs.sweeps import Sweep, value_text
 
 
@@ -31,10 +31,12 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
         sweeps: sweeps of the report.
         folder: folder for the files; made if needed.
     """
+    labels = distinct_names(entries)
     figures = comparison_figures(entries, folder) + label_figures(entries, folder)
-    figures += source_figures(entries, folder) + revision_figures(entries, folder) + layer_figures(entries, folder)
-    figures += sweep_figures(sweeps, folder) + language_figures(entries, folder) + reliability_figures(entries, folder)
-    labels = {entry.run.key: entry.name for entry in entries} | _point_labels(sweeps)
+    figures += source_figures(entries, folder) + revision_figures(entries, folder)
+    figures += layer_figures(entries, labels, folder) + sweep_figures(sweeps, folder)
+    figures += language_figures(entries, labels, folder) + reliability_figures(entries, labels, folder)
+    labels |= _point_labels(sweeps)
     figures += loss_against_figures(entries, folder) + search_figures(entries, folder)
     figures += part_figures([(entry, labels[entry.run.key]) for entry in entries if entry.is_pretraining], folder)
     figures += detection_figures(entries, labels, folder)

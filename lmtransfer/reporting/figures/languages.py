@@ -16,6 +16,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     slug,
     subtitle,
+    with_omitted,
 )
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.languages import scores_in_languages
@@ -25,16 +26,17 @@ from lmtransfer.reporting.units import in_percent
 Scored = tuple[str, bool, Mapping[str, float]]
 
 
-def language_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+def language_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
     """One figure for each task with scores by language: all its runs and their controls."""
     groups: dict[tuple[str, str], list[Scored]] = {}
     for entry in entries:
         result = entry.run.result
-        parts = ((entry.name, entry.is_control, result), (f"{entry.name} control", True, result.get("control")))
-        for label, is_control, part in parts:
+        label = labels[entry.run.key]
+        parts = ((label, entry.is_control, result), (f"{label} control", True, result.get("control")))
+        for name, is_control, part in parts:
             scores = scores_in_languages(part)
             if scores and entry.metric:
-                groups.setdefault((entry.group, entry.metric), []).append((label, is_control, scores))
+                groups.setdefault((entry.group, entry.metric), []).append((name, is_control, scores))
     return [
         draw_languages(
             runs, folder, name=f"languages-{slug(group)}", title=f"{group}: {metric} by language", metric=metric
@@ -55,6 +57,7 @@ def draw_languages(runs: Sequence[Scored], folder: Path, *, name: str, title: st
     """
     factor = 100.0 if in_percent(metric) else 1.0
     codes = list(dict.fromkeys(code for _, _, scores in runs for code in scores))
+    title = with_omitted(title, len(runs))
     with drawing(name):
         figure = new_figure(title, width=max(5.2, 2.2 + 0.42 * len(codes)), height=3.6)
         axes = figure.subplots()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lmtransfer.reporting.figures.style import (
@@ -24,13 +24,14 @@ from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_wei
 _MOST = 6
 
 
-def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+def layer_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
     """One figure for each task and number of layers, with all runs that learned a scalar mix side by side."""
     groups: dict[tuple[str, int], list[LayerWeights]] = {}
     for entry in entries:
-        results = [(entry.run.result, entry.name, entry.is_control, entry.seeds)]
+        name = labels[entry.run.key]
+        results = [(entry.run.result, name, entry.is_control, entry.seeds)]
         control = entry.run.result.get("control") or {}
-        results.append((control, f"{entry.name} control", True, entry.controls))
+        results.append((control, f"{name} control", True, entry.controls))
         for result, label, is_control, seeds in results:
             found = read_layer_weights(result, label, is_control=is_control, seeds=[seed.result for seed in seeds])
             if found is not None:

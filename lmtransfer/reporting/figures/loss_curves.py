@@ -14,6 +14,7 @@ from lmtransfer.reporting.figures.style import (
     MAX_CURVES,
     SavedFigure,
     colour,
+    counted,
     dotted,
     drawing,
     label_ends,
@@ -149,7 +150,7 @@ def draw_loss_curves(
         runs.setdefault(curve.label, []).append(curve)
     shown_runs = dict(list(runs.items())[:MAX_CURVES])
     seeds = [seed for of_run in shown_runs.values() for seed in of_run]
-    title = f"Pretraining loss ({loss_name}) of {_counted(len(shown_runs), len(runs))}"
+    title = f"Pretraining loss ({loss_name}) of {counted(len(shown_runs), len(runs))}"
     with drawing(name):
         figure = new_figure(title, width=9.2, height=3.9)
         left, right = figure.subplots(1, 2, sharey=True)
@@ -292,9 +293,3 @@ def _end(curve: LossCurve) -> float:
         return curve.validation[-1][2]
     finite = [value for value in curve.loss if np.isfinite(value)]
     return finite[-1] if finite else 0.0
-
-
-def _counted(shown_runs: int, runs: int) -> str:
-    if shown_runs < runs:
-        return f"the first {shown_runs} of {runs} runs"
-    return "1 run" if shown_runs == 1 else f"{shown_runs} runs"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lmtransfer.reporting.figures.style import (
@@ -16,6 +16,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     slug,
     subtitle,
+    with_omitted,
 )
 from lmtransfer.reporting.runs.calibration import ShownCalibration, read_calibration
 from lmtransfer.reporting.runs.entry import Entry
@@ -24,13 +25,13 @@ from lmtransfer.reporting.runs.entry import Entry
 Labelled = tuple[str, ShownCalibration]
 
 
-def reliability_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+def reliability_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
     """One figure for each task, with the runs that measured their calibration."""
     groups: dict[str, list[Labelled]] = {}
     for entry in entries:
         found = read_calibration(entry.run.result)
         if found is not None:
-            groups.setdefault(entry.group, []).append((entry.name, found))
+            groups.setdefault(entry.group, []).append((labels[entry.run.key], found))
     return [
         draw_reliability(drawn, folder, name=f"reliability-{slug(group)}", title=f"{group}: reliability")
         for group, drawn in groups.items()
@@ -46,6 +47,7 @@ def draw_reliability(runs: Sequence[Labelled], folder: Path, *, name: str, title
         name: file name without suffix.
         title: title of the figure.
     """
+    title = with_omitted(title, len(runs))
     with drawing(name):
         figure = new_figure(title, width=9.2, height=4.4)
         left, right = figure.subplots(1, 2, sharex=True, sharey=True)

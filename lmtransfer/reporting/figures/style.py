@@ -27,7 +27,7 @@ MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
 GREY = "#8A8A8A"
 INK = "#222222"
 
-#: Highest number of curves in a figure; more could not be distinguished. The rest is omitted, and the caption says so.
+#: Highest number of curves in a figure; more could not be distinguished. The rest is omitted, and the title says so.
 MAX_CURVES = 7
 #: Highest number of dots on the line of a seed, so that the line stays visible.
 _MOST_DOTS = 25
@@ -139,6 +139,18 @@ def colour(index: int) -> str:
 def marker(index: int) -> str:
     """The marker of line number ``index``: another one where colours repeat."""
     return list(MARKERS)[index // len(PALETTE) % len(MARKERS)]
+
+
+def counted(drawn: int, runs: int) -> str:
+    """How many runs a figure shows, in words."""
+    if drawn < runs:
+        return f"the first {drawn} of {runs} runs"
+    return "1 run" if drawn == 1 else f"{drawn} runs"
+
+
+def with_omitted(title: str, runs: int) -> str:
+    """The title of a figure of at most ``MAX_CURVES`` runs, which says so if there are more."""
+    return title if runs <= MAX_CURVES else f"{title}, {counted(MAX_CURVES, runs)}"
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,3 +96,12 @@ class Entry:
             return "pretraining"
         labels = f"{self.num_train:,} labels" if self.num_train else ""
         return ", ".join(filter(None, (self.task or "unknown task", self.split, labels)))
+
+
+def distinct_names(entries: Sequence[Entry]) -> dict[str, str]:
+    """The name of each run by its key, with the way of transfer where comparable runs share the name."""
+    shared = Counter((entry.group, entry.name) for entry in entries)
+    return {
+        entry.run.key: f"{entry.name} {entry.transfer}".strip() if shared[entry.group, entry.name] > 1 else entry.name
+        for entry in entries
+    }
