@@ -73,3 +73,15 @@ def test_long_names_do_not_overlap() -> None:
     apart = (ends[1] - ends[0]) * sin(radians(angle))
     assert apart > height
     assert all(label.get_horizontalalignment() == "right" for label in labels)
+
+
+@pytest.mark.parametrize("width", [5.2, 7.2])
+def test_a_long_title_stays_inside_the_figure(width: float) -> None:
+    figure = new_figure("sst2, dev, 1,000 labels: MACCURACY " * 5, width=width, height=3.9)
+    figure.subplots()
+    figure.canvas.draw()
+    (title,) = figure.texts
+    box = title.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= width * figure.dpi
+    assert title.get_text().count("\n") >= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ INK = "#222222"
 
 #: Highest number of curves in a figure; more could not be distinguished. The rest is omitted, and the title says so.
 MAX_CURVES = 7
+#: Letters of a title that fit into an inch.
+_LETTERS_PER_INCH = 11
 #: Highest number of dots on the line of a seed, so that the line stays visible.
 _MOST_DOTS = 25
 
@@ -89,13 +92,17 @@ def drawing(name: str) -> Iterator[None]:
 
 
 def new_figure(title: str, *, width: float, height: float) -> Any:
-    """A figure of ``width`` x ``height`` inches with only a title, on the Agg canvas; drawing computes the layout."""
+    """A figure of ``width`` x ``height`` inches with only a title, on the Agg canvas; drawing computes the layout.
+
+    A long title is broken into lines.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.008, ha="left", fontsize=10.5, fontweight="bold")
+    lines = textwrap.wrap(title, int(_LETTERS_PER_INCH * width))
+    figure.suptitle("\n".join(lines), x=0.008, ha="left", fontsize=10.5, fontweight="bold")
     return figure
 
 
