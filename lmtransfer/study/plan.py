@@ -72,7 +72,8 @@ class Plan:
         folder: absolute path; the runs are in it as in any output root.
         recipes: names of the rows.
         transfers: the command of each transfer, by name.
-        jobs: in the order in which they run: the pretraining of a recipe, its transfers, then the next recipe.
+        jobs: in the order in which they run: the pretraining of a recipe, its transfers, then the next recipe. If
+            several transfers run at the same time, all pretraining comes first.
         figures: the figures that answer its question.
         demonstration: whether its runs are too short for verdicts.
         command: the command line of the study, for the captions of its figures.
@@ -128,6 +129,8 @@ def make_plan(cfg: DictConfig) -> Plan:
             called = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
             own = [*_with_own(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
             jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
+    if (at_once := content.get("jobs", 1)) > 1:
+        jobs.sort(key=lambda job: job.stage != PRETRAIN)
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
     return Plan(
         name,
@@ -138,7 +141,7 @@ def make_plan(cfg: DictConfig) -> Plan:
         figures=figures,
         demonstration=bool(content.get("demonstration")),
         command=shlex.join(["lmtransfer", "study", *of_command_line()]),
-        at_once=content.get("jobs", 1),
+        at_once=at_once,
         keep_weights=content.get("keep_weights", True),
     )
 

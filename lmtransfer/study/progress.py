@@ -18,6 +18,7 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.ledger import read_ledger
 from lmtransfer.study.plan import PRETRAIN, job_key, stage_and_recipe
 from lmtransfer.study.process import last_words, was_interrupted
+from lmtransfer.study.times import read_times
 
 State = Literal["finished", "running", "failed", "interrupted", "waiting"]
 
@@ -32,7 +33,7 @@ class JobProgress:
         recipe: its row of the table.
         stage: ``pretrain``, or the name of a transfer.
         state: what has become of it.
-        seconds: duration so far, or of all of it if it is finished; None if it has not begun.
+        seconds: duration by the clock so far, or of all of it if it is finished; None if it has not begun.
         left: expected seconds until it ends; None if nothing is known about it.
         note: the last line of its output while it runs; the reason if it failed.
     """
@@ -60,7 +61,8 @@ def progress_of(folder: Path) -> list[JobProgress]:
     ledger = read_ledger(folder) if folder.is_dir() else {}
     if not ledger:
         raise RunDirectoryError(f"{folder} is not the folder of a study: it has no study.json with runs")
-    jobs = [_job(folder, *stage_and_recipe(key), overrides) for key, overrides in ledger.items()]
+    times = read_times(folder)
+    jobs = [_job(folder, *stage_and_recipe(key), overrides, times.get(key)) for key, overrides in ledger.items()]
     failed = {job.recipe for job in jobs if job.stage == PRETRAIN and job.state == "failed"}
     jobs = [
         replace(job, state="failed", note="its pretraining failed")
@@ -95,17 +97,20 @@ def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
     return alone + max([sum(left) / max(1, at_once), *left], default=0.0)
 
 
-def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> JobProgress:
+def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str], before: float | None) -> JobProgress:
+    """The progress of a job that took the seconds ``before`` until it last ended; None if it did not, or is shared."""
     run = _run_of(folder, stage, recipe, overrides)
     log = folder / "logs" / f"{stage}-{recipe}.log"
     if run is not None and RunDirectory(run).is_finished:
         try:
-            return JobProgress(recipe, stage, "finished", RunDirectory(run).read_result().seconds)
+            result = RunDirectory(run).read_result()
+            return JobProgress(recipe, stage, "finished", result.seconds if before is None else before)
         except RunDirectoryError as error:
             return JobProgress(recipe, stage, "failed", note=str(error))
     writer = None if run is None else _writer(run)
     if writer is not None and log.is_file():
-        return JobProgress(recipe, stage, "running", time.time() - _start_time(log, run), note=last_words(log))
+        seconds = (before or 0.0) + time.time() - _start_time(log, run)
+        return JobProgress(recipe, stage, "running", seconds, note=last_words(log))
     failed = log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace")
     if failed and not was_interrupted(log):
         return JobProgress(recipe, stage, "failed", note=last_words(log))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.composing import composed
@@ -13,6 +16,7 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import PRETRAIN, Job, Plan
 from lmtransfer.study.process import Command, last_words
 from lmtransfer.study.side_by_side import run_commands
+from lmtransfer.study.times import add_time
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.printable import short_path
@@ -45,19 +49,31 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
 def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job, str]]:
     """Run all jobs; return the failed ones with the reason.
 
-    If several transfers run at the same time, all pretraining comes first, one run after the other: its budget may be
-    a time, and then two at once would train less.
+    Pretraining runs one after the other, also where several transfers run at the same time: its budget may be a time,
+    and then two at once would train less.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C; the running jobs are saved.
     """
     jobs = _Jobs(plan, () if config_dir is None else ("-cd", config_dir), console)
-    if plan.at_once == 1:
-        jobs.run(plan.jobs)
-    else:
-        jobs.run([job for job in plan.jobs if job.stage == PRETRAIN])
-        jobs.run([job for job in plan.jobs if job.stage != PRETRAIN], at_once=plan.at_once)
+    for alone, members in groupby(plan.jobs, key=lambda job: plan.at_once == 1 or job.stage == PRETRAIN):
+        jobs.run(list(members), at_once=1 if alone else plan.at_once)
     return jobs.failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A job whose command runs.
+
+    Attributes:
+        job: the job.
+        at: the start, on the monotonic clock.
+        begun: whether an earlier command had begun its run.
+    """
+
+    job: Job
+    at: float
+    begun: bool
 
 
 class _Jobs:
@@ -77,16 +93,19 @@ class _Jobs:
         self.options = options
         self.console = console
         self.failed: list[tuple[Job, str]] = []
-        self._of_command: dict[Command, Job] = {}
+        self._started: dict[Command, _Started] = {}
 
     def run(self, jobs: Sequence[Job], *, at_once: int = 1) -> None:
         """Run jobs; those whose pretraining failed fail, too."""
         was_interrupted = False
         for command, code in run_commands(self._commands(jobs, at_once), self.console, at_once=at_once):
+            started = self._started[command]
+            seconds = time.monotonic() - started.at
+            seconds = add_time(self.plan.folder, started.job.key, seconds, begun=started.begun)
             if code == Interrupted.exit_code:
                 was_interrupted = True
             else:
-                self._record(self._of_command[command], command, code)
+                self._record(started.job, command, code, seconds)
         if was_interrupted:
             raise Interrupted("the study was interrupted; run the same command again to continue it")
 
@@ -102,7 +121,7 @@ class _Jobs:
                 words = (job.command, *job.overrides, *self._without_effect(job, at_once), *self.options)
                 log = self.plan.folder / "logs" / f"{job.stage}-{job.recipe}.log"
                 command = Command(words, log, self._heading(job))
-                self._of_command[command] = job
+                self._started[command] = _Started(job, time.monotonic(), begun=job.run.is_dir())
                 yield command
 
     def _without_effect(self, job: Job, at_once: int) -> list[str]:
@@ -115,13 +134,13 @@ class _Jobs:
         own = {word.partition("=")[0] for word in job.overrides}
         return [f"{key}={value}" for key, value in settings.items() if key not in own]
 
-    def _record(self, job: Job, command: Command, code: int) -> None:
+    def _record(self, job: Job, command: Command, code: int, seconds: float) -> None:
         directory = RunDirectory(job.run)
         if code or not directory.is_finished:
             self.failed.append((job, f"{last_words(command.log)} ({short_path(command.log)})"))
             self._say(job, f"failed: {self.failed[-1][1]}")
         else:
-            self._say(job, duration(directory.read_result().seconds or 0.0))
+            self._say(job, duration(seconds))
 
     def _heading(self, job: Job) -> str:
         return f"[{self.plan.jobs.index(job) + 1}/{len(self.plan.jobs)}] {job.key}"

@@ -28,6 +28,7 @@ from lmtransfer.study import running, side_by_side
 from lmtransfer.study.plan import make_plan
 from lmtransfer.study.process import Command, last_words
 from lmtransfer.study.side_by_side import run_commands
+from lmtransfer.study.times import read_times
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import _HERE
 
@@ -338,13 +339,39 @@ def test_an_interrupted_command_ends_the_others(tmp_path: Path, monkeypatch: pyt
     assert ended == {commands[0]: 75, commands[1]: 75}
 
 
-def test_transfers_at_the_same_time_follow_all_pretraining(world: Path, fake: Fake) -> None:
+def test_transfers_at_the_same_time_follow_all_pretraining(
+    world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
     started = fake()
     assert main(["study", "study=tiny", "jobs=2"]) == 0
     assert started == ["pretrain masked", "pretrain left_to_right", "probe masked", "probe left_to_right"]
+    said = capsys.readouterr().out
+    in_order = ["1/4] pretrain of masked", "2/4] pretrain of left_to_right", "3/4] probe of masked"]
+    places = [said.index(heading) for heading in in_order]
+    assert places == sorted(places)
     started = fake()
     assert main(["study", "study=tiny"]) == 0
     assert started == []  # the ledger does not depend on it
+
+
+def test_times_are_by_the_clock_and_added_over_interruptions(
+    world: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = iter(range(0, 10_000, 90))  # every look at the clock is 90 seconds later
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(now))
+    folder = world / "runs/study/tiny"
+    fake(fail=("probe left_to_right",))
+    assert main(["study", "study=tiny"]) == 2
+    assert read_times(folder) == dict.fromkeys(
+        ("pretrain of masked", "probe of masked", "pretrain of left_to_right", "probe of left_to_right"), 90
+    )
+    assert re.search(r"probe of masked: (90 s|1\.5 min)", capsys.readouterr().out)
+    (folder / "probe/left_to_right").mkdir(parents=True)  # what an interrupted run leaves
+    shutil.rmtree(folder / "probe/masked")  # this run is made anew
+    fake()
+    assert main(["study", "study=tiny"]) == 0
+    assert read_times(folder)["probe of left_to_right"] == 180
+    assert read_times(folder)["probe of masked"] == 90
 
 
 def test_settings_without_effect_are_no_part_of_the_ledger(
