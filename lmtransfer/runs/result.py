@@ -25,7 +25,7 @@ class RunResult:
         metrics: name and value, in the metric's own unit.
         main_metric: name of the metric that verdicts and selection use.
         control: statistics of the runs from random initialisation; True if this run is one of them.
-        seconds: duration of the whole command.
+        seconds: duration of the training, or of the evaluation; of several seeds together, without their controls.
         tokens: number of tokens read, without filler.
         num_parameters: parameters of everything that was trained or scored.
         more: further entries of the command, stored in the file next to these.
@@ -60,7 +60,7 @@ class RunResult:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens divided by the whole duration; None if nothing was timed."""
+        """Tokens divided by ``seconds``; None if nothing was timed."""
         return self.tokens / self.seconds if self.seconds and self.tokens is not None else None
 
     def values(self) -> dict[str, Any]:
