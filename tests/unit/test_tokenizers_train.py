@@ -162,4 +162,5 @@ def test_memory_is_bounded_by_the_sample() -> None:
         tracemalloc.stop()
         return size
 
+    peak(20_000)  # the first call in a process also allocates what stays
     assert peak(200_000) < 1.2 * peak(20_000)
