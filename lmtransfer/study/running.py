@@ -68,12 +68,12 @@ class _Started:
     Attributes:
         job: the job.
         at: the start, on the monotonic clock.
-        begun: whether an earlier command had begun its run.
+        resume: whether an earlier command had begun its run.
     """
 
     job: Job
     at: float
-    begun: bool
+    resume: bool
 
 
 class _Jobs:
@@ -101,7 +101,7 @@ class _Jobs:
         for command, code in run_commands(self._commands(jobs, at_once), self.console, at_once=at_once):
             started = self._started[command]
             seconds = time.monotonic() - started.at
-            seconds = add_time(self.plan.folder, started.job.key, seconds, begun=started.begun)
+            seconds = add_time(self.plan.folder, started.job.key, seconds, resume=started.resume)
             if code == Interrupted.exit_code:
                 was_interrupted = True
             else:
@@ -121,7 +121,7 @@ class _Jobs:
                 words = (job.command, *job.overrides, *self._without_effect(job, at_once), *self.options)
                 log = self.plan.folder / "logs" / f"{job.stage}-{job.recipe}.log"
                 command = Command(words, log, self._heading(job))
-                self._started[command] = _Started(job, time.monotonic(), begun=job.run.is_dir())
+                self._started[command] = _Started(job, time.monotonic(), resume=job.run.is_dir())
                 yield command
 
     def _without_effect(self, job: Job, at_once: int) -> list[str]:

@@ -28,20 +28,20 @@ def read_times(folder: Path) -> dict[str, float]:
     return found
 
 
-def add_time(folder: Path, key: str, seconds: float, *, begun: bool) -> float:
+def add_time(folder: Path, key: str, seconds: float, *, resume: bool) -> float:
     """Add seconds to those of a run; returns the sum.
 
     Args:
         folder: the folder of the study.
         key: the key of its job.
         seconds: how long it ran now.
-        begun: whether it had begun before, so that earlier seconds count.
+        resume: whether it had begun before, so that earlier seconds count.
 
     Raises:
         RunDirectoryError: the file cannot be read.
     """
     times = read_times(folder)
-    times[key] = round(seconds + (times.get(key, 0.0) if begun else 0.0), 1)
+    times[key] = round(seconds + (times.get(key, 0.0) if resume else 0.0), 1)
     path = folder / _NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(times, indent=1) + "\n")

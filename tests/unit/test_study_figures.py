@@ -212,7 +212,7 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
     assert jobs["pretrain of high"].note == "the disk is full"
     left = seconds_left(list(jobs.values()))
     assert left == pytest.approx(90 + 10, abs=3)  # the budget, and a probe like the one that is finished
-    add_time(plan.folder, "probe of low", 44.0, begun=False)  # with its control and its choice of a rate
+    add_time(plan.folder, "probe of low", 44.0, resume=False)  # with its control and its choice of a rate
     assert seconds_left(progress_of(plan.folder)) == pytest.approx(90 + 44, abs=3)
     for name in ("2 of 6", "1 running", "2 failed", "1 waiting"):
         assert name in summary(list(jobs.values()), plan.folder)

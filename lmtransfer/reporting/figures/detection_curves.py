@@ -18,7 +18,7 @@ from lmtransfer.reporting.figures.style import (
     seed_dots,
     shorten,
     subtitle,
-    with_omitted,
+    with_count,
 )
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.units import count_formatter
@@ -82,7 +82,7 @@ def draw_detection_curves(
         name: file name without suffix.
     """
     visible = list(curves[:MAX_CURVES])
-    title = with_omitted("Replaced tokens found in held-out text", len(curves))
+    title = with_count("Replaced tokens found in held-out text", len(curves))
     with drawing(name):
         figure = new_figure(title, width=9.2, height=3.9)
         left, right = figure.subplots(1, 2, sharey=True)

@@ -16,7 +16,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     slug,
     subtitle,
-    with_omitted,
+    with_count,
 )
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.languages import scores_in_languages
@@ -57,7 +57,7 @@ def draw_languages(runs: Sequence[Scored], folder: Path, *, name: str, title: st
     """
     factor = 100.0 if in_percent(metric) else 1.0
     codes = list(dict.fromkeys(code for _, _, scores in runs for code in scores))
-    title = with_omitted(title, len(runs))
+    title = with_count(title, len(runs))
     with drawing(name):
         figure = new_figure(title, width=max(5.2, 2.2 + 0.42 * len(codes)), height=3.6)
         axes = figure.subplots()

@@ -22,7 +22,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     slug,
     subtitle,
-    with_omitted,
+    with_count,
 )
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
@@ -109,7 +109,7 @@ def draw_metric_curves(
         title: title of the figure.
         control: labels of the runs without pretraining, drawn grey.
     """
-    visible, title = list(curves[:MAX_CURVES]), with_omitted(title, len(curves))
+    visible, title = list(curves[:MAX_CURVES]), with_count(title, len(curves))
     metric = visible[0].metric
     factor = 100.0 if in_percent(metric) else 1.0
     with drawing(name):

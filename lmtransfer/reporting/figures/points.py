@@ -27,7 +27,7 @@ from lmtransfer.reporting.units import count_formatter, in_percent, shown
 from lmtransfer.verdicts.spread import Spread
 
 #: Distance of the points of two lines at the same name, where neighbouring names are 1 apart.
-_BESIDE = 0.17
+_OFFSET = 0.17
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def draw_on(
         aside = 0.0
         if not numeric:
             style = "none"  # names have no order, so no line connects them
-            aside = _BESIDE * (number - (len(series) - 1) / 2)
+            aside = _OFFSET * (number - (len(series) - 1) / 2)
         xs = [place[value] + aside for value, _ in line.points]
         means = [factor * score.mean for _, score in line.points]
         deviations = [factor * (score.deviation or 0.0) for _, score in line.points]
@@ -147,8 +147,8 @@ def _set_places(axes: Any, places: list[float], keys: list[float | str], *, nume
         formatter = count_formatter() if counts else (lambda value, _: f"{value:g}")
         axes.xaxis.set_major_formatter(formatter)
     else:
-        sloping: Any = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if len(keys) > 4 else {}
-        axes.set_xticklabels([shorten(str(value), 22) for value in keys], **sloping)
+        rotation: Any = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if len(keys) > 4 else {}
+        axes.set_xticklabels([shorten(str(value), 22) for value in keys], **rotation)
         axes.set_xlim(-0.5, len(keys) - 0.5)
     return set(ticks)
 

@@ -16,7 +16,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     slug,
     subtitle,
-    with_omitted,
+    with_count,
 )
 from lmtransfer.reporting.runs.calibration import ShownCalibration, read_calibration
 from lmtransfer.reporting.runs.entry import Entry
@@ -47,7 +47,7 @@ def draw_reliability(runs: Sequence[Labelled], folder: Path, *, name: str, title
         name: file name without suffix.
         title: title of the figure.
     """
-    title = with_omitted(title, len(runs))
+    title = with_count(title, len(runs))
     with drawing(name):
         figure = new_figure(title, width=9.2, height=4.4)
         left, right = figure.subplots(1, 2, sharex=True, sharey=True)

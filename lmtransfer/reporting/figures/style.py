@@ -155,7 +155,7 @@ def counted(drawn: int, runs: int) -> str:
     return "1 run" if drawn == 1 else f"{drawn} runs"
 
 
-def with_omitted(title: str, runs: int) -> str:
+def with_count(title: str, runs: int) -> str:
     """The title of a figure of at most ``MAX_CURVES`` runs, which says so if there are more."""
     return title if runs <= MAX_CURVES else f"{title}, {counted(MAX_CURVES, runs)}"
 
