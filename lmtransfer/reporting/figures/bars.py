@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from lmtransfer.reporting.figures.style import (
     subtitle,
 )
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import Row, table_rows
+from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
@@ -62,22 +61,12 @@ def comparison_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigu
         members = [row for row in rows if row.group == group]
         for metric in dict.fromkeys(row.metric for row in members):
             comparable = [row for row in members if row.metric == metric and row.score is not None]
-            names = Counter(row.run for row in comparable)
-            bars = [
-                Bar(_label(row, shared=names[row.run] > 1), _kind(row.transfer), row.score, row.difference)
-                for row in comparable
-                if row.score
-            ]
+            bars = [Bar(row.label, _kind(row.transfer), row.score, row.difference) for row in comparable if row.score]
             if len(bars) < 2:
                 continue
             name = f"comparison-{slug(group)}-{slug(metric)}"
             figures.append(draw_comparison(bars, folder, name=name, title=f"{group}: {metric}", metric=metric))
     return figures
-
-
-def _label(row: Row, *, shared: bool) -> str:
-    """The name of a row, with its way of transfer if it shares the name with another row."""
-    return f"{row.run} {row.transfer}" if shared else row.run
 
 
 def _kind(transfer: str) -> BarKind:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmtransfer.reporting.runs.cost import Cost
-from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.entry import Entry, distinct_names
 from lmtransfer.reporting.runs.learning_rates import searched_text
 from lmtransfer.reporting.runs.scores import is_worse, num_collapsed, number
 from lmtransfer.verdicts.difference import Difference
@@ -23,6 +23,7 @@ class Row:
     Attributes:
         group: comparable rows share it: task, split and number of labels, or "pretraining".
         run: name of the run, or "majority".
+        label: ``run``, with the way of transfer where comparable runs share the name.
         model: family and size.
         objective: objective of pretraining.
         corpus: text of pretraining.
@@ -42,6 +43,7 @@ class Row:
 
     group: str
     run: str
+    label: str
     model: str = ""
     objective: str = ""
     corpus: str = ""
@@ -61,6 +63,7 @@ class Row:
 
 def table_rows(entries: Sequence[Entry]) -> list[Row]:
     """All rows, tasks first, with comparable rows together."""
+    names = distinct_names(entries)
     groups: dict[tuple[bool, str, str, float], list[Row]] = {}
     for entry in entries:
         place = (entry.is_pretraining, entry.task, entry.split, float(entry.num_train or "inf"))
@@ -68,8 +71,8 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
         if entry.majority is not None and all(row.transfer != "majority" for row in rows):
             rows.append(_baseline(entry, "majority", "majority", spread((entry.majority,))))
         if entry.control is not None and not _is_elsewhere(entry, entries):
-            rows.append(_baseline(entry, _control_name(entry, entries), "control", entry.control))
-        rows.append(_row(entry))
+            rows.append(_baseline(entry, f"{names[entry.run.key]} control", "control", entry.control))
+        rows.append(_row(entry, names[entry.run.key]))
     return [row for group in sorted(groups) for row in sorted(groups[group], key=_position)]
 
 
@@ -88,6 +91,7 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
     return Row(
         group=entry.group,
         run=name,
+        label=name,
         model=entry.model if is_control else "",
         task=entry.task,
         transfer=transfer,
@@ -98,18 +102,11 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
     )
 
 
-def _control_name(entry: Entry, entries: Sequence[Entry]) -> str:
-    """``<run> control``; if a probe and a finetuned run have the same name, the probe's is ``<run> frozen control``."""
-    name = entry.name
-    same_names = [other for other in entries if other is not entry and other.name == name]
-    shared = any(other.control is not None for other in same_names)
-    return f"{name} frozen control" if shared and entry.transfer == "frozen" else f"{name} control"
-
-
-def _row(entry: Entry) -> Row:
+def _row(entry: Entry, label: str) -> Row:
     return Row(
         group=entry.group,
         run=entry.name,
+        label=label,
         model=entry.model,
         objective=entry.objective,
         corpus=entry.corpus,
