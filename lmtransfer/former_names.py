@@ -93,6 +93,7 @@ FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.allow_fewer": (False, ("tokenizer.allow_fewer",)),
     "embeddings": (None, ("embeddings",)),
     "train.min_steps": (None, ("train.min_steps",)),  # of probe
+    "learning_rates": (None, ("learning_rates",)),  # of experiment=laptop_finetune
     "model.query_key_norm": (True, ("model.query_key_norm",)),  # of model=modern_laptop
     **{f"objective.losses.{loss}.norm_eps": (1e-12, (f"objective.losses.{loss}.norm_eps",)) for loss in _WITH_NORM},
     "model.dim": (256, ("model.dim", "model")),  # of model=elmo_subword_laptop

@@ -25,7 +25,7 @@ SHORT = {
     "layers": (),
     "elmo_mixture": (),
     "families": ("only=[bert,electra,gpt,elmo_subword,word_embeddings]", "transfers.probe=null",
-                 "transfers.finetune.words='experiment=laptop_finetune'"),
+                 "transfers.finetune.words='experiment=laptop_finetune learning_rates=null'"),
 }  # fmt: skip
 DEMONSTRATION = ("pretrain.seconds=60", "demonstration=true", "transfer_seeds=3")
 FULL = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
-from lmtransfer.config.overrides import of_command_line
+from lmtransfer.config.overrides import named_keys
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.primary import primary_config
 from lmtransfer.config.schema import TrainSettings
@@ -49,7 +49,7 @@ def _another_budget(train: DictConfig, *, primary: str, overrides: Sequence[str]
     own = primary_config(primary).get("train") or {}
     if own.get("min_steps") is None or train.get("min_steps") != own["min_steps"]:
         return False
-    named = _named(overrides)
+    named = named_keys(overrides)
     return "train.min_steps" not in named and ("train.epochs" in named or train.get("epochs") != own["epochs"])
 
 
@@ -83,7 +83,7 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     Raises:
         ConfigError: two budgets come from the same place.
     """
-    named = _named(overrides)
+    named = named_keys(overrides)
     own = primary_config(primary).get("train") or {}
     values, _ = to_plain(train, "train")
     present = [kind for kind in KINDS if values.get(kind) is not None]
@@ -96,9 +96,3 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
         if kinds:
             return kinds[0]
     return None
-
-
-def _named(overrides: Sequence[str] | None) -> set[str]:
-    """The keys on the command line."""
-    given = of_command_line() if overrides is None else overrides
-    return {override.lstrip("+~").partition("=")[0] for override in given}

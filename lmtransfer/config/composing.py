@@ -22,6 +22,7 @@ from lmtransfer.config import overrides, paths
 from lmtransfer.config.budget import complete_budget
 from lmtransfer.config.build import Argument, arguments_of
 from lmtransfer.config.launchers import not_found, unknown_setting
+from lmtransfer.config.learning_rates import complete_learning_rates
 from lmtransfer.config.nearest import hint, listed, nearest
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.target import resolve
@@ -99,13 +100,14 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Fill in what the settings leave open: paths and the effective budget.
+    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched.
 
     Raises:
         ConfigError: see ``resolve_paths`` and ``complete_budget``.
     """
     resolve_paths(cfg)
     complete_budget(cfg, primary=command)
+    complete_learning_rates(cfg)
 
 
 def diagnose(

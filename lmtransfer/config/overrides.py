@@ -140,6 +140,12 @@ def of_command_line() -> list[str]:
     return [str(word) for word in words]
 
 
+def named_keys(overrides: Sequence[str] | None = None) -> set[str]:
+    """The keys of overrides; by default those of the running command."""
+    given = of_command_line() if overrides is None else overrides
+    return {override.lstrip("+~").partition("=")[0] for override in given}
+
+
 def parse(override: str) -> Override:
     """Parse one override.
 

@@ -20,6 +20,8 @@ from lmtransfer.system.printable import short_path
 
 #: For encoders with fewer parameters the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
+#: Corpora of English after which the closing message suggests SST-2, which is downloaded.
+_WITH_SST2 = ("imdb_unsup", "enwiki", "wikipedia", "wikitext2", "wikitext103")
 #: Predicting the vocabulary is worth a note from this share of the FLOP on, and only above this number of pieces.
 _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
 #: Number of sampled classes that the note suggests.
@@ -100,7 +102,7 @@ def _losses(parts: Parts) -> str:
     return " + ".join(objective.name for objective in parts.objectives)
 
 
-def closing(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
+def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, console: Console) -> None:
     """Print the result as a table, and the commands to run next."""
     table = Table(box=None, show_header=False)
     of_parts: dict[str, dict[str, float]] = {}
@@ -136,14 +138,29 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         for part, losses in of_parts.items():
             table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
         console.print(table)
-    run = short_path(path)
     small = (result.num_parameters or 0) < _SMALL
+    console.print("\n" + "\n".join(next_lines(path, corpus, small=small, output_root=output_root)), soft_wrap=True)
+
+
+def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> list[str]:
+    """The commands that answer whether pretraining helped: on a task of the same kind of text, or on the user's own.
+
+    Args:
+        path: the pretraining run.
+        corpus: name of its corpus.
+        small: whether the encoder is of the size that the laptop recipes are made for.
+        output_root: the folder of all runs.
+    """
+    run = short_path(path)
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
-    console.print(
-        f"\nnext, does it help?  lmtransfer finetune {few}init={run} task=python_docs task.num_train=100 seeds=5 "
-        f"control=true"
-        f"\n                     lmtransfer finetune {more}init={run} task=sst2 task.num_train=1000 seeds=5 "
-        f"control=true name=sst2 data_root=<folder>"
-        f"\n                     lmtransfer report {short_path(output_root.absolute())}",
-        soft_wrap=True,
-    )
+    if corpus == "python_docs":
+        recipe, task = few, "task=python_docs task.num_train=100"
+    elif corpus in _WITH_SST2:
+        recipe, task = more, "task=sst2 task.num_train=1000"
+    else:
+        recipe, task = more, "task=text_classification task.train=train.tsv task.dev=dev.tsv"
+    lines = [f"next, does it help?  lmtransfer finetune {recipe}init={run} {task} seeds=5 control=true"]
+    if "text_classification" in task:
+        about = "; for about a hundred labels: experiment=few_labels" if small else ""
+        lines.append(f"                     (train.tsv and dev.tsv have columns text and label{about})")
+    return [*lines, f"                     lmtransfer report {short_path(output_root.absolute())}"]

@@ -116,7 +116,8 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         directory.write_result(result)
         trackers.finish(result)
     if distributed.is_main():
-        closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
+        root, console = Path(cfg.output_root), Console(highlight=False)
+        closing(directory.path, result, corpus=text.corpus.name, output_root=root, console=console)
     return directory
 
 

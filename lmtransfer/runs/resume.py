@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
-from lmtransfer.config.overrides import of_command_line
+from lmtransfer.config.overrides import named_keys, of_command_line
 from lmtransfer.config.without_effect import is_without_effect
 from lmtransfer.errors import ConfigError
 from lmtransfer.former_names import FORMER_DEFAULT, FORMER_MODEL, LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT, current_config
@@ -30,7 +30,7 @@ def use_saved_config(cfg: DictConfig, directory: RunDirectory) -> None:
         if name not in old and name in new:
             new[name] = LEFT_OUT[key]
     typed = {word.lstrip("+~") for word in of_command_line()}
-    named = {word.partition("=")[0] for word in typed}
+    named = named_keys()
     if "objective" in cfg and (typed | named).isdisjoint(FORMER_MODEL[1]):
         _keep_model(current_config(saved.get("model") or {}), cfg, named)
     for key, (value, words) in FORMER_DEFAULT.items():

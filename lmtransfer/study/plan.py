@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.overrides import of_command_line
+from lmtransfer.config.overrides import named_keys, of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
 from lmtransfer.study.figure_specs import FigureSpec, figure_specs
@@ -201,7 +201,7 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     """The overrides that every pretraining gets."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in KINDS if settings[kind] is not None]
-    named = {word.lstrip("+").partition("=")[0] for word in of_command_line()}
+    named = named_keys()
     budgets = [kind for kind in budgets if f"{PRETRAIN}.{kind}" in named] or budgets  # the command line wins
     if len(budgets) > 1:
         given = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)

@@ -51,5 +51,6 @@ def test_a_choice_is_said() -> None:
     assert "best of 2" in searched_text([1e-3, 1e-2, 1e-2])
     assert searched_text([1e-3, 1e-2, 1e-1], 1e-2) == searched_text([1e-3, 1e-2, 1e-1])
     for rate, edge in ((1e-3, "smallest (0.001)"), (1e-2, "largest (0.01)")):
-        assert edge in searched_text([1e-3, 1e-2], rate)
+        assert edge in searched_text([1e-3, 3e-3, 1e-2], rate)
+        assert edge not in searched_text([1e-3, 1e-2], rate)  # of two rates each is at an edge
     assert [searched_text(grid) for grid in ([1e-3], None, "1e-3", [True, "x"])] == [""] * 4

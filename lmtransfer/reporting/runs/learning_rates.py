@@ -16,13 +16,15 @@ Edge = Literal["smallest", "largest"]
 def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
     """Whether the chosen learning rate is the smallest or the largest of the grid.
 
+    Of two rates each is one of these, so a grid of two has no edge.
+
     Args:
         rate: the chosen rate.
-        grid: the tried rates; anything but a list with at least two different rates counts as no grid.
+        grid: the tried rates; anything but a list with at least three different rates counts as no grid.
     """
     tried = _rates(grid)
     chosen = number(rate)
-    if len(tried) < 2 or chosen is None:
+    if len(tried) < 3 or chosen is None:
         return None
     return "smallest" if chosen == min(tried) else "largest" if chosen == max(tried) else None
 
