@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import radians, sin
+from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
@@ -60,6 +61,35 @@ def test_a_single_line_stands_at_its_names() -> None:
     figure, _ = drawn([Series("probe", (("a", SCORE), ("b", SCORE)))])
     (line,) = lines(figure)
     assert list(line.lines[0].get_xdata()) == [0, 1]
+
+
+@pytest.mark.parametrize("numbers", [(1.0, 5.0, 20.0), (0.0, 0.5, 1.0)])
+def test_scores_at_one_number_stand_beside_each_other_and_nearest_to_it(numbers: tuple[float, ...]) -> None:
+    def on_paper(artist: Any) -> list[float]:
+        """Horizontal positions of the points of an artist, in typographic points."""
+        return [72 / figure.dpi * x for x, _ in artist.get_transform().transform(artist.get_xydata())]
+
+    figure, _ = drawn([Series(f"line {k}", tuple((number, SCORE) for number in numbers)) for k in range(6)], "minutes")
+    axes = figure.axes[0]
+    exact = [72 / figure.dpi * axes.transData.transform((number, 0.5))[0] for number in numbers]
+    places = [on_paper(line.lines[0]) for line in lines(figure)]
+    for one, other in combinations(places, 2):
+        assert all(abs(x - y) > 4 for x, y in zip(one, other, strict=True))
+    for of_line in places:
+        assert all(abs(x - at) < 16 for x, at in zip(of_line, exact, strict=True))
+    dots = [line for line in axes.lines if to_hex(line.get_markerfacecolor()) == "#ffffff"]
+    assert sorted(x for dot in dots for x in on_paper(dot)) == pytest.approx(
+        sorted(x for of_line in places for x in of_line for _ in SCORE.values)
+    )
+    for line in lines(figure):  # the numbers themselves stay as they are
+        assert tuple(line.lines[0].get_xdata()) == numbers
+
+
+def test_a_single_line_stands_at_its_numbers() -> None:
+    figure, _ = drawn([Series("probe", ((1.0, SCORE), (5.0, SCORE)))], "minutes")
+    (line,) = lines(figure)
+    moved, exact = line.lines[0].get_transform(), figure.axes[0].transData
+    assert tuple(moved.transform((5.0, 0.5))) == pytest.approx(tuple(exact.transform((5.0, 0.5))))
 
 
 def test_long_names_do_not_overlap() -> None:

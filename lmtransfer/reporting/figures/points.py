@@ -28,6 +28,9 @@ from lmtransfer.verdicts.spread import Spread
 
 #: Distance of the points of two lines at the same name, where neighbouring names are 1 apart.
 _OFFSET = 0.17
+#: The same at the same number: in typographic points, at most, and for all lines together. Above so many numbers the
+#: lines stand above each other.
+_ASIDE, _ALL_ASIDE, _MAX_APART = 5.0, 30.0, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def draw_on(
         means = [factor * score.mean for _, score in line.points]
         deviations = [factor * (score.deviation or 0.0) for _, score in line.points]
         spreads = spreads or any(deviations)
-        axes.errorbar(
+        drawn = axes.errorbar(
             xs,
             means,
             yerr=deviations if any(deviations) else None,
@@ -110,11 +113,15 @@ def draw_on(
             elinewidth=1.2,
             capsize=3,
         )
+        artists = list(drawn.get_children())
         for x, (_, score) in zip(xs, line.points, strict=True):
             if len(score.values) > 1:
                 ys = [factor * value for value in score.values]
-                seed_dots(axes, [x] * len(ys), ys, ink)
+                artists.append(seed_dots(axes, [x] * len(ys), ys, ink))
                 dots = True
+        if numeric and 1 < len(keys) <= _MAX_APART:
+            step = min(_ASIDE, _ALL_ASIDE / len(series))
+            _move_aside(axes, artists, step * (number - (len(series) - 1) / 2))
         label = shorten(line.label, 26)
         ends.append((means[-1], f"{MARKERS[mark]} {label}" if many else label, ink))
     shown_places = _set_places(axes, [place[value] for value in keys], keys, numeric=numeric, counts=counts)
@@ -127,6 +134,15 @@ def draw_on(
     if spreads:
         subtitle(axes, "mean and deviation over seeds" + (", small dots: seeds" if dots else ""))
     return ends
+
+
+def _move_aside(axes: Any, artists: Sequence[Any], points: float) -> None:
+    """Draw artists so many typographic points to the right of their place, at any scale of the axis."""
+    from matplotlib.transforms import ScaledTranslation
+
+    aside = ScaledTranslation(points / 72, 0.0, axes.figure.dpi_scale_trans)
+    for artist in artists:
+        artist.set_transform(axes.transData + aside)
 
 
 def _set_places(axes: Any, places: list[float], keys: list[float | str], *, numeric: bool, counts: bool) -> set[float]:

@@ -111,7 +111,7 @@ def subtitle(axes: Any, text: str) -> None:
     axes.set_title(text, color="#666666", fontsize=8.5)
 
 
-def seed_dots(axes: Any, xs: Sequence[float], ys: Sequence[float], ink: str, *, size: float = 3.4) -> None:
+def seed_dots(axes: Any, xs: Sequence[float], ys: Sequence[float], ink: str, *, size: float = 3.4) -> Any:
     """Draw a white dot with an edge of colour ``ink`` for each seed; this looks the same in every figure.
 
     Args:
@@ -120,8 +120,12 @@ def seed_dots(axes: Any, xs: Sequence[float], ys: Sequence[float], ink: str, *, 
         ys: heights in data units, the same number.
         ink: colour of the edge.
         size: diameter in points.
+
+    Returns:
+        The artist.
     """
-    axes.plot(xs, ys, "o", color="white", markeredgecolor=ink, markersize=size, linestyle="none", zorder=5)
+    (dots,) = axes.plot(xs, ys, "o", color="white", markeredgecolor=ink, markersize=size, linestyle="none", zorder=5)
+    return dots
 
 
 def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
