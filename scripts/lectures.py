@@ -19,7 +19,8 @@ from typing import Any
 
 #: The studies of the demonstration, with what is cut from them to fit into an hour.
 SHORT = {
-    "masking_rate": ("only=[mask_05,mask_20,mask_50,mask_80]", "transfers.probe=null"),
+    "masking_rate": ("only=[mask_05,mask_20,mask_50,mask_80]", "transfers.probe=null",
+                     "transfers.finetune.words='experiment=laptop_finetune learning_rates=null'"),
     "labels": ("transfers.probe_3000=null", "transfers.probe_10000=null", "transfers.finetune_3000=null",
                "transfers.finetune_10000=null"),
     "layers": (),

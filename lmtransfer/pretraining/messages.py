@@ -153,14 +153,17 @@ def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> li
     """
     run = short_path(path)
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
+    columns = []
     if corpus == "python_docs":
         recipe, task = few, "task=python_docs task.num_train=100"
     elif corpus in _WITH_SST2:
         recipe, task = more, "task=sst2 task.num_train=1000"
     else:
         recipe, task = more, "task=text_classification task.train=train.tsv task.dev=dev.tsv"
-    lines = [f"next, does it help?  lmtransfer finetune {recipe}init={run} {task} seeds=5 control=true"]
-    if "text_classification" in task:
         about = "; for about a hundred labels: experiment=few_labels" if small else ""
-        lines.append(f"                     (train.tsv and dev.tsv have columns text and label{about})")
-    return [*lines, f"                     lmtransfer report {short_path(output_root.absolute())}"]
+        columns = [f"                     (train.tsv and dev.tsv have columns text and label{about})"]
+    return [
+        f"next, does it help?  lmtransfer finetune {recipe}init={run} {task} seeds=5 control=true",
+        *columns,
+        f"                     lmtransfer report {short_path(output_root.absolute())}",
+    ]
