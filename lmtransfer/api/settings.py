@@ -42,7 +42,7 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
             line.bare.append(os.fspath(word))
         elif not isinstance(word, str):
             raise ConfigError(f"{word!r}: give settings as 'key=value', or as keywords: key=value")
-    given = {word.lstrip("+").partition("=")[0] for word in line.overrides}
+    given = overrides.named_keys(line.overrides)
     for key, value in _dotted(settings):
         if key in given:
             raise ConfigError(f"{key}: is given twice, as '{key}=...' and as a keyword: keep one")

@@ -81,7 +81,7 @@ def read(words: Sequence[str]) -> CommandLine:
         word = rest.pop(0)
         if not word.startswith("-"):
             is_override = "=" in word or word.startswith("~")
-            if not word.lstrip("+~").partition("=")[0].strip() and is_override:
+            if is_override and not key_of(word).strip():
                 raise ConfigError(f"{word}: there is no key before the '='")
             (line.overrides if is_override else line.bare).append(word)
             continue
@@ -140,10 +140,14 @@ def of_command_line() -> list[str]:
     return [str(word) for word in words]
 
 
+def key_of(override: str) -> str:
+    """The key that an override sets, adds (``+key=value``) or removes (``~key``)."""
+    return override.lstrip("+~").partition("=")[0]
+
+
 def named_keys(overrides: Sequence[str] | None = None) -> set[str]:
     """The keys of overrides; by default those of the running command."""
-    given = of_command_line() if overrides is None else overrides
-    return {override.lstrip("+~").partition("=")[0] for override in given}
+    return {key_of(override) for override in (of_command_line() if overrides is None else overrides)}
 
 
 def parse(override: str) -> Override:

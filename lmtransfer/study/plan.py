@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.overrides import named_keys, of_command_line
+from lmtransfer.config.overrides import key_of, named_keys, of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
 from lmtransfer.study.figure_specs import FigureSpec, figure_specs
@@ -262,11 +262,11 @@ def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
 
 def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     """The shared overrides, without those whose key (or budget) the run sets itself, followed by the run's own."""
-    keys = {word.partition("=")[0].lstrip("+") for word in own}
+    keys = named_keys(own)
     budgets = {f"train.{kind}" for kind in KINDS}
     if keys & budgets:
         keys |= budgets
-    return [*(word for word in shared if word.partition("=")[0].lstrip("+") not in keys), *own]
+    return [*(word for word in shared if key_of(word) not in keys), *own]
 
 
 def _split(text: str, where: str, problems: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.composing import composed
+from lmtransfer.config.overrides import key_of, named_keys
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.reporting.units import duration
@@ -28,7 +29,7 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
     problems: dict[str, str] = {}
     checked: set[tuple[str, tuple[str, ...]]] = set()
     for job in plan.jobs:
-        overrides = tuple(word for word in job.overrides if word.partition("=")[0] not in ("name", "init"))
+        overrides = tuple(word for word in job.overrides if key_of(word) not in ("name", "init"))
         if (job.command, overrides) in checked:
             continue
         checked.add((job.command, overrides))
@@ -131,7 +132,7 @@ class _Jobs:
             settings["hardware.threads"] = str(max(1, usable_cores() // at_once))
         if job.stage != PRETRAIN and not self.plan.keep_weights:
             settings["keep_weights"] = "false"
-        own = {word.partition("=")[0] for word in job.overrides}
+        own = named_keys(job.overrides)
         return [f"{key}={value}" for key, value in settings.items() if key not in own]
 
     def _record(self, job: Job, command: Command, code: int, seconds: float) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.ledger import read_ledger
@@ -47,7 +48,7 @@ def _finished(plan: Plan) -> Iterator[tuple[Path, frozenset[str]]]:
 
 
 def _content(overrides: list[str] | tuple[str, ...]) -> frozenset[str]:
-    return frozenset(word for word in overrides if word.partition("=")[0] not in _PLACES)
+    return frozenset(word for word in overrides if key_of(word) not in _PLACES)
 
 
 def _moved(job: Job, moved: dict[Path, Path]) -> Job:

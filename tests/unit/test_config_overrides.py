@@ -7,7 +7,7 @@ from fakes.configs import write_tree
 from hydra import compose, initialize_config_dir
 from refusals import refuses
 
-from lmtransfer.config.overrides import quoted, read
+from lmtransfer.config.overrides import key_of, named_keys, quoted, read
 from lmtransfer.errors import ConfigError
 
 AWKWARD = [
@@ -96,3 +96,10 @@ def test_info_takes_no_override_as_its_value() -> None:
 def test_wrong_options_are_answered(words: list[str], names: tuple[str, ...]) -> None:
     with refuses(ConfigError, *names):
         read(words)
+
+
+def test_an_override_has_one_key_in_every_form() -> None:
+    forms = ["train.steps=5", "+task.note=a=b", "++seed=3", "~train.seconds", "~optimizer=adamw", "model@electra=gpt"]
+    keys = ["train.steps", "task.note", "seed", "train.seconds", "optimizer", "model@electra"]
+    assert [key_of(form) for form in forms] == keys
+    assert named_keys(forms) == set(keys)
