@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,48 +26,15 @@ import yaml
 from lmtransfer.config.revisions import count_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
-from lmtransfer.runs import lock
+from lmtransfer.runs.fields import CONFIG, VERSIONS
 from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.taking import take
 from lmtransfer.system.durable import remove, write_text
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.untrusted.documents import interpolations, read_json, read_yaml
-from lmtransfer.untrusted.schema import (
-    COMPONENT,
-    Entries,
-    Fields,
-    Flag,
-    OrNull,
-    Text,
-    Whole,
-)
 
 R = TypeVar("R", bound=RunResult)
-
-_GROUP = OrNull(Fields())
-
-#: What ``config.yaml`` may hold in the fields that other commands use; components are checked when they are built.
-_CONFIG = Fields(
-    optional={
-        **dict.fromkeys(("model", "task", "transfer", "corpus"), OrNull(COMPONENT)),
-        **dict.fromkeys(("tokenizer", "train", "hardware", "optimizer", "schedule", "tracker", "phases"), _GROUP),
-        "objective": Fields(
-            {"losses": Entries(COMPONENT, least=1)},
-            optional={"rows": COMPONENT, "corruption": COMPONENT, "max_length": Whole(least=1)},
-        ),
-        **dict.fromkeys(("name", "init", "run", "tokenizer_from", "data_root", "cache_dir"), OrNull(Text())),
-        "source": OrNull(Text()),
-        "output_root": Text(),
-        "seed": Whole(),
-        "seeds": Whole(least=1),
-        "control": Flag(),
-        "keep_weights": Flag(),
-    }
-)
-
-
-#: What ``versions.json`` may hold.
-_VERSIONS = Fields(optional={"data": Entries(Text())})
 
 
 class RunDirectory:
@@ -103,47 +69,10 @@ class RunDirectory:
                 f"name={name!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
             )
         run = cls(Path(root) / command / name)
-        problem = distributed.from_main(run._make(resume=resume) if distributed.is_main() else None)
+        problem = distributed.from_main(take(run.path, resume=resume) if distributed.is_main() else None)
         if problem is not None:
             raise RunDirectoryError(problem)
         return run
-
-    def _make(self, *, resume: bool) -> str | None:
-        """Make the directory and take its lock.
-
-        A folder left by a start that was killed before it wrote the configuration is not a run; it is cleared first.
-
-        Returns:
-            An error message, or None on success.
-        """
-        taken = (
-            f"the run {self.path} exists already: choose another name=, continue it with resume=true, or delete the "
-            "folder"
-        )
-        try:
-            with contextlib.suppress(FileExistsError):
-                lock.make_folder(self.path)
-            if not self.path.is_dir():
-                return f"{self.path} exists and is not a folder: choose another name=, or move it away"
-            begins = not (self.config_path.exists() or lock.holds(self.path)) and lock.is_beginning(self.path)
-            if not begins and not resume:
-                return taken
-            lock.hold(self.path)
-            if self.config_path.exists() and not resume:  # another process was faster
-                lock.release(self.path)
-                return taken
-            if begins and not self.config_path.exists():
-                lock.clear(self.path)
-        except lock.Busy as busy:
-            other = "another process" if busy.pid is None else f"another process ({busy.pid})"
-            return (
-                f"{other} is writing the run {self.path}, and only one process may write a run: wait until it ends, or "
-                "stop it with Ctrl-C or SIGTERM (it then saves the run)"
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            return f"cannot make the run directory {self.path}: {reason}; set output_root=<another folder>"
-        return None
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
@@ -268,7 +197,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it is missing or damaged, or it holds references that would be resolved on this machine.
         """
-        config = read_yaml(self.config_path, _CONFIG, error=RunDirectoryError)
+        config = read_yaml(self.config_path, CONFIG, error=RunDirectoryError)
         for key, value in interpolations(config):
             raise RunDirectoryError(
                 f"{self.config_path}: {key} has the value {value[:60]!r}, which would be replaced by a value of this "
@@ -296,7 +225,7 @@ class RunDirectory:
         path = self.path / "versions.json"
         if not path.exists():
             return {}
-        found: dict[str, Any] = read_json(path, _VERSIONS, error=RunDirectoryError)
+        found: dict[str, Any] = read_json(path, VERSIONS, error=RunDirectoryError)
         return found
 
     @overload
