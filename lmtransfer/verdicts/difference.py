@@ -1,18 +1,16 @@
-"""The difference of two conditions, its interval and its verdict."""
+"""The difference of two conditions, with its interval and its verdict."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import seeds_needed, smallest_detectable
-from lmtransfer.verdicts.student import critical, two_sided
-from lmtransfer.verdicts.variance import Estimate, Part, difference_of, score_of
+from lmtransfer.verdicts.student import interval_around
+from lmtransfer.verdicts.variance import Part
 
 Verdict = Literal[
     "better",
@@ -96,7 +94,7 @@ class Difference:
         """The 95 % interval of this comparison alone, uncorrected."""
         if self.p_value is None:
             return None
-        return _around(self.delta, self.standard_error, self.degrees_of_freedom, LEVEL)
+        return interval_around(self.delta, self.standard_error, self.degrees_of_freedom, LEVEL)
 
     @property
     def counts_examples(self) -> bool:
@@ -185,113 +183,6 @@ class Difference:
             "seeds_needed": self.seeds_needed,
             "notes": list(self.notes),
         }
-
-
-def compare_conditions(
-    condition: Condition,
-    control: Condition,
-    *,
-    higher_is_better: bool = True,
-    majority: float | None = None,
-    settings_differ: bool = False,
-) -> Difference:
-    """Compare two conditions and give a verdict on them alone; ``holm.corrected`` judges those of a column together.
-
-    Args:
-        condition: the pretrained condition, or one of two groups.
-        control: the same without pretraining, or the other group.
-        higher_is_better: the direction of the metric.
-        majority: the score of always answering the majority label, if known.
-        settings_differ: whether more than the weights differs.
-    """
-    found = difference_of(condition, control)
-    held_back = _held_back(condition, control, found, majority, settings_differ=settings_differ)
-    p_value = _p_value(found) if held_back in (None, "settings differ") else None
-    made = Difference(
-        delta=found.value,
-        verdict="no difference shown" if held_back is None else held_back,
-        scope=_scope(condition, control),
-        standard_error=found.standard_error,
-        degrees_of_freedom=found.degrees_of_freedom,
-        p_value=p_value,
-        paired=found.paired,
-        num_seeds=found.num_seeds,
-        num_pretrainings=(_num_pretrainings(condition), _num_pretrainings(control)),
-        parts=found.parts,
-        notes=found.notes,
-        higher_is_better=higher_is_better,
-        corrected_p_value=p_value,
-    )
-    return made if p_value is None or held_back is not None else judged(made, shown=p_value <= LEVEL)
-
-
-def judged(difference: Difference, *, shown: bool) -> Difference:
-    """The difference with its verdict, given whether the interval shows one."""
-    gain = difference.delta if difference.higher_is_better else -difference.delta
-    verdict: Verdict = "no difference shown" if not shown else "better" if gain > 0 else "worse"
-    return replace(difference, verdict=verdict)
-
-
-def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
-    """The interval of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
-
-    Returns:
-        Low and high end; None with a single seed.
-    """
-    found = score_of(condition)
-    return _around(found.value, found.standard_error, found.degrees_of_freedom, level)
-
-
-def _around(
-    value: float, standard_error: float | None, degrees_of_freedom: float | None, level: float
-) -> tuple[float, float] | None:
-    if standard_error is None or degrees_of_freedom is None:
-        return None
-    half = critical(level, degrees_of_freedom) * standard_error
-    return value - half, value + half
-
-
-def _p_value(found: Estimate) -> float | None:
-    if not found.standard_error or found.degrees_of_freedom is None:
-        return None
-    return two_sided(found.value / found.standard_error, found.degrees_of_freedom)
-
-
-def _held_back(
-    condition: Condition, control: Condition, found: Estimate, majority: float | None, *, settings_differ: bool
-) -> Verdict | None:
-    """The reason why there is no verdict, the most serious first; None if there is a verdict."""
-    if found.standard_error is None:
-        return "one seed, no spread"
-    if _has_collapsed(condition, majority):
-        return "collapsed"
-    if _has_collapsed(control, majority):
-        return "control collapsed"
-    if _is_flat(condition) or _is_flat(control) or not found.has_spread:
-        return "seeds all alike"
-    return "settings differ" if settings_differ else None
-
-
-def _has_collapsed(condition: Condition, majority: float | None) -> bool:
-    """Whether every seed answers only one label, or scores exactly the same as the majority label."""
-    values = [score.value for score in condition.scores]
-    at_majority = majority is not None and all(math.isclose(value, majority, rel_tol=1e-9) for value in values)
-    return condition.collapsed >= len(values) or at_majority
-
-
-def _is_flat(condition: Condition) -> bool:
-    values = [score.value for score in condition.scores]
-    return all(math.isclose(value, values[0], rel_tol=1e-12) for value in values)
-
-
-def _num_pretrainings(condition: Condition) -> int:
-    return sum(name is not None for name in condition.pretrainings)
-
-
-def _scope(condition: Condition, control: Condition) -> Scope:
-    """The scope, by the side with fewer checkpoints; random initialisation, sampled for each seed, does not count."""
-    fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
-    return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
 
 
 def _number(value: Any) -> float | None:

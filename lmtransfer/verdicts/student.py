@@ -57,6 +57,16 @@ def critical(level: float, degrees_of_freedom: float) -> float:
     return t
 
 
+def interval_around(
+    value: float, standard_error: float | None, degrees_of_freedom: float | None, level: float
+) -> tuple[float, float] | None:
+    """Low and high end of the interval at ``1 - level``; None if the error or its degrees of freedom are not known."""
+    if standard_error is None or degrees_of_freedom is None:
+        return None
+    half = critical(level, degrees_of_freedom) * standard_error
+    return value - half, value + half
+
+
 def _density(t: float, degrees_of_freedom: float) -> float:
     half = (degrees_of_freedom + 1) / 2
     front = math.lgamma(half) - math.lgamma(degrees_of_freedom / 2) - math.log(degrees_of_freedom * math.pi) / 2

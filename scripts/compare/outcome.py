@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lmtransfer.verdicts.conditions import condition
-from lmtransfer.verdicts.difference import compare_conditions
+from lmtransfer.verdicts.judging import compare_conditions
 from lmtransfer.verdicts.spread import spread
 
 

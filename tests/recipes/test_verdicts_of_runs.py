@@ -9,7 +9,7 @@ import pytest
 from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 
 from lmtransfer.verdicts.conditions import condition
-from lmtransfer.verdicts.difference import compare_conditions
+from lmtransfer.verdicts.judging import compare_conditions
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
 from lmtransfer.verdicts.conditions import Condition
-from lmtransfer.verdicts.difference import compare_conditions
+from lmtransfer.verdicts.judging import compare_conditions
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:
