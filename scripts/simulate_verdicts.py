@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 from lmtransfer.verdicts.holm import corrected
-from lmtransfer.verdicts.judging import compare_conditions, score_interval
 
 COMPARISONS = 24
 

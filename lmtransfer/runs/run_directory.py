@@ -26,9 +26,9 @@ import yaml
 from lmtransfer.config.revisions import count_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
+from lmtransfer.runs.acquire import acquire
 from lmtransfer.runs.fields import CONFIG, VERSIONS
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.taking import take
 from lmtransfer.system.durable import remove, write_text
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoints import Checkpoints
@@ -69,7 +69,7 @@ class RunDirectory:
                 f"name={name!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
             )
         run = cls(Path(root) / command / name)
-        problem = distributed.from_main(take(run.path, resume=resume) if distributed.is_main() else None)
+        problem = distributed.from_main(acquire(run.path, resume=resume) if distributed.is_main() else None)
         if problem is not None:
             raise RunDirectoryError(problem)
         return run

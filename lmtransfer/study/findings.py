@@ -9,9 +9,9 @@ from lmtransfer.reporting.units import count, in_percent, shown, shown_differenc
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.lines import Line, Place
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.holm import corrected
-from lmtransfer.verdicts.judging import compare_conditions
 
 #: Most lines of a figure that get a sentence.
 _MOST = 6

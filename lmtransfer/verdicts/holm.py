@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lmtransfer.verdicts.compare import judged
 from lmtransfer.verdicts.difference import LEVEL, VERDICTS, Difference
-from lmtransfer.verdicts.judging import judged
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:

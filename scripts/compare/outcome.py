@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import condition
-from lmtransfer.verdicts.judging import compare_conditions
 from lmtransfer.verdicts.spread import spread
 
 

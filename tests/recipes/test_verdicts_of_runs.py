@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import condition
-from lmtransfer.verdicts.judging import compare_conditions
 
 
 @pytest.mark.slow

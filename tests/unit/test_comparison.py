@@ -20,9 +20,9 @@ from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 from lmtransfer.verdicts.difference import VERDICTS
-from lmtransfer.verdicts.judging import compare_conditions
 
 LABELS = ("no", "yes", "maybe")
 

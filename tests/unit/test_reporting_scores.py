@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lmtransfer.reporting.runs.scores import difference_in, scored
-from lmtransfer.verdicts.judging import compare_conditions
+from lmtransfer.verdicts.compare import compare_conditions
 
 
 def seeds(values: list[float], **more: Any) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from refusals import refuses
 
+from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_of_summary
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import corrected
-from lmtransfer.verdicts.judging import compare_conditions, score_interval
 from lmtransfer.verdicts.spread import Spread, spread
 from lmtransfer.verdicts.student import critical, two_sided
 from lmtransfer.verdicts.variance import NO_PREDICTIONS

@@ -13,7 +13,7 @@ from lmtransfer.reporting.comparison.common_answers import only
 from lmtransfer.reporting.comparison.comparison import GroupDifference, corrected_together
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.kept_answers import examples_of
-from lmtransfer.verdicts.judging import compare_conditions
+from lmtransfer.verdicts.compare import compare_conditions
 
 #: Number of length groups, with about the same number of examples each.
 _LENGTHS = 4

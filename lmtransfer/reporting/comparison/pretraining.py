@@ -19,8 +19,8 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import flatten
 from lmtransfer.reporting.runs.settings import TOKENIZER, differences_text, differing
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
-from lmtransfer.verdicts.judging import compare_conditions
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"

@@ -15,8 +15,8 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
-from lmtransfer.verdicts.judging import compare_conditions
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:

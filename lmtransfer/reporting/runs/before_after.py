@@ -9,9 +9,9 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import corrected
-from lmtransfer.verdicts.judging import compare_conditions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import examples_of_score
 from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import differences_text, differing
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.holm import corrected
-from lmtransfer.verdicts.judging import compare_conditions
 from lmtransfer.verdicts.spread import Spread
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition_of_summary
 from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.judging import compare_conditions
 from lmtransfer.verdicts.spread import Spread, spread
 
 #: Ends of the names of metrics for which smaller is better.

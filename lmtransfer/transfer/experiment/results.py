@@ -16,7 +16,7 @@ from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.verdicts import conditions
-from lmtransfer.verdicts.judging import compare_conditions
+from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.spread import spread
 
 BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]

@@ -1,4 +1,4 @@
-"""Taking a run directory: a new one is made, an existing one is opened again by the only process that may write it."""
+"""Acquiring a run directory: a new one is made, an existing one is opened by the only process that may write it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from lmtransfer.runs import lock
 
 
-def take(folder: Path, *, resume: bool) -> str | None:
+def acquire(folder: Path, *, resume: bool) -> str | None:
     """Make the directory of a run and take its lock.
 
     A folder left by a start that was killed before it wrote the configuration is not a run; it is cleared first.
