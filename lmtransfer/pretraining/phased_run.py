@@ -36,6 +36,7 @@ from lmtransfer.pretraining.diagnostics import watchers_of
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.save_points import check_reached, passed, save_points
 from lmtransfer.pretraining.text import Text
+from lmtransfer.pretraining.transitions import span_of_schedule, transitions_of
 from lmtransfer.pretraining.utilisation import output_share, pretraining_flops
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
@@ -45,6 +46,7 @@ from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import ModelSelection, Validation
+from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
@@ -72,6 +74,7 @@ class PhasedRun:
     ) -> None:
         self.cfg, self.setup, self.parts, self.start = cfg, setup, parts, start
         self.phases = phases_of(cfg)
+        self.transitions = transitions_of(cfg, self.phases, parts)
         self.save_at = save_points(setup.train)
         self.state = TrainState()
         self.state.seconds = self.state.prepared = 0.0 if start is None else start.seconds
@@ -102,7 +105,7 @@ class PhasedRun:
         if len(self.phases) > 1 or (self.save_at and self.setup.train.epochs):
             lengths = [data.stream.steps_per_epoch for data in self.data]  # raises now, not after hours of training
             check_reached(self.setup.train, self.phases, steps_per_epoch=max(lengths))
-        self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
+        self.optimizer = self._new_optimizer()
         self.average = self._new_average()
         self.callbacks = self._new_callbacks()
         self._enter()
@@ -119,7 +122,7 @@ class PhasedRun:
                 self.state.phases = started
                 self.place = len(started) - 1
                 self.learner, _ = self._new_learner()
-                self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
+                self.optimizer = self._new_optimizer()
                 self.average = self._new_average()
                 self.callbacks = self._new_callbacks()
                 self.trainer = self._new_trainer()
@@ -157,9 +160,6 @@ class PhasedRun:
         """The share of the FLOP that predicting the vocabulary takes in the current phase, 0 to 1."""
         return output_share(self.data[self.place], self.learner)
 
-    def _node(self, key: str) -> Any:
-        return OmegaConf.select(self.cfg, key)
-
     def _started_phases(self) -> list[dict[str, Any]]:
         """The phases that had begun when the newest checkpoint was saved."""
         newest, _ = self.directory.checkpoints.newest_complete()
@@ -189,6 +189,10 @@ class PhasedRun:
         prepare_encoders(learner, hardware)
         return learner, heads
 
+    def _new_optimizer(self) -> Optimizer:
+        """The optimiser of the phase, for the current learner."""
+        return build_optimizer(OmegaConf.select(self.cfg, self.phase.optimizer), self.learner)
+
     def _new_average(self) -> Average | None:
         """A new average of the learner's weights; None if the run does not average weights."""
         newest = averaging(self.setup.train)
@@ -210,24 +214,21 @@ class PhasedRun:
             standardise(table, centre=before.after.centre, deviation=before.after.deviation)
         self.place += 1
         old_learner, old_optimizer = self.learner, self.optimizer
-        continues = self.parts[self.place].objectives is old_parts.objectives
-        if not continues:
+        transition = self.transitions[self.place]
+        if not transition.same_losses:
             self.learner, _ = self._new_learner()
             prefix = "objectives."
             heads = {n.removeprefix(prefix): t for n, t in weights(old_learner).items() if n.startswith(prefix)}
             take_heads(self.learner, heads)
             self.callbacks = self._new_callbacks()
-        if not continues or self._node(before.optimizer) != self._node(self.phase.optimizer):
-            self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
-            if continues and self._kind(before) == self._kind(self.phase):
+        if not (transition.same_losses and transition.same_optimizer):
+            self.optimizer = self._new_optimizer()
+            if transition.same_losses and transition.same_kind:
                 self.optimizer.load_state_dict(old_optimizer.state_dict())
-        if not continues:
+        if not transition.same_losses:
             self.average = self._new_average()
         self.state.finished = None
         self._enter()
-
-    def _kind(self, phase: Phase) -> str:
-        return str(self._node(phase.optimizer)["_target_"])
 
     def _enter(self) -> None:
         """Start the current phase."""
@@ -284,23 +285,11 @@ class PhasedRun:
         )
 
     def _schedule(self) -> PartOfBudget:
-        """The learning-rate schedule: it runs from a phase that restarts it to the next phase that restarts it."""
-        beginnings = [place for place in range(len(self.phases)) if self._restarts(place)]
-        first = max(place for place in beginnings if place <= self.place)
-        later = [place for place in beginnings if place > self.place]
+        """The learning rate schedule: it runs from a phase that restarts it to the next phase that restarts it."""
+        first, ends = span_of_schedule(self.phases, self.transitions, self.place)
         return PartOfBudget(
             build(self.setup.schedule),
             begins=self.phases[first].begins,
-            ends=self.phases[later[0]].begins if later else 1.0,
+            ends=ends,
             first_update=self.state.phases[first]["updates"] if self.state.phases else 0,
         )
-
-    def _restarts(self, place: int) -> bool:
-        """Whether the schedule restarts at the beginning of phase ``place``."""
-        if place == 0:
-            return True
-        before, phase = self.phases[place - 1], self.phases[place]
-        if phase.restart is not None:
-            return phase.restart
-        same_losses = self.parts[place].objectives is self.parts[place - 1].objectives
-        return not same_losses or self._kind(before) != self._kind(phase)
