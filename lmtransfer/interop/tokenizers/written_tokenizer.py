@@ -13,9 +13,8 @@ removes one of the second.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +26,6 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 
 TOKENIZER_FILE: Final = "tokenizer.json"
-
-_BLOCK = 256
-_SINGLE_ROUNDING = 2.0**-24  # relative error of one float32 operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +41,6 @@ class WrittenTokenizer:
     pad_id: int
     specials: dict[str, int]
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenDifference:
-    """A text for which two tokenizers give different ids.
-
-    Attributes:
-        line: the text.
-        ours: the ids of our tokenizer, [CLS] and [SEP] included.
-        written: the ids of the written files.
-    """
-
-    line: str
-    ours: tuple[int, ...]
-    written: tuple[int, ...]
-
-    def __str__(self) -> str:
-        place = next((i for i, (a, b) in enumerate(zip(self.ours, self.written, strict=False)) if a != b), None)
-        place = min(len(self.ours), len(self.written)) if place is None else place
-        around = slice(max(0, place - 2), place + 4)
-        return (
-            f"{self.line[:80]!r}: token {place} differs: the run's tokenizer gives {list(self.ours[around])}, "
-            f"{TOKENIZER_FILE} gives {list(self.written[around])}"
-        )
 
 
 def write_tokenizer(
@@ -105,13 +77,7 @@ def write_tokenizer(
         specials["pad"] = _unused_name(content, tokenizer)
         missing = "" if tokenizer.num_pieces < tokenizer.vocab_size else ", for which the model needs one more row"
         notes.append(f"{specials['pad']} (id {pad_id}) was added for padding{missing}")
-    if "mask" in specials:
-        notes.append(f"{specials['mask']} in a text becomes the special token; lmtransfer encodes it like other text")
-    if written.ties:
-        notes.append(
-            "if two ways to split a word are equally likely, such as '...', '.' and '.', '...', transformers may "
-            "choose the other one, because it rounds the scores differently"
-        )
+    notes += _notes(specials, ties=written.ties)
     roles = {
         "cls": int(tokenizer.cls_id),
         "sep": int(tokenizer.sep_id),
@@ -142,12 +108,7 @@ def write_tokenizer(
     if prefix is not None:  # otherwise transformers 4 would override tokenizer.json
         settings["add_prefix_space"] = prefix
     if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1:  # pairs are framed as in BERT
-        settings |= {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": tokenizer.lowercase,
-            "strip_accents": tokenizer.lowercase,
-            "tokenize_chinese_chars": True,
-        }
+        settings |= _as_bert(tokenizer)
         pieces = [*tokenizer.pieces, *([specials["pad"]] if written.pad_id is None else [])]
         (folder / tokenizer.model_file).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     (folder / TOKENIZER_FILE).write_text(text, encoding="utf-8")
@@ -156,53 +117,27 @@ def write_tokenizer(
     return WrittenTokenizer(pad_id, roles, tuple(notes))
 
 
-def tokens_differ(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
-    """Return the first text whose ids from the files differ from ours, or None.
-
-    Texts that contain a special token or have no UTF-8 form are skipped. For a unigram vocabulary, another split of
-    the same text is not a difference if it is equally likely within float32 rounding.
-
-    Args:
-        tokenizer: the tokenizer that was written.
-        folder: folder with the files from ``write_tokenizer``.
-        lines: texts.
-
-    Raises:
-        CheckpointError: ``folder`` holds no such file.
-    """
-    path = Path(folder) / TOKENIZER_FILE
-    try:
-        text = path.read_text(encoding="utf-8")
-        library, content = tokenizers.Tokenizer.from_str(text), json.loads(text)
-    except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{path}: cannot be read ({error})") from None
-    specials = [entry["content"] for entry in content["added_tokens"] if entry["special"]]
-    model = content["model"]
-    is_unigram = model["type"] == "Unigram"
-    scores = [0.0 if piece in specials else score for piece, score in model["vocab"]] if is_unigram else []
-    remaining = (line for line in lines if _is_comparable(line, specials))
-    while block := list(islice(remaining, _BLOCK)):
-        encodings = library.encode_batch(block)
-        for line, ids, encoding in zip(block, tokenizer.encode_ids(block), encodings, strict=True):
-            ours, theirs = (tokenizer.cls_id, *ids.tolist(), tokenizer.sep_id), tuple(encoding.ids)
-            if ours != theirs and not (scores and _are_tied(library, scores, ours, theirs)):
-                return TokenDifference(line, ours, theirs)
-    return None
+def _notes(specials: Mapping[str, str], *, ties: bool) -> list[str]:
+    """Differences between the written tokenizer and ours."""
+    notes = []
+    if "mask" in specials:
+        notes.append(f"{specials['mask']} in a text becomes the special token; lmtransfer encodes it like other text")
+    if ties:
+        notes.append(
+            "if two ways to split a word are equally likely, such as '...', '.' and '.', '...', transformers may "
+            "choose the other one, because it rounds the scores differently"
+        )
+    return notes
 
 
-def _is_comparable(line: str, specials: Iterable[str]) -> bool:
-    if any(special in line for special in specials):
-        return False
-    return line.isascii() or not any("\ud800" <= character <= "\udfff" for character in line)
-
-
-def _are_tied(
-    library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
-) -> bool:
-    """Whether both stand for the same text, and their scores differ only by the rounding of partial sums."""
-    joined_pieces, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
-    total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
-    return joined_pieces == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)
+def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+    """The settings of a WordPiece tokenizer as BERT's class reads them."""
+    return {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": tokenizer.lowercase,
+        "strip_accents": tokenizer.lowercase,
+        "tokenize_chinese_chars": True,
+    }
 
 
 def _unused_name(content: Mapping[str, Any], tokenizer: Tokenizer) -> str:
