@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from lmtransfer.config.plain import resolved
-from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
+from lmtransfer.data.store.token_shares import unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.commits import keep_commits, with_commits
 from lmtransfer.pretraining.continued import recipe_remark
-from lmtransfer.pretraining.counted.start import count_first
+from lmtransfer.pretraining.counted.start import Start, count_first
 from lmtransfer.pretraining.messages import closing, counting, large_output, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
 from lmtransfer.pretraining.phased_run import PhasedRun
+from lmtransfer.pretraining.result import pretraining_result
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
-from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable, use_saved_config
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked
@@ -32,9 +32,7 @@ from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
-from lmtransfer.training.averaging import Newest
 from lmtransfer.training.peak_memory import forget_peak, peak_memory
-from lmtransfer.training.state import TrainState
 
 #: Patterns of the keys that name the folders of the text.
 TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
@@ -74,18 +72,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         if not is_own(found):
             found.write_config(plain)  # with the paths of this machine
         mark_as_own(found)  # the config was given again on this machine and is the same
-    start = None
-    if cfg.embeddings is not None:
-        with console.status("counting which tokens occur together"):
-            store, fresh = text.prepared.train, found is None or found.checkpoints.newest_complete()[0] is None
-            start = count_first(
-                cfg.embeddings,
-                each[0].encoder,
-                store,
-                characters_VC=characters_of(text.tokenizer),
-                seed=cfg.seed,
-                fresh=fresh,
-            )
+    start = _counted(cfg, each[0], text, found, console)
     phased_run = PhasedRun(cfg, setup, each, start)
     plain["corpus"] = with_commits(plain["corpus"], text.corpus)
     directory = found or _new_directory(cfg, name, plain, text)
@@ -103,7 +90,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         if found is not None:
             phased_run.resume()
         state = phased_run.train()
-        result = _result(
+        result = pretraining_result(
             state,
             parts,
             text,
@@ -121,6 +108,21 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     return directory
 
 
+def _counted(cfg: DictConfig, parts: Parts, text: Text, found: RunDirectory | None, console: Console) -> Start | None:
+    """Count the token embeddings of the first phase, unless the run has a checkpoint; None: they start at random."""
+    if cfg.embeddings is None:
+        return None
+    with console.status("counting which tokens occur together"):
+        return count_first(
+            cfg.embeddings,
+            parts.encoder,
+            text.prepared.train,
+            characters_VC=characters_of(text.tokenizer),
+            seed=cfg.seed,
+            fresh=found is None or found.checkpoints.newest_complete()[0] is None,
+        )
+
+
 def _remarks(cfg: DictConfig, text: Text, phased_run: PhasedRun) -> Iterator[str]:
     """What the user should know before training begins: about the text, and about the run that is continued."""
     yield from (f"note: {note}" for note in text.notes)
@@ -128,45 +130,6 @@ def _remarks(cfg: DictConfig, text: Text, phased_run: PhasedRun) -> Iterator[str
         yield f"continuing from {cfg.init}; {phased_run.heads}"
         if remark := recipe_remark():
             yield f"note: {remark}"
-
-
-def _result(
-    state: TrainState,
-    parts: Parts,
-    text: Text,
-    entropy: float | None,
-    *,
-    average: Newest | None,
-    flops: float | None,
-    peak: int,
-    revisions: Sequence[int],
-) -> RunResult:
-    metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
-    shares = part_shares(text.prepared.train, text.tokenizer)
-    return RunResult(
-        command="pretrain",
-        split="validation" if metrics else None,
-        metrics=metrics,
-        main_metric="loss" if metrics else None,
-        seconds=state.seconds,
-        tokens=state.tokens,
-        num_parameters=sum(p.numel() for p in parts.encoder.parameters()),
-        more={
-            "checkpoint": "best" if metrics else "last",
-            "checkpoint_step": state.best_step if metrics else state.step,
-            "steps": state.step,
-            "epochs": state.epoch,
-            "attention": parts.encoder.attention,
-            "peak_memory": peak,
-            **({} if flops is None else {"flops": flops}),
-            **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
-            **({"phases": state.phases} if state.phases else {}),
-            **({"revisions": list(revisions)} if revisions else {}),
-            **({} if average is None else {"weights": str(average)}),
-            **({} if entropy is None else {"unigram_entropy": entropy}),
-            **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
-        },
-    )
 
 
 def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:

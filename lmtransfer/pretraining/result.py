@@ -1,0 +1,63 @@
+"""The result of a pretraining, as saved in its run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmtransfer.data.store.token_shares import part_shares
+from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.text import Text
+from lmtransfer.runs.result import RunResult
+from lmtransfer.training.averaging import Newest
+from lmtransfer.training.state import TrainState
+
+
+def pretraining_result(
+    state: TrainState,
+    parts: Parts,
+    text: Text,
+    entropy: float | None,
+    *,
+    average: Newest | None,
+    flops: float | None,
+    peak: int,
+    revisions: Sequence[int],
+) -> RunResult:
+    """The result of a finished pretraining.
+
+    Args:
+        state: the state after training.
+        parts: the parts of the last phase.
+        text: the tokenised corpus.
+        entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
+        average: which weights are averaged; None: those of the last step are saved.
+        flops: FLOP of the training, if known.
+        peak: largest memory, in bytes.
+        revisions: the checkpoints of ``train.save_at``, by tokens seen.
+    """
+    metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
+    shares = part_shares(text.prepared.train, text.tokenizer)
+    return RunResult(
+        command="pretrain",
+        split="validation" if metrics else None,
+        metrics=metrics,
+        main_metric="loss" if metrics else None,
+        seconds=state.seconds,
+        tokens=state.tokens,
+        num_parameters=sum(p.numel() for p in parts.encoder.parameters()),
+        more={
+            "checkpoint": "best" if metrics else "last",
+            "checkpoint_step": state.best_step if metrics else state.step,
+            "steps": state.step,
+            "epochs": state.epoch,
+            "attention": parts.encoder.attention,
+            "peak_memory": peak,
+            **({} if flops is None else {"flops": flops}),
+            **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
+            **({"phases": state.phases} if state.phases else {}),
+            **({"revisions": list(revisions)} if revisions else {}),
+            **({} if average is None else {"weights": str(average)}),
+            **({} if entropy is None else {"unigram_entropy": entropy}),
+            **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
+        },
+    )
