@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,6 +15,7 @@ from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.exporting.folder import as_published, check_head, write_published
 from lmtransfer.exporting.run import OpenRun
 from lmtransfer.interop.adapter import CONFIG_FILE, WEIGHT_FILE, PublishedAdapter, to_adapter, with_adapter
+from lmtransfer.interop.families.base import TaskArchitecture, TaskKind
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import PublishedFiles, to_published
 from lmtransfer.layers.lora import SavedUpdate, split_updates
@@ -68,6 +70,15 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -
         whole, body = to_published(merged), to_published(alone)
     except CheckpointError as error:
         raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
+    task = run.family.task(cast(TaskKind, run.kind))
+    if isinstance(task, TaskArchitecture) and task.own_base:
+        if base is not None:
+            keys = ", ".join(f"{key}={value}" for key, value in task.config.items())
+            raise ConfigError(
+                f"base={base}: {task.name} needs {keys} in the config.json of its base; leave base out, so that such a "
+                "base is written too"
+            )
+        body = replace(body, config={**body.config, **task.config})
     if base is None:
         place = folder / BASE
         place.mkdir()

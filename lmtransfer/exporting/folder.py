@@ -84,9 +84,12 @@ def check_head(run: OpenRun) -> None:
     _ = run.family  # fails first if transformers has no such model
     problem = _head_problem(run)
     if problem:
+        together = isinstance(run.learner, TaskLearner) and isinstance(run.learner.composition, Compared)
+        settings = "transfer.pooling=family transfer.layers=last" + (" transfer.pairs=together" if together else "")
+        onnx = "" if together else "write it with format=onnx, or "  # ONNX has no pairs of separate texts either
         raise CheckpointError(
-            f"run={run.named}: transformers has no class for this head: {problem}. Train it with "
-            "transfer.pooling=family transfer.layers=last, or write its tensors with format=tensors"
+            f"run={run.named}: transformers has no class for this head: {problem}. Train it with {settings}, or "
+            f"{onnx}write its tensors with format=tensors"
         )
 
 

@@ -166,7 +166,7 @@ def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
     task = family.task(kind)
     if isinstance(task, str):
         raise CheckpointError(f"{folder}: {family.body} has no head for {kind}: {task}")
-    tensors = read_weight_files(Path(folder))
+    tensors = family.quirks.read_task_head(read_weight_files(Path(folder)), config)
     wanted = [name for rewrite in task.key_map for name in rewrite.theirs]
     missing = [name for name in wanted if name not in tensors]
     if missing:

@@ -99,7 +99,7 @@ def to_published(run: RunToPublish) -> PublishedFiles:
     elif run.kind == "pretraining":
         made = _pretraining(family, arguments, run, notes)
     else:
-        made = _task(family, arguments, run)
+        made = _task(family, arguments, run, notes)
     config = _config(family, arguments, run, made)
     body = _body(family, arguments, run, made, notes)
     head = dict(made.tensors)
@@ -211,7 +211,7 @@ def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish
     return not other
 
 
-def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish) -> _Made:
+def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _Made:
     task = family.task(cast(TaskKind, run.kind))
     if isinstance(task, str):
         raise CheckpointError(f"{family.body} has no published head for {_TASK_NAMES[run.kind]}: {task}")
@@ -239,6 +239,8 @@ def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish) -> _M
             f"the hidden layer of this head has width {run.head['hidden.weight'].shape[0]}, but that of {task.name} "
             f"has the width of the encoder, {arguments['dim']}: the head has no counterpart in transformers"
         )
+    if task.note:
+        notes.append(task.note)
     config = dict.fromkeys(task.dropouts, run.head_dropout) | dict(task.config) | _labels(run)
     return _Made(task.name, task.pooler, to_theirs(run.head, key_map), config)
 

@@ -13,6 +13,7 @@ from fakes.published_models import (
     VOCABULARY,
     assert_same_layers,
     assert_same_tensors,
+    assert_task_survives,
     batch_of,
     encoder_of,
     learner_of,
@@ -22,6 +23,7 @@ from fakes.published_models import (
     run_of,
     run_with_head,
     task_learner,
+    task_logits,
     there_and_back,
     write,
 )
@@ -30,7 +32,7 @@ from refusals import refuses
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NotInTransformers
-from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.reading import read_published, read_task_head
 from lmtransfer.interop.writing import to_published
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import weights
@@ -147,8 +149,48 @@ def test_ours_beyond_modernbert_has_no_counterpart() -> None:
     learner = task_learner(build(model, vocab_size=VOCABULARY), "classification")
     with refuses(NotInTransformers, "ModernEncoder", "query_key_norm=true"):
         to_published(run_with_head(learner, model, "encoder"))
+
+
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "regression", "tagging", "span"])
+@pytest.mark.parametrize("changes", [{}, {"bias": True}, {"norm_eps": 1e-12}])
+def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: Any, changes: dict[str, Any]) -> None:
+    names = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
+    name = names.get(kind, "SequenceClassification")
+    auto = getattr(transformers, f"AutoModelFor{name}")
+    files = assert_task_survives(MODEL | changes, kind, auto, tmp_path, segments=False)
+    assert files.architecture == f"ModernBertFor{name}"
+    assert any("float16" in note for note in files.notes)
+    assert files.config["classifier_dropout"] == 0.25
+    assert read_published(tmp_path).losses == ()
+    labels = 0 if kind == "span" else 3
+    learner = task_learner(build(MODEL | changes, vocab_size=VOCABULARY), kind, labels=labels)
+    head = read_task_head(tmp_path, kind=kind)
+    assert sorted(head) == ["output.bias", "output.weight"]
+    for key, tensor in head.items():
+        torch.testing.assert_close(tensor, learner.head.state_dict()[key], **CLOSE)
+
+
+def test_a_classifier_in_bfloat16_is_as_exact_as_bfloat16_allows(tmp_path: Path) -> None:
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
-    with refuses(CheckpointError, "ModernBertModel", "dense"):
+    batch = batch_of(segments=False)
+    ours = task_logits(learner, batch)
+    write(to_published(run_with_head(learner, MODEL, "classification")), tmp_path)
+    auto = transformers.AutoModelForSequenceClassification
+    half = auto.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
+    whole = auto.from_pretrained(tmp_path).eval()
+    inputs = padded(batch, segments=False)
+    with torch.no_grad():
+        error = half(**inputs).logits.float() - ours
+        states = (half.model(**inputs)[0].float() - whole.model(**inputs)[0]).norm() / whole.model(**inputs)[0].norm()
+    # The head adds no more than three of its own roundings to the error that the encoder has in bfloat16.
+    assert error.norm() / ours.norm() < 4 * max(float(states), 2**-8)
+
+
+def test_a_last_norm_with_a_weight_of_0_has_no_counterpart() -> None:
+    learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
+    with torch.no_grad():
+        learner.encoder.stack.final_norm.weight[3] = 0.0
+    with refuses(CheckpointError, "last norm", "0"):
         to_published(run_with_head(learner, MODEL, "classification"))
 
 

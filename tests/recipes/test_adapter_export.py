@@ -40,6 +40,8 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"_target_": "lmtransfer.models.xlnet.XlnetEncoder", "memory_length": 0},
         [*TASK, "transfer.lora_matrices=[expand,contract]"],
     ),
+    "modern": ({"_target_": "lmtransfer.models.modern.ModernEncoder", "window": 8}, TASK),
+    "modern_tags": ({"_target_": "lmtransfer.models.modern.ModernEncoder", "window": 8}, TAGS),
 }
 AUTO = {"SEQ_CLS": "AutoModelForSequenceClassification", "TOKEN_CLS": "AutoModelForTokenClassification"}
 
@@ -114,7 +116,7 @@ def test_peft_gives_the_logits_of_the_run(world: Path, family: str) -> None:
     assert not np.allclose(without, ours[0].squeeze(), atol=1e-3), "the updates change nothing"
 
 
-@pytest.mark.parametrize("family", ["bert", "albert"])
+@pytest.mark.parametrize("family", ["bert", "albert", "modern"])
 def test_the_merged_model_is_an_ordinary_one(world: Path, capsys: pytest.CaptureFixture[str], family: str) -> None:
     transformers = pytest.importorskip("transformers")
     _trained(family)
@@ -160,6 +162,20 @@ def test_an_adapter_is_read_back_and_its_base_is_checked(world: Path, capsys: py
         said = "".join(capsys.readouterr().err.split())
         assert all("".join(name.split()) in said for name in names), said
         assert not Path("other").exists()
+
+
+def test_an_adapter_of_modernbert_has_a_base_of_its_own(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _trained("modern")
+    assert lmtransfer("export", "run=runs/pretrain/modern", "to=exported") == 0
+    words = ["export", "run=runs/finetune/lora", "format=adapter"]
+    capsys.readouterr()
+    assert lmtransfer(*words, "to=adapter", "base=exported") == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("base=exported", "classifier_activation=linear", "leave base out")), said
+    assert not Path("adapter").exists()
+    assert lmtransfer(*words, "to=adapter") == 0
+    config = json.loads(Path("adapter/base/config.json").read_text())
+    assert (config["classifier_activation"], config["classifier_pooling"]) == ("linear", "mean")
 
 
 def test_what_peft_cannot_update_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,7 +138,9 @@ def _hardware(versions: Mapping[str, Any]) -> str:
     if not isinstance(name, str) or not name:
         return ""
     many = f"{devices:.0f} x " if devices and devices > 1 else ""
-    return f"{many}{name}" + (f", {threads:.0f} threads" if threads and not versions.get("gpu") else "")
+    if not threads or versions.get("gpu"):
+        return f"{many}{name}"
+    return f"{many}{name}, {threads:.0f} thread{'s' if threads > 1 else ''}"
 
 
 def _validation(result: Mapping[str, Any]) -> str:

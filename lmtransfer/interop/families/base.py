@@ -119,6 +119,8 @@ class TaskArchitecture:
         as_pooler: rewrites that publish the head's hidden layer as the pooler, for an encoder without a pooler.
         dropouts: the keys of config.json that set the head's dropout.
         config: further keys of config.json that it needs.
+        own_base: whether the base of an adapter must have ``config`` too, which exports of the encoder lack.
+        note: note for the user on how the head is written; empty if there is nothing to say.
     """
 
     name: str
@@ -127,6 +129,8 @@ class TaskArchitecture:
     as_pooler: Sequence[Rewrite] = ()
     dropouts: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+    own_base: bool = False
+    note: str = ""
 
 
 class Quirks:
@@ -144,6 +148,10 @@ class Quirks:
 
     def read_heads(self, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the heads' tensors as their key maps expect them."""
+        return tensors
+
+    def read_task_head(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Return all tensors of a checkpoint, or those of a task's head as the key map of its class expects them."""
         return tensors
 
     def write(

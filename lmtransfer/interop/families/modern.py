@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, Quirks
+from lmtransfer.interop.families import modern_classifier
+from lmtransfer.interop.families.base import (
+    Family,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Quirks,
+    TaskArchitecture,
+    TaskKind,
+)
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
@@ -51,7 +59,8 @@ _HEAD_BIASES = ("head.dense.bias", "head.norm.bias", "decoder.bias")
 class Biases(Quirks):
     """Inserts or drops biases of zero where only one side, published or ours, has a bias in heads and norms.
 
-    Newer files of config.json list the type of each layer and the rope parameters; older files have single numbers.
+    Newer files of config.json list the type of each layer and the rope parameters; older files have single numbers. A
+    linear head of a task is written as the head of the published classifiers (``modern_classifier``).
     """
 
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -96,6 +105,11 @@ class Biases(Quirks):
         }
         return tensors | more
 
+    def read_task_head(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+        """See ``Quirks``."""
+        linear_head = modern_classifier.from_classifier(tensors, eps=config["norm_eps"])
+        return {f"classifier.{name}": tensor for name, tensor in linear_head.items()}
+
     def write(
         self,
         body: dict[str, Tensor],
@@ -107,6 +121,11 @@ class Biases(Quirks):
     ) -> None:
         """See ``Quirks``."""
         config["norm_bias"] = arguments["bias"]
+        if "classifier.weight" in head:
+            final_norm, output = _under("final_norm", body), _under("classifier", head)
+            head |= modern_classifier.as_classifier(output, final_norm, eps=config["norm_eps"])
+            config["classifier_bias"] = arguments["bias"]
+            return
         if not head:
             return
         for name, key in zip(_HEAD_BIASES, ("classifier_bias", "norm_bias", "decoder_bias"), strict=True):
@@ -116,6 +135,13 @@ class Biases(Quirks):
         if config["norm_bias"] and not arguments["bias"]:
             norms = [name for name in body if name.endswith("norm.weight")]
             body |= {f"{name.removesuffix('weight')}bias": torch.zeros_like(body[name]) for name in norms}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
+    }
 
 
 def _every(layers: Any, given: Any) -> int | None:
@@ -134,7 +160,27 @@ def _is_norm_bias(name: str) -> bool:
 
 _ACTIVATION = activation("hidden_activation")
 _NORM_EPS = Setting("norm_eps", "norm_eps", 1e-5, float)
-_OWN_HEAD = "the published heads have a dense layer and a norm before the classifier, but lmtransfer's heads have none"
+
+
+def _tasks() -> dict[TaskKind, TaskArchitecture | str]:
+    def architecture(name: str, **config: Any) -> TaskArchitecture:
+        return TaskArchitecture(
+            name=f"ModernBertFor{name}",
+            key_map=linear("output", "classifier"),
+            dropouts=("classifier_dropout",),
+            config={**modern_classifier.CONFIG, **config},
+            own_base=True,
+            note=modern_classifier.NOTE,
+        )
+
+    of_texts = architecture("SequenceClassification", classifier_pooling="mean")
+    return {
+        "classification": of_texts,
+        "regression": of_texts,
+        "tagging": architecture("TokenClassification"),
+        "span": architecture("QuestionAnswering"),
+    }
+
 
 MODERN_FAMILY = Family(
     model_types=("modernbert",),
@@ -175,7 +221,7 @@ MODERN_FAMILY = Family(
         ),
     ),
     pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", {"mlm": "logits"}),),
-    tasks=dict.fromkeys(("classification", "regression", "tagging", "span"), _OWN_HEAD),
+    tasks=_tasks(),
     specials={"bos_token_id": "cls", "eos_token_id": "sep", "cls_token_id": "cls", "sep_token_id": "sep"},
     quirks=Biases(),
 )
