@@ -58,6 +58,15 @@ class RunResult:
         }
     )
 
+    def __str__(self) -> str:
+        """The metrics, in one line."""
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items()) or "nothing was measured"
+        return f"{self._measured}: {metrics}"
+
+    @property
+    def _measured(self) -> str:
+        return ", ".join(text for text in (self.task or self.command, self.split) if text)
+
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens divided by ``seconds``; None if nothing was timed."""
@@ -167,6 +176,17 @@ class JointResult(RunResult):
     collapsed: int
     higher_is_better: bool = True
     majority: Mapping[str, float] | None = None
+
+    def __str__(self) -> str:
+        """The main metric of the run, of its control, and their difference, in one line."""
+        spread = "" if self.deviation is None else f" \u00b1 {self.deviation:.2g} over {self.n} seeds"
+        text = f"{self._measured}: {self.main_metric} {self.mean:.4g}{spread}"
+        if isinstance(self.control, Mapping):
+            text += f"; not pretrained: {self.control['mean']:.4g}"
+        difference = self.more.get("difference")
+        if isinstance(difference, Mapping):
+            text += f"; difference: {difference['difference']:+.4g} ({difference['verdict']})"
+        return text
 
     #: The fields that reports show.
     schema: ClassVar[Kind] = Fields(
