@@ -13,12 +13,14 @@ class Pearson:
     """Pearson correlation by running moments; 0 if one side is constant.
 
     Batches are merged by the pairwise update of Chan, Golub and LeVeque (1983), which does not lose digits if the mean
-    is large compared with the deviation.
+    is large compared with the deviation. The first value of each side is subtracted from all, so that the moments of a
+    constant side are exactly 0, whatever its mean is rounded to.
     """
 
     name = "pearson"
 
     def __init__(self) -> None:
+        self._first: tuple[np.float64, np.float64] | None = None
         self._state = np.zeros(6)  # count, mean x, mean y, sum (x - mx)^2, sum (y - my)^2, sum (x - mx)(y - my)
 
     def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
@@ -26,6 +28,9 @@ class Pearson:
         if len(predictions) == 0:
             return
         x, y = predictions.astype(np.float64), targets.astype(np.float64)
+        if self._first is None:
+            self._first = x[0], y[0]
+        x, y = x - self._first[0], y - self._first[1]
         mean_x, mean_y = x.mean(), y.mean()
         dx, dy = x - mean_x, y - mean_y
         self._add(np.array([len(x), mean_x, mean_y, dx @ dx, dy @ dy, dx @ dy]))

@@ -116,7 +116,7 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
         batches = evaluation_batches(
             source,
             micro_batch_tokens=num_streams * segment_length,
-            max_tokens=_with_warm_up(measurement.most_tokens, warm_up * num_streams * segment_length),
+            max_tokens=_with_warm_up(measurement.most_tokens, warm_up, windows=num_streams * segment_length),
             rank=distributed.rank(),
             world_size=distributed.world_size(),
             num_streams=num_streams,
@@ -125,8 +125,9 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
     return losses
 
 
-def _with_warm_up(most_tokens: int | None, more: int) -> int | None:
-    return None if most_tokens is None else most_tokens + more
+def _with_warm_up(most_tokens: int | None, warm_up: int, *, windows: int) -> int | None:
+    """The tokens to read, so that about ``most_tokens`` are counted, and at least one window of each stream."""
+    return None if most_tokens is None else max(most_tokens, windows) + warm_up * windows
 
 
 def _contiguous_source(
@@ -145,7 +146,9 @@ def _contiguous_source(
 def _mean_loss(measurement: Measurement, batches: Iterable[Any], *, warm_up: int) -> float:
     learner = _AfterWarmUp(measurement.learner, windows=warm_up)
     hardware = measurement.hardware
-    loss = evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)["loss"]
+    found = evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
+    loss = found.pop("loss")
+    assert found, "at least one window of each stream is counted"
     assert math.isfinite(loss), "a finished run has finite weights"
     return loss
 

@@ -145,7 +145,8 @@ def no_answer_probabilities(ids: Sequence[str], answers: Iterable[SpanAnswer]) -
     """Return the probability of no answer by question id, from "no answer" against the best span alone.
 
     It orders questions like the published null odds (null score minus span score), on which the script's best threshold
-    depends. It never exceeds the script's threshold of 1, so the script's plain scores are those of the answers.
+    depends, up to odds of 36; larger ones are all 1 in float64. It never exceeds the script's threshold of 1, so the
+    script's plain scores are those of the answers.
     """
     return {name: _sigmoid(answer.null_score - answer.score) for name, answer in zip(ids, answers, strict=True)}
 

@@ -15,6 +15,13 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 _SHOWN = 5
 _UNIT = re.compile(r"\w+|[^\w\s]")
+#: The Chinese characters that BERT makes words of their own, as the tokenizers library has them.
+IDEOGRAPHS = (
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf"
+    "\U0002f800-\U0002fa1f"
+)
+_IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
+_UNIT_WITH_IDEOGRAPHS = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]+|[^\w\s]")
 _JOINERS = "\u200c\u200d"
 
 
@@ -39,22 +46,31 @@ class WordFinder:
     A match is inside a word if the character next to it is a letter, a digit, an underscore or an accent: "cat" is
     found in "(cat-like)", but not in "cats", and "C++" not in "C++11".
 
+    Chinese characters are letters, unless the tokenizer makes each of them a word. Then they are no part of the words
+    next to them, and a word that begins and ends with them is found between any characters.
+
     Args:
         words: the words, without white space.
         folds_case: whether to ignore case.
         drops_accents: whether to ignore accents.
+        splits_ideographs: whether each Chinese character is a word.
     """
 
-    def __init__(self, words: Iterable[str], *, folds_case: bool, drops_accents: bool) -> None:
+    def __init__(
+        self, words: Iterable[str], *, folds_case: bool, drops_accents: bool, splits_ideographs: bool = False
+    ) -> None:
         self.folds_case, self.drops_accents = folds_case, drops_accents
+        self.splits_ideographs = splits_ideographs
+        self._unit = _UNIT_WITH_IDEOGRAPHS if splits_ideographs else _UNIT
         places: dict[str, int] = {}
         for place, word in enumerate(words):
             places.setdefault(self.folded(word), place)
-        self._by_first: dict[str, list[tuple[str, int]]] = {}
+        self._by_first: dict[str, list[tuple[str, int, bool]]] = {}
         for word, place in sorted(places.items(), key=lambda item: -len(item[0])):
-            first = _UNIT.match(word)
+            first = self._unit.match(word)
             if first is not None:
-                self._by_first.setdefault(first[0], []).append((word, place))
+                is_apart = splits_ideographs and is_between_ideographs(word)
+                self._by_first.setdefault(first[0], []).append((word, place, is_apart))
 
     def folded(self, text: str) -> str:
         """The text as it is compared: case-folded and without accents, if these are ignored."""
@@ -62,7 +78,7 @@ class WordFinder:
 
     def has_any(self, text: str) -> bool:
         """Whether the text may contain a word; fast, and False only if there is none."""
-        return not self._by_first.keys().isdisjoint(_UNIT.findall(self.folded(text)))
+        return not self._by_first.keys().isdisjoint(self._unit.findall(self.folded(text)))
 
     def find(self, text: str) -> list[Found]:
         """The words in ``text``, in order."""
@@ -74,16 +90,22 @@ class WordFinder:
 
     def _find(self, folded: str) -> Iterator[Found]:
         done = 0
-        for unit in _UNIT.finditer(folded):
+        for unit in self._unit.finditer(folded):
             start = unit.start()
-            if start < done or (start and _joins(folded[start - 1])):
+            if start < done:
                 continue
-            for word, place in self._by_first.get(unit[0], ()):
+            follows = start > 0 and self._joins(folded[start - 1])
+            for word, place, is_apart in self._by_first.get(unit[0], ()):
                 end = start + len(word)
-                if folded.startswith(word, start) and not (end < len(folded) and _joins(folded[end])):
+                is_inside = follows or (end < len(folded) and self._joins(folded[end]))
+                if folded.startswith(word, start) and (is_apart or not is_inside):
                     yield Found(start, end, place)
                     done = end
                     break
+
+    def _joins(self, character: str) -> bool:
+        """Whether a character next to a match is of the same word."""
+        return _joins(character) and not (self.splits_ideographs and _IDEOGRAPH.match(character))
 
     def _fold(self, text: str) -> tuple[str, Sequence[int] | None]:
         """The folded text, and the original position of each character and of the end; None: the same positions."""
@@ -110,6 +132,11 @@ class WordFinder:
         return lower if len(lower) == 1 else character
 
 
+def is_between_ideographs(word: str) -> bool:
+    """Whether a word begins and ends with Chinese characters."""
+    return bool(_IDEOGRAPH.match(word[0]) and _IDEOGRAPH.match(word[-1]))
+
+
 def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
     """A finder that ignores case or accents if the tokenizer ignores them.
 
@@ -127,6 +154,7 @@ def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
         words,
         folds_case=same((letter, letter.upper()) for letter in "aeimnorst"),
         drops_accents=same(("e", "e" + accent) for accent in "\u0301\u0308"),
+        splits_ideographs=base.splits_ideographs,
     )
 
 
@@ -162,15 +190,15 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
     """
     lines = _lines(Path(path))
     specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
+    finder = finder_of(base, ())
     wrong = [
         f"{path}:{number}: {line!r} {reason}"
         for number, line in lines
-        if (reason := _reason_against(line, specials, base)) is not None
+        if (reason := _reason_against(line, specials, base, finder)) is not None
     ]
     if wrong:
         more = f"\n(and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
         raise DataError("\n".join(wrong[:_SHOWN]) + more)
-    finder = finder_of(base, ())
     words: dict[str, str] = {}
     repeated: list[str] = []
     known: list[str] = []
@@ -201,7 +229,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def _reason_against(line: str, specials: set[str], base: Tokenizer) -> str | None:
+def _reason_against(line: str, specials: set[str], base: Tokenizer, finder: WordFinder) -> str | None:
     if line.split() != [line]:
         return "contains white space: write one word per line"
     if any(unicodedata.category(character) == "Cc" for character in line):
@@ -210,6 +238,11 @@ def _reason_against(line: str, specials: set[str], base: Tokenizer) -> str | Non
         return "is the name of a special token, which text cannot contain: remove it"
     if not len(base.encode_ids([" " + line])[0]):
         return "is empty for this tokenizer, which drops such characters: remove it"
+    plain = unicodedata.normalize("NFKC", line)
+    if finder.folded(plain) != finder.folded(line):
+        ids, same = base.encode_ids([" " + line, " " + plain])
+        if np.array_equal(ids, same):
+            return f"is {plain!r} for this tokenizer, which replaces such characters: write it so"
     return None
 
 

@@ -92,13 +92,20 @@ class Step:
         number: optimiser step, from 0 at the start of the run.
         epoch: number of epochs seen after this step, with fraction.
         micro_batches: the micro-batches of this rank, in order.
-        first_micro_batch: number of the first of them over the whole run and all ranks (it seeds dropout).
+        first_micro_batch: number of the first of them over the whole run and all ranks.
+        other_keys: names of the last micro-batches if they come from another stream; these have no such number.
     """
 
     number: int
     epoch: float
     micro_batches: Sequence[Any] = field(default_factory=tuple)
     first_micro_batch: int = 0
+    other_keys: Sequence[tuple[str | int, ...]] = ()
+
+    def key(self, place: int) -> tuple[str | int, ...]:
+        """The name of the micro-batch at ``place``, different over the whole run and all ranks (it seeds dropout)."""
+        own = len(self.micro_batches) - len(self.other_keys)
+        return (self.first_micro_batch + place,) if place < own else self.other_keys[place - own]
 
 
 class BatchStream(Protocol):

@@ -97,7 +97,7 @@ def accumulate(
     out_of_memory = False
     try:
         for place, batch in enumerate(step.micro_batches):
-            _seed_dropout(derived_seed(seed, "dropout", step.first_micro_batch + place), torch.device(device))
+            _seed_dropout(derived_seed(seed, "dropout", *step.key(place)), torch.device(device))
             is_last = place == len(step.micro_batches) - 1
             with exchange.overlapping() if is_last else nullcontext():
                 losses, result.recurrent_states[place] = _pass(

@@ -243,6 +243,19 @@ def test_added_words(kind: str, tmp_path: Path) -> None:
     assert tokens_differ(tokenizer, tmp_path, texts) is None
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte_bpe"])
+def test_added_words_beside_any_character(kind: str, tmp_path: Path) -> None:
+    base = KINDS[kind](tmp_path)
+    tokenizer = ExtendedTokenizer(base, ["quickest", "\u65e5\u4e2d", "\u4e2dab", "ab-\u4e2d"])
+    _write(tokenizer, tmp_path)
+    beside = ["", " ", "x", "1", "_", ".", "-", "\u4e2d", "\u8a9e", "\u306e", "\u00e9", "\U00020000"]
+    texts = [f"a {before}{word}{after} b" for before in beside for word in tokenizer.words for after in beside]
+    assert tokens_differ(tokenizer, tmp_path, texts) is None
+    found = [any(i >= base.num_pieces for i in ids) for ids in tokenizer.encode_ids(texts)]
+    assert any(found)
+    assert not all(found)
+
+
 def test_an_added_word_that_is_a_piece(tmp_path: Path) -> None:
     base = KINDS["bpe"](tmp_path)
     inside = next(i for i in range(4, base.num_pieces) if base.piece(i).isalpha() and len(base.piece(i)) > 1)

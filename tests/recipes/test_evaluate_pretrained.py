@@ -80,6 +80,15 @@ def test_the_curve_is_the_loss_with_each_memory_on_the_same_tokens(world: Path) 
     assert len(set(by_hand)) == 3
 
 
+def test_few_tokens_still_count_a_window_of_each_stream(world: Path) -> None:
+    words = ["run=runs/pretrain/txl", "hardware=exact", "memory_lengths=[0,8,64]", "segment_length=8"]
+    assert lmtransfer("evaluate", *words, "eval_tokens=null", "name=all") == 0
+    of_all = result("runs/evaluate/all")["curve"]["losses"]
+    assert lmtransfer("evaluate", *words, "eval_tokens=30", "name=few") == 0
+    few = result("runs/evaluate/few")["curve"]["losses"]
+    assert few == pytest.approx(of_all, rel=0.3)
+
+
 def _by_hand(encoder: Any, ids: list[int], *, memory: int, segment: int = 8, longest: int = 64) -> float:
     """Each window of each stream by itself, after those before it; the first ones of a stream are not counted."""
     cut = int(generator(0, "stream", 0).integers(len(ids)))

@@ -16,6 +16,7 @@ import pytest
 import torch
 from fakes import published_tokenizers as toys
 from refusals import refuses
+from tokenizers.normalizers import BertNormalizer
 from torch import nn
 
 from lmtransfer.data.batch import pack
@@ -23,7 +24,7 @@ from lmtransfer.errors import CheckpointError, DataError
 from lmtransfer.interop.added_tokens import resized, resized_rows, vocabulary_tensors
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.tokenizers.added_tokens import read_words
+from lmtransfer.tokenizers.added_tokens import IDEOGRAPHS, read_words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
@@ -162,6 +163,22 @@ def test_words_are_found_whole(kind: str, text: str, found: int) -> None:
         assert end == len(text) or text[end] in " .-"
 
 
+@pytest.mark.parametrize(("kind", "found"), [("wordpiece", 2), ("roberta", 0)])
+def test_chinese_words_are_found_in_running_text_if_each_character_is_a_word(kind: str, found: int) -> None:
+    tokenizer = ExtendedTokenizer(toys.published(kind), ["\u4e2d\u6587", "covid"])
+    encoding = tokenizer.encode("\u6211\u4e2d\u6587\u5929covid\u5929 covids")
+    assert (encoding.ids >= tokenizer.base.num_pieces).sum() == found
+
+
+def test_the_chinese_characters_are_those_of_the_library() -> None:
+    normalizer = BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)
+    known = re.compile(f"[{IDEOGRAPHS}]")
+    for code in range(0x80, 0x110000):
+        if not 0xD800 <= code < 0xE000:
+            is_apart = normalizer.normalize_str(f"a{chr(code)}a").count(" ") == 2
+            assert bool(known.match(chr(code))) == is_apart, hex(code)
+
+
 def test_it_is_saved_loaded_and_sent_to_workers(base: Tokenizer, tmp_path: Path) -> None:
     tokenizer = ExtendedTokenizer(base, WORDS)
     tokenizer.save(tmp_path)
@@ -213,11 +230,21 @@ def test_a_list_of_words_is_read(tmp_path: Path) -> None:
         (b"[MASK]\n", ("my_words.txt:1: '[MASK]'", "special")),
         (b"a\x00b\n", ("my_words.txt:1: 'a\\x00b'", "control")),
         ("\u200b\n".encode(), ("my_words.txt:1: '\\u200b'", "tokenizer")),
+        ("\ufb01le\n".encode(), ("my_words.txt:1: '\ufb01le'", "'file'")),
         (b"the\n", ("my_words.txt: ", " 1 ", "(the)")),
         (b"\n \n", ("my_words.txt: ", "empty")),
         (b"\xff\xfe\n", ("my_words.txt: ", "UTF-8")),
     ],
-    ids=["white space", "special token", "control character", "dropped characters", "known", "empty", "bytes"],
+    ids=[
+        "white space",
+        "special token",
+        "control character",
+        "dropped characters",
+        "ligature",
+        "known",
+        "empty",
+        "bytes",
+    ],
 )
 def test_a_list_that_is_none_is_refused(content: bytes, names: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "my_words.txt"

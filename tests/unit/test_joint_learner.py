@@ -160,6 +160,19 @@ def test_text_stops_at_its_share_of_the_budget(store: TokenStore) -> None:
     assert resumed.number == 2
 
 
+def test_no_two_micro_batches_of_any_rank_share_a_key(store: TokenStore) -> None:
+    _, source = _joint("mlm", store)
+    keys = []
+    for rank in range(2):
+        ranks: dict[str, Any] = {"rank": rank, "world_size": 2, "micro_batch_tokens": 32}
+        labelled = PlannedStream(EXAMPLES, seed=0, batch_examples=6, **ranks)
+        text = PlannedStream(source, seed=1, batch_tokens=64, **ranks)
+        stream = JointStream(labelled, text, reads_text=lambda: True)
+        for _, step in zip(range(5), stream.steps(), strict=False):
+            keys += [step.key(place) for place in range(len(step.micro_batches))]
+    assert len(set(keys)) == len(keys) > 20
+
+
 @pytest.mark.parametrize("until", [0.0, -0.1, 1.01])
 def test_a_share_that_is_none_is_refused(until: float) -> None:
     with refuses(ConfigError, f"transfer.text_until={until}"):

@@ -75,6 +75,16 @@ def test_pearson_is_stable_and_right() -> None:
     assert _stream(Pearson(), np.ones(5), np.arange(5.0), 5) == 0.0
 
 
+@pytest.mark.parametrize("constant", [0.1, 0.3, 2.7123415, 1e7 / 3])
+def test_pearson_of_a_constant_is_0_however_its_mean_is_rounded(constant: float) -> None:
+    targets = np.sort(RNG.normal(size=5749))
+    constants = np.full(5749, constant)
+    for size in (7, 1379, 4096):
+        assert _stream(Pearson(), constants, targets, size) == 0.0
+        assert _stream(Pearson(), targets, constants, size) == 0.0
+        assert _stream(Pearson(), constants, np.full(5749, 0.3), size) == 0.0
+
+
 def test_mean_ranks_share_ties() -> None:
     values = np.array([2.0, 1.0, 2.0, 5.0])
     expected = [np.mean([r for r, v in enumerate(sorted(values)) if v == value]) for value in values]

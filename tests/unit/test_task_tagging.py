@@ -218,6 +218,9 @@ def test_hub_tags_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatch:
     assert toy.origin("dev") == "some/data validation"
     with refuses(DataError, "some/data validation:0", "'B-PER'", "'Ann'", "B-LOC, O"):
         task(tmp_path, **settings, labels=["B-LOC", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
+    table.columns["ner_tags"] = [[1, -1], [0]]  # not the last name of the list
+    with refuses(DataError, "some/data validation:0", "-1"):
+        task(tmp_path, **settings, labels=["B-LOC", "B-PER", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
     with refuses(DataError, "column tags", "tokens, ner_tags", "task.hub_columns"):
         task(tmp_path, **settings, labels=["B-LOC", "O"]).examples("dev")
 

@@ -115,5 +115,11 @@ def read_tagged_hub(
         if not words or len(words) != len(values):
             raise DataError(f"{origin}:{row}: {len(words)} words, but {len(values)} tags")
         hidden = all(value in (-1, None) for value in values)
+        absent = [value for value in values if value is None or (isinstance(value, int) and value < 0)]
+        if absent and not hidden:
+            raise DataError(
+                f"{origin}:{row}: {absent[0]} stands for a tag that is not given, but other words have one: give "
+                "each word of a sentence a tag, or none"
+            )
         tags = None if hidden else tuple(str(value) if tag_names is None else tag_names[value] for value in values)
         yield TaggedSentence(origin, (row,) * len(words), tuple(words), tags)

@@ -38,7 +38,12 @@ class JointStream:
                 yield step
                 continue
             text = text or self.text.steps(step.number)
-            yield replace(step, micro_batches=(*step.micro_batches, *next(text).micro_batches))
+            more = next(text)
+            yield replace(
+                step,
+                micro_batches=(*step.micro_batches, *more.micro_batches),
+                other_keys=[("text", *more.key(place)) for place in range(len(more.micro_batches))],
+            )
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
         """See ``BatchStream``."""
