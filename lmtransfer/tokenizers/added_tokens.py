@@ -16,12 +16,12 @@ from lmtransfer.tokenizers.base import Tokenizer
 _SHOWN = 5
 _UNIT = re.compile(r"\w+|[^\w\s]")
 #: The Chinese characters that BERT makes words of their own, as the tokenizers library has them.
-IDEOGRAPHS = (
+CHINESE = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf"
     "\U0002f800-\U0002fa1f"
 )
-_IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
-_UNIT_WITH_IDEOGRAPHS = re.compile(rf"[{IDEOGRAPHS}]|[^\W{IDEOGRAPHS}]+|[^\w\s]")
+_CHINESE = re.compile(f"[{CHINESE}]")
+_UNIT_WITH_CHINESE = re.compile(rf"[{CHINESE}]|[^\W{CHINESE}]+|[^\w\s]")
 _JOINERS = "\u200c\u200d"
 
 
@@ -53,15 +53,15 @@ class WordFinder:
         words: the words, without white space.
         folds_case: whether to ignore case.
         drops_accents: whether to ignore accents.
-        splits_ideographs: whether each Chinese character is a word.
+        splits_chinese: whether each Chinese character is a word.
     """
 
     def __init__(
-        self, words: Iterable[str], *, folds_case: bool, drops_accents: bool, splits_ideographs: bool = False
+        self, words: Iterable[str], *, folds_case: bool, drops_accents: bool, splits_chinese: bool = False
     ) -> None:
         self.folds_case, self.drops_accents = folds_case, drops_accents
-        self.splits_ideographs = splits_ideographs
-        self._unit = _UNIT_WITH_IDEOGRAPHS if splits_ideographs else _UNIT
+        self.splits_chinese = splits_chinese
+        self._unit = _UNIT_WITH_CHINESE if splits_chinese else _UNIT
         places: dict[str, int] = {}
         for place, word in enumerate(words):
             places.setdefault(self.folded(word), place)
@@ -69,7 +69,7 @@ class WordFinder:
         for word, place in sorted(places.items(), key=lambda item: -len(item[0])):
             first = self._unit.match(word)
             if first is not None:
-                is_apart = splits_ideographs and is_between_ideographs(word)
+                is_apart = splits_chinese and is_between_chinese(word)
                 self._by_first.setdefault(first[0], []).append((word, place, is_apart))
 
     def folded(self, text: str) -> str:
@@ -105,7 +105,7 @@ class WordFinder:
 
     def _joins(self, character: str) -> bool:
         """Whether a character next to a match is of the same word."""
-        return _joins(character) and not (self.splits_ideographs and _IDEOGRAPH.match(character))
+        return _joins(character) and not (self.splits_chinese and _CHINESE.match(character))
 
     def _fold(self, text: str) -> tuple[str, Sequence[int] | None]:
         """The folded text, and the original position of each character and of the end; None: the same positions."""
@@ -132,9 +132,9 @@ class WordFinder:
         return lower if len(lower) == 1 else character
 
 
-def is_between_ideographs(word: str) -> bool:
+def is_between_chinese(word: str) -> bool:
     """Whether a word begins and ends with Chinese characters."""
-    return bool(_IDEOGRAPH.match(word[0]) and _IDEOGRAPH.match(word[-1]))
+    return bool(_CHINESE.match(word[0]) and _CHINESE.match(word[-1]))
 
 
 def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
@@ -154,7 +154,7 @@ def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
         words,
         folds_case=same((letter, letter.upper()) for letter in "aeimnorst"),
         drops_accents=same(("e", "e" + accent) for accent in "\u0301\u0308"),
-        splits_ideographs=base.splits_ideographs,
+        splits_chinese=base.splits_chinese,
     )
 
 

@@ -56,7 +56,7 @@ class Tokenizer(ABC):
         starts_word: bool per id, shape (vocab_size,): whether the piece begins a word.
         fingerprint: hex digest of everything that determines how text becomes ids; part of cache keys.
         training: information on its training or origin; not part of the fingerprint.
-        splits_ideographs: whether each Chinese character is a word of its own, as in BERT.
+        splits_chinese: whether each Chinese character is a word of its own, as in BERT.
     """
 
     kind: ClassVar[str]
@@ -74,7 +74,7 @@ class Tokenizer(ABC):
     starts_word: np.ndarray
     fingerprint: str
     training: Mapping[str, Any] = MappingProxyType({})
-    splits_ideographs: bool = False
+    splits_chinese: bool = False
 
     @abstractmethod
     def encode(self, text: str) -> Encoding:

@@ -24,7 +24,7 @@ from lmtransfer.tokenizers.saved import padded_size, read_model
 BASE_FOLDER: Final = "base"
 
 _VERSION = 1  # increase it when the same words would give other ids or word starts
-_VERSION_WITH_IDEOGRAPHS = 2  # the same for a base that makes each Chinese character a word
+_VERSION_WITH_CHINESE = 2  # the same for a base that makes each Chinese character a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class ExtendedTokenizer(Tokenizer):
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         self.is_special[:old], self.starts_word[:old] = base.is_special[:old], base.starts_word[:old]
         self.is_special[new], self.starts_word[new] = False, True
-        self.splits_ideographs = base.splits_ideographs
-        version = _VERSION_WITH_IDEOGRAPHS if base.splits_ideographs else _VERSION
+        self.splits_chinese = base.splits_chinese
+        version = _VERSION_WITH_CHINESE if base.splits_chinese else _VERSION
         described = b"%s %d %s " % (self.kind.encode(), version, base.fingerprint.encode())
         self.fingerprint: str = sha256(described + self.model_bytes()).hexdigest()
 

@@ -71,7 +71,7 @@ class PublishedTokenizer(Tokenizer):
             self.specials["unk"] = read.unk
         self._library, self._piece_kind = read.library, read.piece_kind
         normalizer = self._library.normalizer
-        self.splits_ideographs = normalizer is not None and normalizer.normalize_str("a\u6771a").count(" ") == 2
+        self.splits_chinese = normalizer is not None and normalizer.normalize_str("a\u6771a").count(" ") == 2
         self.num_pieces = max(read.pieces) + 1
         self.vocab_size = self.num_pieces if vocab_size is None else vocab_size
         if not self.num_pieces <= self.vocab_size <= MAX_PIECES:

@@ -51,7 +51,7 @@ class WordPieceTokenizer(Tokenizer):
 
     kind = "wordpiece"
     model_file = "vocab.txt"
-    splits_ideographs = True
+    splits_chinese = True
 
     def __init__(self, pieces: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
         self.pieces, self.lowercase = tuple(pieces), lowercase

@@ -14,7 +14,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.sentencepiece_library import Prefix, library_tokenizer
 from lmtransfer.interop.tokenizers.sentencepiece_model import read_sentencepiece_model
-from lmtransfer.tokenizers.added_tokens import is_between_ideographs
+from lmtransfer.tokenizers.added_tokens import is_between_chinese
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
@@ -90,7 +90,7 @@ def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
         {
             "id": token_id,
             "content": word,
-            "single_word": not (tokenizer.splits_ideographs and is_between_ideographs(word)),
+            "single_word": not (tokenizer.splits_chinese and is_between_chinese(word)),
             "lstrip": True,
             "rstrip": False,
             "normalized": True,
