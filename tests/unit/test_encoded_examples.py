@@ -106,6 +106,7 @@ def test_collapse_is_one_answer_where_the_gold_ones_differ() -> None:
     assert is_collapsed(TaggingSpec(2), one, tags)
     scores = ScoreTargets(np.array([1.0, 2.0]))
     assert is_collapsed(RegressionSpec(), np.array([[0.5], [0.5]]), scores)
-    assert not is_collapsed(RegressionSpec(), np.array([[0.5], [0.6]]), scores)
+    assert is_collapsed(RegressionSpec(), np.array([[0.5], [0.5 + 1e-7]]), scores)
+    assert not is_collapsed(RegressionSpec(), np.array([[0.5], [0.501]]), scores)
     spans = SpanTargets(*np.array([[1, 1, -1, 1, 2], [2, 2, -1, 1, 3]]).T)
     assert not is_collapsed(SpanSpec(0, 4), np.ones((2, 4)), spans)
