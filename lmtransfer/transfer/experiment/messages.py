@@ -149,7 +149,10 @@ def remarks(result: Result) -> list[str]:
     lines += [f"{searched}, chosen separately for run and control"] if searched else []
     cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
     if cut:
-        lines.append("examples cut at max_length: " + ", ".join(f"{n:,} of {split}" for split, n in cut.items()))
+        # Each seed draws its own training examples; the number is that of all that are drawn.
+        of_all = {"train": " (of all seeds together)"} if result.get("n", 1) > 1 else {}
+        counts = ", ".join(f"{n:,} of {split}{of_all.get(split, '')}" for split, n in cut.items())
+        lines.append(f"examples cut at max_length: {counts}")
     if "num_train" in result:
         lines.append(
             f"{result['num_train']:,} training examples, {count(result['num_parameters'])} parameters, "
