@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Literal, Protocol
+from itertools import pairwise
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -117,6 +118,32 @@ class ScoredExamples:
         """
         chosen = np.flatnonzero(decisions[self.offsets[row] : self.offsets[row + 1]])
         return ", ".join(self.labels[label] for label in chosen.tolist()) or "no label"
+
+    def fingerprint(self, metric: str) -> str:
+        """Hash what a score depends on besides the answers: the examples in any order, their gold answers, the labels.
+
+        Two runs have done the same task if this is the same, whatever they call it.
+
+        Args:
+            metric: name of the metric that decides.
+        """
+        positive = self.labels[self.positive] if metric == "f1" and self.kind == "classification" else None
+        task = json.dumps([self.kind, sorted(self.labels), metric, positive])
+        examples = sorted(
+            f"{key} {json.dumps(gold)}" for key, gold in zip(self.keys.tolist(), self._gold(), strict=True)
+        )
+        return blake2b("\n".join([task, *examples]).encode(), digest_size=12).hexdigest()
+
+    def _gold(self) -> list[Any]:
+        """The gold answer of each example; labels by their names, so that their order does not matter."""
+        if self.gold_answers:
+            return list(self.gold_answers)
+        parts = [self.gold[start:stop] for start, stop in pairwise(self.offsets.tolist())]
+        if self.kind == "multi_label":
+            return [sorted(self.labels[label] for label in np.flatnonzero(part)) for part in parts]
+        if self.kind in ("classification", "tagging"):
+            return [[self.labels[label] for label in part] for part in parts]
+        return [part.tolist() for part in parts]
 
     def select(self, rows: np.ndarray) -> ScoredExamples:
         """Return the examples with these numbers, in that order; each number may occur at most once."""

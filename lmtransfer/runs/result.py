@@ -21,6 +21,8 @@ class RunResult:
     Attributes:
         command: name of the command, such as "pretrain".
         task: name of the task.
+        task_fingerprint: hash of the scored examples, their gold answers, the labels and the main metric; None if the
+            answers are not kept.
         split: the split of the task, or of the corpus, that was measured.
         metrics: name and value, in the metric's own unit.
         main_metric: name of the metric that verdicts and selection use.
@@ -33,6 +35,7 @@ class RunResult:
 
     command: str | None
     task: str | None = None
+    task_fingerprint: str | None = None
     split: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     main_metric: str | None = None
@@ -45,7 +48,10 @@ class RunResult:
     #: What every ``result.json`` must hold, whichever command wrote it; only fields that are used are checked.
     schema: ClassVar[Kind] = Fields(
         optional={
-            **dict.fromkeys(("command", "task", "split", "main_metric", "chosen_by", "majority_label"), OrNull(Text())),
+            **dict.fromkeys(
+                ("command", "task", "task_fingerprint", "split", "main_metric", "chosen_by", "majority_label"),
+                OrNull(Text()),
+            ),
             "metrics": OrNull(Entries(OrNull(Real()))),
             **dict.fromkeys(("seconds", "tokens", "tokens_per_second", "num_parameters"), OrNull(Real(least=0))),
             **dict.fromkeys(("mean", "median", "deviation", "standard_error", "learning_rate"), OrNull(Real())),

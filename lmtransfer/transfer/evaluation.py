@@ -65,6 +65,11 @@ class Evaluation:
     answers: ScoredExamples | None = None
     calibration: dict[str, Any] | None = None
 
+    @property
+    def task_fingerprint(self) -> str | None:
+        """See ``RunResult``."""
+        return None if self.answers is None else self.answers.fingerprint(next(iter(self.metrics)))
+
 
 def run_head(
     learner: TaskLearner,

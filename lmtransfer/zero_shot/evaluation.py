@@ -65,6 +65,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         result = RunResult(
             command="evaluate",
             task=task.name,
+            task_fingerprint=found.examples.fingerprint(task.main_metric),
             split=cfg.split,
             metrics=found.metrics,
             main_metric=task.main_metric,

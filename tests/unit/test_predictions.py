@@ -213,6 +213,35 @@ def test_examples_are_told_apart_by_what_they_hold() -> None:
     assert keys[1] == [keys[0][3], keys[0][0], keys[0][1], keys[0][2]]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_task_is_its_examples_gold_answers_labels_and_metric(family: str) -> None:
+    task, examples, answers = FAMILIES[family]()
+    examples, answers = examples[:50], answers[:50]  # with different contents
+    whole = task.scored_examples(examples, answers)
+    backwards = task.scored_examples(examples[::-1], answers[::-1])
+    assert whole.fingerprint("f1") == backwards.fingerprint("f1")
+    others = [whole.select(np.arange(49)).fingerprint("f1"), whole.fingerprint("accuracy")]
+    if whole.labels:
+        others.append(replace(whole, labels=(*whole.labels, "more")).fingerprint("f1"))
+    if whole.kind != "pairs":
+        turned = whole.gold_answers[::-1]
+        gold = whole.gold[::-1] if whole.kind != "tagging" else (whole.gold + 1) % len(whole.labels)
+        others.append(replace(whole, gold=gold, gold_answers=turned).fingerprint("f1"))
+    assert len({*others, whole.fingerprint("f1")}) == len(others) + 1
+
+
+@pytest.mark.parametrize(("family", "metric", "is_same"), [
+    ("classification", "accuracy", True),
+    ("classification", "f1", False),  # another label counts
+    ("tagging", "f1", True),
+])  # fmt: skip
+def test_the_order_of_labels_is_no_part_of_a_task(family: str, metric: str, is_same: bool) -> None:
+    task, examples, answers = FAMILIES[family]()
+    whole = task.scored_examples(examples, answers)
+    moved = replace(whole, labels=whole.labels[::-1], gold=len(whole.labels) - 1 - whole.gold, positive=0)
+    assert (moved.fingerprint(metric) == whole.fingerprint(metric)) is is_same
+
+
 def test_a_selection_is_the_examples_alone() -> None:
     for family in FAMILIES.values():
         task, examples, answers = family()

@@ -52,6 +52,35 @@ def test_seeds_and_controls_are_folded_into_one_entry(tmp_path):
     assert (entry.pretraining_tokens, entry.pretraining_seconds) == (409600, 30.0)
 
 
+def named_task(folder, fingerprint, *, name="mine", metric="accuracy", labels=2, majority=0.5, dev="dev.tsv"):
+    """A run of a task with this name."""
+    transfer(folder, [0.7, 0.8], controls=[0.6, 0.7], majority=majority, settings={"task.name": name, "task.dev": dev})
+    written = json.loads((folder / "result.json").read_text())
+    values = written | {"task_fingerprint": fingerprint, "labels": [str(label) for label in range(labels)]}
+    text = json.dumps(values).replace('"accuracy"', f'"{metric}"')
+    (folder / "result.json").write_text(text)
+
+
+@pytest.mark.parametrize(("other", "heading"), [
+    ({"dev": "my/b.tsv"}, "mine (b.tsv), dev"),
+    ({"labels": 4}, "mine (4 classes), dev"),
+    ({"metric": "macro_f1"}, "mine (macro_f1), dev"),
+    ({}, "mine (other), dev"),
+])  # fmt: skip
+def test_tasks_are_told_apart_by_what_they_are_and_not_by_their_name(tmp_path, other, heading):
+    named_task(tmp_path / "finetune" / "a", "first")
+    named_task(tmp_path / "finetune" / "b", "other", majority=0.25, **other)
+    named_task(tmp_path / "finetune" / "c", "first", name="same task")
+    found = entries_of(tmp_path)
+    assert found["a"].task == found["c"].task
+    assert found["b"].group.removesuffix(", 1,000 labels") == heading
+    rows = table_rows(list(found.values()))
+    groups = {entry: {row.run for row in rows if row.group == found[entry].group} for entry in ("a", "b")}
+    assert groups == {"a": {"majority", "a", "a control", "c", "c control"}, "b": {"majority", "b", "b control"}}
+    baselines = {row.group: row.score.mean for row in rows if row.run == "majority"}
+    assert baselines == {found["a"].group: 0.5, found["b"].group: 0.25}
+
+
 def test_one_seed_with_a_control_has_a_difference_but_no_verdict(tmp_path):
     transfer(tmp_path / "finetune" / "ft", [0.70], controls=[0.66])
     entry = entries_of(tmp_path)["ft"]

@@ -27,6 +27,9 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
         numbers = [side.num_scored for side in (one, other)]
         if None not in numbers and numbers[0] != numbers[1]:
             return None, 0, [*note, f"no difference: {numbers[0]:,.0f} and {numbers[1]:,.0f} examples were scored"]
+        prints = [side.first.task_fingerprint for side in (one, other)]
+        if None not in prints and prints[0] != prints[1]:
+            return None, 0, [*note, "no difference: the scored examples, their gold answers or their labels differ"]
         return None, None if numbers[0] is None else int(numbers[0]), note
     answers = [[member.kept for member in side.members if member.kept is not None] for side in (one, other)]
     everyone = [kept.examples.keys for side in answers for kept in side]

@@ -51,8 +51,10 @@ def compare_sides(one: Side, other: Side) -> Comparison:
 
 def _differences(one: Side, other: Side) -> str:
     """Why two sides cannot have a difference; empty if they can."""
+    fingerprints = {one.first.task_fingerprint, other.first.task_fingerprint}
+    is_one_task = len(fingerprints) == 1 and None not in fingerprints
     for what, first, second in (
-        ("task", one.first.task, other.first.task),
+        ("task", *(("", "") if is_one_task else (one.first.task, other.first.task))),
         ("split", one.first.split, other.first.split),
         ("metric", one.metric, other.metric),
     ):

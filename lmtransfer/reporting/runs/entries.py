@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from lmtransfer.reporting.runs import scores
@@ -39,7 +40,56 @@ def make_entries(runs: Sequence[Run]) -> list[Entry]:
         seeds = tuple(run for run in members if run.key != key and run.is_seed and "control" not in _below(run, key))
         controls = tuple(run for run in members if run.key != key and run not in seeds)
         made.append(_entry(parent, seeds, controls, runs))
-    return compared(made)
+    return compared(_told_apart(made))
+
+
+def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
+    """Give each task of a split one name, and different tasks different names.
+
+    A task is its examples, labels and metric. So runs of the same task share the name that the first of them has, and a
+    name that several tasks have is followed by what differs: the file, else the number of classes, and so on.
+    """
+    tasks: dict[tuple[str, str], Entry] = {}
+    for entry in entries:
+        if entry.metric is not None and not entry.is_pretraining:
+            tasks.setdefault(_identity(entry), entry)
+    sharing: dict[tuple[str, str], list[Entry]] = {}
+    for first in tasks.values():
+        sharing.setdefault((first.task, first.split), []).append(first)
+    names = {}
+    for (name, _), firsts in sharing.items():
+        for first, differing in zip(firsts, _differing([_details(first) for first in firsts]), strict=True):
+            names[_identity(first)] = f"{name} ({', '.join(differing)})" if differing else name
+    return [replace(entry, task=names.get(_identity(entry), entry.task)) for entry in entries]
+
+
+def _identity(entry: Entry) -> tuple[str, str]:
+    return entry.task_fingerprint or f"{entry.task} {entry.metric}", entry.split
+
+
+def _details(entry: Entry) -> tuple[str, ...]:
+    """What may tell a task from others of its name: the most telling first."""
+    task, result = entry.run.config.get("task"), entry.run.result
+    node = task if isinstance(task, Mapping) else {}
+    files = node.get("files")
+    file = node.get(entry.split) or (files.get(entry.split) if isinstance(files, Mapping) else None)
+    labels, num = result.get("labels"), scores.number(result.get("num_scored"))
+    return (
+        PurePath(file).name if isinstance(file, str) else "",
+        f"{len(labels)} classes" if isinstance(labels, list) else "",
+        entry.metric or "",
+        "" if num is None else f"{num:,.0f} examples",
+        (entry.task_fingerprint or "unknown")[:6],
+    )
+
+
+def _differing(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
+    """The fewest first details that make all rows different; none for a single row."""
+    chosen: list[list[str]] = [[] for _ in rows]
+    for column in zip(*rows, strict=True):
+        if len({tuple(row) for row in chosen}) < len(rows) and len(set(column)) > 1:
+            chosen = [[*row, *filter(None, [value])] for row, value in zip(chosen, column, strict=True)]
+    return chosen
 
 
 def _below(run: Run, key: str) -> list[str]:
@@ -114,6 +164,10 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
         cost=Cost() if of_pretraining else cost_of([run.result, *results]),
         settings={} if of_pretraining else task_settings(adapted or run, None if adapted is None else run),
+        task_fingerprint=next(
+            (known for result in [run.result, *results] if isinstance(known := result.get("task_fingerprint"), str)),
+            None,
+        ),
         condition=None if own_score is None else own_score.condition,
         control_condition=None if control is None else control.condition,
     )

@@ -27,7 +27,8 @@ class Entry:
         model: family and size.
         objective: pretraining objective of this run or of ``source``.
         corpus: pretraining text, after the texts of the runs that it continued.
-        task: the downstream task; empty for pretraining.
+        task: the downstream task, with what tells it apart if other tasks of the report have its name; empty for
+            pretraining.
         split: the scored part of the task's data.
         transfer: "frozen", "finetuned", another way of freezing, or "control"; empty for pretraining.
         num_train: size of the training subset; None for all of it.
@@ -43,6 +44,7 @@ class Entry:
         cost: what training on the task cost; empty for other runs.
         settings: settings of a run of a task (see ``settings.task_settings``); empty for pretraining.
         without_control: why a run that looks like its control is not one, in words; empty if there is no such run.
+        task_fingerprint: what the task is, whatever its name; see ``RunResult``.
         condition: ``score`` as a side of a comparison, with its seeds.
         control_condition: the same for the control that was made with the run.
     """
@@ -70,6 +72,7 @@ class Entry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     without_control: str = ""
     cost: Cost = field(default_factory=Cost)
+    task_fingerprint: str | None = None
     condition: Condition | None = None
     control_condition: Condition | None = None
 

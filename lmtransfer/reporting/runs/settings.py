@@ -10,9 +10,9 @@ from lmtransfer.former_names import LEFT_OUT
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.labels import flatten
 
-#: Keys that are ignored, besides those without any effect: where the weights came from, what was scored, and keys that
-#: hardly affect what a model learns.
-_OF_NO_ACCOUNT = ("init", "tokenizer_from", "seed", "seeds", "split", "train.micro_batch_tokens")
+#: Keys that are ignored, besides those without any effect: where the weights came from, what was scored, the heading of
+#: the task, and keys that hardly affect what a model learns.
+_OF_NO_ACCOUNT = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
 #: Key for the learning rate, or for the grid from which it was chosen.
 LEARNING_RATES = "learning_rates"
 #: Key for the fingerprint of the tokenizer.
@@ -48,7 +48,11 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     found["command"] = run.command
     if scored is not None:
         node = scored.config.get("task")
-        found |= {f"scored.{key}": value for key, value in flatten({"task": node}).items() if value is not None}
+        found |= {
+            f"scored.{key}": value
+            for key, value in flatten({"task": node}).items()
+            if value is not None and key != "task.name"
+        }
     return found
 
 

@@ -116,6 +116,7 @@ class CrossValidation:
         return replace(
             first,
             metrics=evaluation.metrics,
+            task_fingerprint=evaluation.task_fingerprint,
             seconds=sum(result.seconds or 0.0 for result in results),
             tokens=sum(result.tokens or 0 for result in results),
             collapsed=evaluation.collapsed,

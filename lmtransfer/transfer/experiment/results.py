@@ -42,6 +42,7 @@ def run_result(
     return SeedResult(
         command=command,
         task=task.name,
+        task_fingerprint=evaluation.task_fingerprint,
         split=data.split,
         metrics=evaluation.metrics,
         main_metric=task.main_metric,

@@ -127,6 +127,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
     result = SeedResult(
         command="evaluate",
         task=task.name,
+        task_fingerprint=evaluation.task_fingerprint,
         split=scoring.split,
         metrics=evaluation.metrics,
         main_metric=task.main_metric,
@@ -159,6 +160,7 @@ def _joint(
     joint: dict[str, Any] = {
         "command": "evaluate",
         "task": scoring.task.name,
+        "task_fingerprint": first.task_fingerprint,
         "split": scoring.split,
         "main_metric": first.main_metric,
         **summary(results),
