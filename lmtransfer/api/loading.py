@@ -116,6 +116,9 @@ class LoadedRun:
                 are concatenated; None: as the run's head reads them, or the last layer.
             pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None: as for the run's head, or the mean.
 
+        If both are None, an imported model makes vectors as its publisher's files for sentence-transformers say: their
+        pooling, longest text and normalisation.
+
         Returns:
             float32, shape (N, E): E is the width of the encoder, times the number of layers in a list.
 

@@ -52,7 +52,7 @@ def run(cfg: DictConfig) -> None:
     parts = parts_table(prepared, tokenizer)
     if parts is not None:
         console.print(parts)
-    for line in remarks_on(prepared):
+    for line in remarks_on(prepared, tokenizer):
         console.print(line, soft_wrap=True)
     console.print(f"\nkept in {prepared.folder}", soft_wrap=True)
     console.print("next: lmtransfer pretrain with the same corpus and tokenizer settings", soft_wrap=True)

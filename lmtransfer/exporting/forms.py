@@ -118,6 +118,7 @@ def _sentence_transformers(
     embedder = embedder_to_export(opened, pooling=pooling)
     alone = encoder_alone(opened, embedder)
     exported = _transformers(alone, folder, texts)
+    normalise = normalise or embedder.normalise
     write_modules(folder, embedder, normalise=normalise)
     texts = read_equally(alone, folder, texts)
     line = compared_vectors(folder, embedder, texts, normalise=normalise)

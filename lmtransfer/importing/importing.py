@@ -19,6 +19,7 @@ from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.objective import imported_objective
 from lmtransfer.importing.published_folder import COMMIT, PublishedFolder
+from lmtransfer.importing.sentence_folder import read_vectors
 from lmtransfer.interop.added_tokens import resized_weights, with_words
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
@@ -37,7 +38,7 @@ from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.untrusted.documents import interpolations
 
 #: Raise this number whenever the same files would give a different run directory.
-IMPORT_FORMAT = 1
+IMPORT_FORMAT = 2
 
 _CONFIG = "config.json"
 
@@ -54,6 +55,7 @@ class Imported:
         more_heads: weights of heads that form no complete objective (ELECTRA's discriminator without its generator),
             by name in checkpoints; continued pretraining can use them.
         tokenizer: the published tokenizer, or that tokenizer with added words.
+        vectors: how the publisher makes the vector of a text; None: the folder does not say.
         notes: notes on what was left out.
     """
 
@@ -63,6 +65,7 @@ class Imported:
     module: nn.Module
     more_heads: dict[str, Tensor]
     tokenizer: Tokenizer
+    vectors: dict[str, Any] | None
     notes: tuple[str, ...]
 
     @property
@@ -94,13 +97,18 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
         raise CheckpointError(
             f"{folder.path}: {key} is {value[:60]!r}: interpolations are refused, because they read from this machine"
         )
-    tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size)
-    base, notes = tokenizer, list(published.notes)
+    notes = list(published.notes)
+    tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size, notes=notes)
+    base = tokenizer
     if words is not None:
         tokenizer, of_words = with_words(tokenizer, words)
         notes += of_words
     with torch.device("meta"):
         max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
+    vectors, of_vectors = read_vectors(
+        folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))
+    )
+    notes += of_vectors
     objective = imported_objective(published.losses, published.loss_arguments, max_length=max_length)
     if published.losses and objective is None:
         notes.append(f"no objective of lmtransfer combines {', '.join(published.losses)}: these heads are left out")
@@ -118,7 +126,7 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
         module = module_of(tokenizer.vocab_size)
     load_weights(module, resized, source=str(folder.path))
     more = {} if objective is not None else heads
-    return Imported(folder, published.model, objective, module, more, tokenizer, tuple(notes))
+    return Imported(folder, published.model, objective, module, more, tokenizer, vectors, tuple(notes))
 
 
 def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
@@ -152,6 +160,8 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
     }
     if imported.objective is not None:
         config["objective"] = imported.objective
+    if imported.vectors is not None:
+        config["vectors"] = imported.vectors
     run.write_config(config)
     imported.tokenizer.save(run.tokenizer)
     state = {**TrainState().state_dict(), "aliases": aliases(imported.module)}

@@ -31,10 +31,9 @@ _TOKENIZER = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
+    "*.model",
 )
+_VECTORS = ("modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "*/config.json")
 _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
 
 
@@ -108,7 +107,8 @@ def wanted_files(names: Iterable[str]) -> list[str]:
     if _RUN_CONFIG in names and not set(names) & set(_CONFIG):
         return names
     weights = _matching(names, _SAFETENSORS) or _matching(names, _LEGACY)
-    return sorted({*_matching(names, (*_CONFIG, *_TOKENIZER)), *weights})
+    vectors = _VECTORS if "modules.json" in names else ()
+    return sorted({*_matching(names, (*_CONFIG, *_TOKENIZER, *vectors)), *weights})
 
 
 def _wanted_in(folder: Path) -> list[str]:
@@ -160,7 +160,7 @@ def _is_run(folder: Path) -> bool:
 def _is_whole(folder: Path) -> bool:
     """Whether a copy has a configuration, a tokenizer and all of its weights."""
     files = _wanted_in(folder)
-    if "config.json" not in files or not set(files) & set(_TOKENIZER):
+    if "config.json" not in files or not _matching(files, _TOKENIZER):
         return False
     weights = [name for name in files if name.endswith((".safetensors", ".bin"))]
     for index in (name for name in files if name.endswith(".index.json")):

@@ -99,7 +99,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         cost = _measured(cfg, learner, source, plan, batch, hardware)
         tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
         console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train))
-    for line in _remarks(text.prepared, plan.lengths, counts, parts.rows, steps=steps):
+    for line in _remarks(text.prepared, text.tokenizer, plan.lengths, counts, parts.rows, steps=steps):
         console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
 
 
@@ -170,7 +170,7 @@ def _measured(
 
 
 def _remarks(
-    prepared: PreparedCorpus, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
+    prepared: PreparedCorpus, tokenizer: Tokenizer, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
 ) -> Iterator[str]:
     """Notes for the user in addition to the numbers: one sentence each, with what to do."""
     statistics = prepared.statistics
@@ -180,10 +180,7 @@ def _remarks(
         share = statistics.duplicate_documents / statistics.documents
         yield f"{share:.1%} of the documents are copies of others, which a model memorises: remove them"
     if statistics.unknown_rate > _MANY_UNKNOWN:
-        yield (
-            f"{statistics.unknown_rate:.1%} of the tokens are unknown: raise tokenizer.character_coverage, or set "
-            "tokenizer.byte_fallback=true"
-        )
+        yield f"{statistics.unknown_rate:.1%} of the tokens are unknown: {tokenizer.unknown_advice}"
     if prepared.validation.num_tokens == 0:
         yield "no documents are held out, so there will be no validation: raise corpus.validation_fraction"
     if lengths.mean() < _SHORT * rows.max_length:

@@ -76,7 +76,7 @@ def _read(folder: Path, *, generators: bool) -> Published:
     notes = [f"config.json: {key} names custom code, which is ignored" for key in _CODE if key in config]
     seen = family.quirks.read_config(config)
     arguments, vocab_size = _arguments(family, seen, source, notes)
-    body, heads = _apart(family, _renamed(read_weight_files(folder)))
+    body, heads = _apart(family, _unwrapped(family, _renamed(read_weight_files(folder)), folder, notes))
     if family.pooler:
         arguments["pooler"] = any(name in body for name in family.pooler_names)
     body = family.quirks.read_tensors(body, arguments, seen, notes)
@@ -166,7 +166,8 @@ def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
     task = family.task(kind)
     if isinstance(task, str):
         raise CheckpointError(f"{folder}: {family.body} has no head for {kind}: {task}")
-    tensors = family.quirks.read_task_head(read_weight_files(Path(folder)), config)
+    tensors = _unwrapped(family, read_weight_files(Path(folder)), Path(folder), [])
+    tensors = dict(family.quirks.read_task_head(tensors, config))
     wanted = [name for rewrite in task.key_map for name in rewrite.theirs]
     missing = [name for name in wanted if name not in tensors]
     if missing:
@@ -193,6 +194,31 @@ def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         old = next((suffix for suffix in suffixes if name.endswith(suffix)), None)
         found[name.removesuffix(old) + suffixes[old] if old else name] = tensor
     return found
+
+
+def _unwrapped(family: Family, tensors: Mapping[str, Tensor], folder: Path, notes: list[str]) -> dict[str, Tensor]:
+    """Remove the prefix that all names share if the model was saved inside other modules.
+
+    ``DistributedDataParallel`` adds ``module.``, ``torch.compile`` adds ``_orig_mod.``, a training program its own.
+
+    Raises:
+        CheckpointError: only some of the names have such a prefix.
+    """
+    templates = [re.escape(name).replace(r"\{i\}", r"\d+") for rewrite in family.key_map for name in rewrite.theirs]
+    of_encoder = re.compile(rf"(?P<outer>(?:.+?\.)??)(?:{re.escape(family.prefix)})?(?:{'|'.join(templates)})")
+    outer = {match["outer"] for name in tensors if (match := of_encoder.fullmatch(name))}
+    if not outer or "" in outer:
+        return dict(tensors)
+    prefix = min(outer)
+    others = [name for name in tensors if not name.startswith(prefix)]
+    if len(outer) > 1 or others:
+        example = f", but not {others[0]}" if others else ""
+        raise CheckpointError(
+            f"{folder}: the tensors of the encoder have the prefix {' or '.join(map(repr, sorted(outer)))}{example}: "
+            "save the encoder alone, or remove the prefix from the names of its tensors"
+        )
+    notes.append(f"the prefix {prefix!r} of all tensor names is removed")
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def _apart(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

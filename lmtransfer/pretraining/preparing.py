@@ -15,6 +15,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer
 
 _HIGH_UNKNOWN_RATE = 0.01
+_MANY_ACCENTS = 0.02  # share of words
 
 
 @contextmanager
@@ -63,15 +64,18 @@ def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) 
     return table
 
 
-def remarks_on(prepared: PreparedCorpus) -> Iterator[str]:
+def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
     """Warnings on the corpus that the numbers alone do not show."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"unusual: {kind}: {note['count']:,} (first at {note['first']})"
     if statistics.unknown_rate > _HIGH_UNKNOWN_RATE:
+        yield f"many unknown tokens ({statistics.unknown_rate:.1%}): {tokenizer.unknown_advice}"
+    lost = tokenizer.training.get("lost_accents") or {"share": 0}
+    if lost["share"] > _MANY_ACCENTS:
         yield (
-            f"many unknown tokens ({statistics.unknown_rate:.1%}): raise tokenizer.character_coverage, or set "
-            "tokenizer.byte_fallback=true"
+            f"lower-casing removes the accents of {lost['share']:.0%} of the words "
+            f"({' becomes '.join(lost['example'])}): tokenizer.lowercase=false keeps them"
         )
     if prepared.validation.num_tokens == 0:
         yield "nothing is held out: the corpus has a single sentence, or corpus.validation_fraction is 0"

@@ -54,12 +54,19 @@ class WordFinder:
         folds_case: whether to ignore case.
         drops_accents: whether to ignore accents.
         splits_chinese: whether each Chinese character is a word.
+        keeps_marks: whether ``drops_accents`` concerns only accents of letters with case.
     """
 
     def __init__(
-        self, words: Iterable[str], *, folds_case: bool, drops_accents: bool, splits_chinese: bool = False
+        self,
+        words: Iterable[str],
+        *,
+        folds_case: bool,
+        drops_accents: bool,
+        splits_chinese: bool = False,
+        keeps_marks: bool = False,
     ) -> None:
-        self.folds_case, self.drops_accents = folds_case, drops_accents
+        self.folds_case, self.drops_accents, self.keeps_marks = folds_case, drops_accents, keeps_marks
         self.splits_chinese = splits_chinese
         self._unit = _UNIT_WITH_CHINESE if splits_chinese else _UNIT
         places: dict[str, int] = {}
@@ -115,8 +122,11 @@ class WordFinder:
             return text, None
         characters: list[str] = []
         positions: list[int] = []
+        after_caseless = False  # whether the last character that is not a mark belongs to a script without case
         for position, character in enumerate(text):
-            if (kept := self._fold_one(character)) is not None:
+            if self.keeps_marks and unicodedata.category(character)[0] != "M":
+                after_caseless = unicodedata.category(unicodedata.normalize("NFD", character)[0]) == "Lo"
+            if (kept := character if after_caseless else self._fold_one(character)) is not None:
                 characters.append(kept)
                 positions.append(position)
         return "".join(characters), [*positions, len(text)]
@@ -155,6 +165,7 @@ def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
         folds_case=same((letter, letter.upper()) for letter in "aeimnorst"),
         drops_accents=same(("e", "e" + accent) for accent in "\u0301\u0308"),
         splits_chinese=base.splits_chinese,
+        keeps_marks=base.keeps_marks,
     )
 
 

@@ -57,6 +57,7 @@ class Tokenizer(ABC):
         fingerprint: hex digest of everything that determines how text becomes ids; part of cache keys.
         training: information on its training or origin; not part of the fingerprint.
         splits_chinese: whether each Chinese character is a word of its own, as in BERT.
+        keeps_marks: whether a tokenizer that drops accents keeps the marks of scripts without case.
     """
 
     kind: ClassVar[str]
@@ -75,6 +76,7 @@ class Tokenizer(ABC):
     fingerprint: str
     training: Mapping[str, Any] = MappingProxyType({})
     splits_chinese: bool = False
+    keeps_marks: bool = False
 
     @abstractmethod
     def encode(self, text: str) -> Encoding:
@@ -120,6 +122,11 @@ class Tokenizer(ABC):
     @abstractmethod
     def model_bytes(self) -> bytes:
         """The content of ``model_file``."""
+
+    @property
+    def unknown_advice(self) -> str:
+        """What to do if many tokens of a text are ``[UNK]``, in the settings of this kind of tokenizer."""
+        return "the text has characters that this vocabulary lacks: use another one"
 
     @property
     def is_exact(self) -> bool:

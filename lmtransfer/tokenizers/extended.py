@@ -80,7 +80,7 @@ class ExtendedTokenizer(Tokenizer):
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         self.is_special[:old], self.starts_word[:old] = base.is_special[:old], base.starts_word[:old]
         self.is_special[new], self.starts_word[new] = False, True
-        self.splits_chinese = base.splits_chinese
+        self.splits_chinese, self.keeps_marks = base.splits_chinese, base.keeps_marks
         version = _VERSION_WITH_CHINESE if base.splits_chinese else _VERSION
         described = b"%s %d %s " % (self.kind.encode(), version, base.fingerprint.encode())
         self.fingerprint: str = sha256(described + self.model_bytes()).hexdigest()
@@ -198,6 +198,10 @@ class ExtendedTokenizer(Tokenizer):
     @staticmethod
     def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    @property
+    def unknown_advice(self) -> str:  # noqa: D102
+        return self.base.unknown_advice
 
     def model_bytes(self) -> bytes:  # noqa: D102
         return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")

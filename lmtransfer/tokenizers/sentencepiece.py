@@ -116,6 +116,10 @@ class SentencePieceTokenizer(Tokenizer):
     def _piece(self, token_id: int) -> str:
         return self._processor.id_to_piece(token_id)
 
+    @property
+    def unknown_advice(self) -> str:  # noqa: D102
+        return "raise tokenizer.character_coverage, or set tokenizer.byte_fallback=true"
+
     def model_bytes(self) -> bytes:  # noqa: D102
         return self._model
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import tokenizers
-from tokenizers import models, trainers
+from tokenizers import models, normalizers, trainers
 
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.saved import SPECIALS
@@ -15,7 +16,8 @@ from lmtransfer.tokenizers.spans import without_surrogates
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, trained_on
 from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
 
-_VERSION = 1  # increase it when the same settings and text would give another vocabulary
+_LINES_WITH_ACCENTS = 2000
+_VERSION = 2  # increase it when the same settings and text would give another vocabulary
 
 
 class WordPieceTrainer(TokenizerTrainer):
@@ -27,7 +29,7 @@ class WordPieceTrainer(TokenizerTrainer):
 
     Args:
         vocab_size: number of pieces, the four special tokens included.
-        lowercase: fold case and drop accents, as in BERT's uncased models.
+        lowercase: fold case and drop the accents of letters with case, as in BERT's uncased models.
         max_alphabet: maximum number of different characters that get pieces; words with a rarer character are [UNK].
         min_frequency: merge only pairs that occur at least this often.
         max_sentences: maximum number of lines to train on; a seeded sample of a larger corpus.
@@ -71,7 +73,9 @@ class WordPieceTrainer(TokenizerTrainer):
         library = library_of(models.WordPiece(unk_token=SPECIALS[0]), lowercase=self.lowercase)
         clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in sample]
         words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))
-        alphabet = self._alphabet(words)
+        frequencies = _character_frequencies(words)
+        ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
+        alphabet = set(ranked[: self.max_alphabet])  # among equally frequent characters, the first in Unicode order
         # Without this the library numbers these pieces in an order that changes from run to run, which decides ties.
         inside = sorted({INSIDE + character for word in words for character in word[1:] if character in alphabet})
         smallest = len(SPECIALS) + len(inside) + len(alphabet)
@@ -95,13 +99,32 @@ class WordPieceTrainer(TokenizerTrainer):
         vocabulary = library.get_vocab()
         if len(vocabulary) < self.vocab_size and not self.allow_fewer:
             raise self.too_few(len(vocabulary), counts)
-        return WordPieceTokenizer(sorted(vocabulary, key=vocabulary.__getitem__), lowercase=self.lowercase)
+        pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        lost = _lost_accents(sample, library.normalizer) if self.lowercase else {}
+        training = {"num_characters": len(frequencies), **lost}
+        return WordPieceTokenizer(pieces, lowercase=self.lowercase, training=training)
 
-    def _alphabet(self, words: Counter[str]) -> set[str]:
-        """The most frequent characters; among equally frequent characters, the first in Unicode order."""
-        frequencies: Counter[str] = Counter()
-        for word, count in words.items():
-            for character in word:
-                frequencies[character] += count
-        ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
-        return set(ranked[: self.max_alphabet])
+
+def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> dict[str, Any]:
+    """The share of words that lose accents, with the most frequent one; of a part of the sample."""
+    words = Counter(word for line in sample[:_LINES_WITH_ACCENTS] for word in line.split())
+
+    def without_accents(word: str) -> str | None:
+        folded = normalizer.normalize_str(without_surrogates(word)).replace(" ", "")
+        lower = unicodedata.normalize("NFC", word.lower())
+        return folded if len(folded) < len(unicodedata.normalize("NFD", lower)) and folded != lower else None
+
+    folded = {word: without_accents(word) for word in words if not word.isascii()}
+    lost = [(words[word], word, found) for word, found in folded.items() if found]
+    if not lost:
+        return {}
+    _, word, found = max(lost)
+    return {"lost_accents": {"share": sum(count for count, _, _ in lost) / words.total(), "example": [word, found]}}
+
+
+def _character_frequencies(words: Counter[str]) -> Counter[str]:
+    frequencies: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            frequencies[character] += count
+    return frequencies

@@ -3,7 +3,11 @@
 Devlin et al., "BERT", 2019, section 3.1, and tokenization.py of google-research/bert. Text is cleaned and split at
 white space and around each punctuation mark and each Chinese character. Each word is cut from the left into the
 longest pieces of the vocabulary; a piece inside a word is written ``##ing``. A word that cannot be cut, or is longer
-than 100 characters, is one ``[UNK]``. Lower-casing drops accents too.
+than 100 characters, is one ``[UNK]``.
+
+Lower-casing drops accents too. We differ from BERT here: only the accents of letters with case (and of symbols) are
+dropped. Marks of other scripts, such as the vowel signs of Hindi and Thai, are letters of their words, and Hangul stays
+composed.
 
 A vocabulary may have its special tokens at any ids, as published vocabularies do; text never encodes to them.
 """
@@ -20,17 +24,19 @@ from typing import Any, Final
 
 import numpy as np
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 from lmtransfer.tokenizers.spans import without_surrogates
 
-_VERSION = 1  # increase it when the same pieces would give other ids or word starts
+_VERSION = 2  # increase it when the same pieces would give other ids or word starts
 #: Prefix of a piece inside a word.
 INSIDE: Final = "##"
 _LONGEST_WORD = 100
+#: Accents in decomposed text whose base is not a letter of a script without case.
+_ACCENTS: Final = Regex(r"(?<![\p{Lo}\p{M}])\p{Mn}+")
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 
 
@@ -42,7 +48,7 @@ class WordPieceTokenizer(Tokenizer):
     Args:
         pieces: the vocabulary in the order of its ids, with ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``. ``[PAD]``,
             ``[unused1]`` and other reserved pieces are allowed and never occur.
-        lowercase: fold case and drop accents.
+        lowercase: fold case, and drop the accents of letters with case.
         training: information on its training; not part of the fingerprint.
 
     Raises:
@@ -52,6 +58,7 @@ class WordPieceTokenizer(Tokenizer):
     kind = "wordpiece"
     model_file = "vocab.txt"
     splits_chinese = True
+    keeps_marks = True
 
     def __init__(self, pieces: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
         self.pieces, self.lowercase = tuple(pieces), lowercase
@@ -127,16 +134,40 @@ class WordPieceTokenizer(Tokenizer):
     def _described(self) -> dict[str, Any]:
         return {"lowercase": self.lowercase, **super()._described()}
 
+    @property
+    def reads_as_bert(self) -> bool:
+        """Whether BERT's own tokenizer gives the same ids: its lower-casing (it drops all marks) changes no piece."""
+        bert = normalizers.BertNormalizer(handle_chinese_chars=False, strip_accents=True, lowercase=True)
+        return not self.lowercase or all(
+            bert.normalize_str(piece) == piece for piece in self.pieces if not _RESERVED.fullmatch(piece)
+        )
+
+    @property
+    def unknown_advice(self) -> str:  # noqa: D102
+        settings, characters = self.training.get("settings") or {}, self.training.get("num_characters")
+        largest = settings.get("max_alphabet")
+        if isinstance(largest, int) and isinstance(characters, int) and characters > largest:
+            return (
+                f"raise tokenizer.max_alphabet={largest}: the training text has {characters:,} different characters, "
+                "and a word with a character outside the vocabulary is unknown"
+            )
+        return (
+            f"a word is unknown if it has a character that is rare in the training text, or more than {_LONGEST_WORD} "
+            "characters, as in scripts without spaces: train on more text, or use tokenizer=unigram"
+        )
+
     def model_bytes(self) -> bytes:  # noqa: D102
         return "".join(f"{piece}\n" for piece in self.pieces).encode()
 
 
 def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokenizer:
-    """A tokenizer of the library that cleans and splits text as BERT does."""
+    """A tokenizer of the library that cleans and splits text as BERT does, but keeps the marks of caseless scripts."""
     library = tokenizers.Tokenizer(model)
-    library.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    cleaning = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
     )
+    folding = [normalizers.NFD(), normalizers.Replace(_ACCENTS, ""), normalizers.Lowercase(), normalizers.NFC()]
+    library.normalizer = normalizers.Sequence([cleaning, *folding]) if lowercase else cleaning
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return library
 

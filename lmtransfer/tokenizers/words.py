@@ -1,6 +1,7 @@
 """Text to whole words: frequent words have an id, and all words have characters.
 
-Words are sequences of letters, digits and underscores; any other visible character is a separate word. Ids 0 to 3 are
+Words are sequences of letters, digits, underscores and the marks on them (accents, vowel signs); any other visible
+character is a separate word. Ids 0 to 3 are
 ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never encodes to the last three. The other ids are sorted by
 frequency.
 """
@@ -8,7 +9,9 @@ frequency.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,8 @@ from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_fla
 from lmtransfer.tokenizers.characters import boundary_character_ids, character_ids
 from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 
-_VERSION = 1  # increase it when the same words would give other ids or characters
-_WORD = re.compile(r"\w+|[^\w\s]")
+_VERSION = 2  # increase it when the same words would give other ids or characters
+_ASCII_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class WordTokenizer(CharacterTokenizer):
@@ -76,7 +79,7 @@ class WordTokenizer(CharacterTokenizer):
 
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets and with the characters of all its words, also unknown words."""
-        spans = [match.span() for match in _WORD.finditer(text)]
+        spans = [match.span() for match in _word(text).finditer(text)]
         words = [self._folded(text[start:end]) for start, end in spans]
         return Encoding(
             ids=self._ids_of(words),
@@ -87,11 +90,11 @@ class WordTokenizer(CharacterTokenizer):
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode many texts, ids only (int32)."""
-        return [self._ids_of([self._folded(word) for word in _WORD.findall(text)]) for text in texts]
+        return [self._ids_of([self._folded(word) for word in _word(text).findall(text)]) for text in texts]
 
     def unknown_words(self, text: str) -> list[str]:
         """The words of a text that are ``[UNK]`` in ``encode_ids``, in order."""
-        return [word for found in _WORD.findall(text) if (word := self._folded(found)) not in self._ids]
+        return [word for found in _word(text).findall(text) if (word := self._folded(found)) not in self._ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The words of the ids with one space between them; special tokens are written in brackets."""
@@ -110,13 +113,28 @@ class WordTokenizer(CharacterTokenizer):
     def _folded(self, word: str) -> str:
         return word.lower() if self.lowercase else word
 
+    @property
+    def unknown_advice(self) -> str:  # noqa: D102
+        return "raise tokenizer.vocab_size, lower tokenizer.min_frequency, or use a tokenizer of parts of words"
+
     def model_bytes(self) -> bytes:  # noqa: D102
         return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
 
 
+def _word(text: str) -> re.Pattern[str]:
+    """The pattern of words; that of text without marks is much faster."""
+    return _ASCII_WORD if text.isascii() else _marked_word()
+
+
+@cache
+def _marked_word() -> re.Pattern[str]:
+    marks = "".join(filter(lambda mark: unicodedata.category(mark)[0] == "M", map(chr, range(0x300, 0x20000))))
+    return re.compile(rf"\w[\w{marks}]*|[^\w\s]")
+
+
 def split_words(text: str, *, lowercase: bool) -> list[str]:
     """The words of a text, in the form that ``WordTokenizer`` looks up."""
-    return [word.lower() if lowercase else word for word in _WORD.findall(text)]
+    return [word.lower() if lowercase else word for word in _word(text).findall(text)]
 
 
 def _made(words: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordTokenizer:

@@ -57,6 +57,7 @@ class Embedder:
         hardware: device and precision.
         max_length: texts are cut to this many tokens, specials included; None: the longest input of the encoder.
         standardising: mean and deviation of such vectors over the training part of the run's task; None: unknown.
+        normalise: whether each vector gets the length 1.
         batch_tokens: most tokens of a batch.
 
     Raises:
@@ -72,6 +73,7 @@ class Embedder:
         hardware: Hardware,
         max_length: int | None = None,
         standardising: Standardising | None = None,
+        normalise: bool = False,
         batch_tokens: int = EVALUATION_TOKENS,
     ) -> None:
         longest = model.encoder.max_length
@@ -82,7 +84,7 @@ class Embedder:
             )
         self.model, self.tokenizer, self.hardware = model, tokenizer, hardware
         self.max_length = max_length or longest
-        self.standardising, self.method = standardising, method
+        self.standardising, self.method, self.normalise = standardising, method, normalise
         self.batch_tokens = batch_tokens
 
     @property
@@ -108,6 +110,7 @@ class Embedder:
             with self.hardware.precision.autocast():
                 found = self.model.vectors(batch.packed.to(self.hardware.device))
             vectors[list(batch.rows)] = found.float().cpu().numpy()
+        vectors = finished(vectors, standardising=None, normalise=self.normalise)
         return Embedded(vectors, encoded.num_truncated, int(encoded.lengths.sum()))
 
 

@@ -35,7 +35,8 @@ class VectorChoice:
 
     Attributes:
         layers: the layers that are read; None: as the run's head reads them, or the last layer if it has no head.
-        pooling: how the tokens of a text become one vector; None: as for the run's head, or the mean.
+        pooling: how the tokens of a text become one vector; None: as for the run's head, or as the publisher of an
+            imported model does, or the mean.
         prefix: what the user writes before ``layers`` and ``pooling``, for messages.
     """
 
@@ -119,15 +120,23 @@ def embedder_of(
         saved: a run of any kind.
         choice: layers and pooling.
         hardware: device and precision.
-        max_length: texts are cut to this many tokens; None: the longest input of the encoder.
+        max_length: texts are cut to this many tokens; None: the longest input of the encoder, or the publisher's limit.
+
+    Without layers and pooling, an imported model makes vectors as its publisher does.
 
     Raises:
-        ConfigError: the choice does not fit the encoder, or needs weights that the run does not have.
+        ConfigError: the choice does not fit the encoder, needs weights that the run does not have, or is missing
+            although lmtransfer cannot do what the publisher does.
         RunDirectoryError: the run has no checkpoint.
         CheckpointError: its weights do not fit its configuration.
     """
     trained = _trained(saved, hardware) if _is_of_task(saved.config) else None
     encoder = pretrained_encoder(saved) if trained is None else trained.learner.encoder
+    published = _published_vectors(saved, choice)
+    if published:
+        choice = VectorChoice.of(layers="last", pooling=published.get("pooling"), prefix=choice.prefix)
+        longest = published.get("max_length")
+        max_length = max_length or (longest if isinstance(longest, int) else None)
     method = _method(choice, trained)
     _refuse_untrained(method, encoder, saved, trained, choice.prefix)
     model = method.composed(encoder)
@@ -142,7 +151,25 @@ def embedder_of(
         hardware=hardware,
         max_length=max_length,
         standardising=None if trained is None else trained.standardising(method),
+        normalise=published.get("normalise") is True,
     )
+
+
+def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
+    """How the publisher of an imported model makes vectors; empty if that is unknown or the user chose otherwise.
+
+    Raises:
+        ConfigError: lmtransfer cannot make vectors as the publisher does.
+    """
+    published = saved.config.get("vectors")
+    if not isinstance(published, dict) or choice.layers is not None or choice.pooling is not None:
+        return {}
+    if published.get("lacks"):
+        raise ConfigError(
+            f"{choice.prefix}pooling: the publisher of run={saved.path} makes vectors with {published['lacks']}, which "
+            f"lmtransfer cannot; set {choice.prefix}pooling to mean, cls, max or last_token for vectors without it"
+        )
+    return published
 
 
 def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
@@ -164,6 +191,7 @@ def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
         tokenizer=embedder.tokenizer,
         hardware=hardware,
         max_length=embedder.max_length,
+        normalise=embedder.normalise,
     )
 
 

@@ -325,3 +325,30 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with refuses(CheckpointError, str(tmp_path / "model.safetensors")):
         read_published(tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["net.module.", "_orig_mod.encoder.", "model.model."])
+@pytest.mark.parametrize("architecture", ["Model", "ForMaskedLM"])
+def test_a_prefix_of_all_names_is_removed(prefix: str, architecture: str, tmp_path: Path) -> None:
+    peer = peer_of("Bert", architecture)
+    peer.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({f"{prefix}{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    published = read_published(tmp_path)
+    batch = batch_of(segments=True)
+    assert_same_layers(encoder_of(published), peer if architecture == "Model" else peer.bert, batch, padded(batch))
+    assert published.losses == (() if architecture == "Model" else ("mlm",))
+    assert any(repr(prefix) in note for note in published.notes)
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "said"),
+    [(["student.", "teacher."], ["'student.' or 'teacher.'"]), (["student."], ["'student.'", "loss.scale"])],
+)
+def test_a_prefix_of_some_names_is_named(prefixes: list[str], said: list[str], tmp_path: Path) -> None:
+    peer_of("Bert", "Model").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    renamed = {f"{prefix}{name}": tensor.clone() for prefix in prefixes for name, tensor in tensors.items()}
+    save_file({**renamed, "loss.scale": torch.ones(1)}, tmp_path / "model.safetensors")
+    with refuses(CheckpointError, *said):
+        read_published(tmp_path)

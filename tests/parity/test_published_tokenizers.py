@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import random
 import unicodedata
@@ -102,6 +103,73 @@ def test_the_old_files_are_the_same_tokenizer(case: str, tmp_path: Path) -> None
     assert not (tmp_path / "tokenizer.json").exists()
     for line, a, b in zip(odd_lines(), old.encode_ids(odd_lines()), whole.encode_ids(odd_lines()), strict=True):
         assert a.tolist() == b.tolist(), line
+
+
+#: Files that disagree: the toy, changes of its normaliser or pre-tokeniser, tokenizer_config.json, config.json.
+DISAGREEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "accents in tokenizer.json only": (
+        "wordpiece",
+        {"strip_accents": False},
+        {"tokenizer_class": "BertTokenizerFast", "do_lower_case": True},
+        {"model_type": "electra"},
+    ),
+    "chinese in tokenizer_config.json only": (
+        "wordpiece",
+        {},
+        {"tokenizer_class": "DistilBertTokenizer", "tokenize_chinese_chars": False},
+        {"model_type": "distilbert"},
+    ),
+    "no class and no settings": ("wordpiece_cased", {}, {}, {"model_type": "bert"}),
+    "settings left over": (
+        "wordpiece_cased",
+        {},
+        {"tokenizer_class": "TokenizersBackend", "do_lower_case": True, "tokenize_chinese_chars": False},
+        {"model_type": "bert"},
+    ),
+    "a class that transformers does not know": (
+        "wordpiece_cased",
+        {},
+        {"tokenizer_class": "KoreanTokenizer", "do_lower_case": True},
+        {"model_type": "bert"},
+    ),
+    "class in config.json": (
+        "wordpiece_cased",
+        {},
+        {"do_lower_case": True},
+        {"model_type": "bert", "tokenizer_class": "PreTrainedTokenizerFast"},
+    ),
+    "modernbert": (
+        "wordpiece_cased",
+        {},
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": True},
+        {"model_type": "modernbert"},
+    ),
+    "space in tokenizer.json only": ("roberta_prefixed", {}, {}, {"model_type": "roberta"}),
+    "space in tokenizer_config.json only": (
+        "roberta",
+        {},
+        {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True},
+        {"model_type": "roberta"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DISAGREEING)
+def test_ids_are_those_of_transformers_if_files_disagree(case: str, tmp_path: Path) -> None:
+    kind, normalizer, settings, config = DISAGREEING[case]
+    described = json.loads(toys.model_of(kind))
+    described["normalizer"] = (described["normalizer"] or {}) | normalizer or None
+    names = {f"{role}_token": token for role, token in toys.KINDS[kind][1].items()}
+    for file, content in (
+        ("tokenizer.json", described),
+        ("tokenizer_config.json", {**names, **settings}),
+        ("config.json", config),
+    ):
+        (tmp_path / file).write_text(json.dumps(content), encoding="utf-8")
+    compare(tmp_path, odd_lines())
+    notes: list[str] = []
+    read_tokenizer(tmp_path, vocab_size=500, notes=notes)
+    assert notes, "the files disagree, which nobody was told"
 
 
 @pytest.mark.parametrize("name", ["enwiki/dev.txt.xz", "multilingual", "sst2"])

@@ -71,13 +71,13 @@ def test_the_folder_names_its_specials_as_text_or_objects(tmp_path: Path) -> Non
 
 
 def test_the_config_decides_over_the_normaliser(tmp_path: Path) -> None:
-    folder = write(tmp_path, tokenizer__json=toys.model_of("wordpiece"))
+    folder = write(tmp_path, tokenizer__json=toys.model_of("wordpiece"), config__json={"model_type": "bert"})
     lower = read_tokenizer(folder, vocab_size=180).encode("THE sea").ids
     write(folder, tokenizer_config__json={"do_lower_case": False, "strip_accents": None})
     cased = read_tokenizer(folder, vocab_size=180)
     assert cased.encode("THE sea").ids.tolist() != lower.tolist()
     assert cased.encode("the sea").ids.tolist() == lower.tolist()
-    (folder / "tokenizer.json").write_bytes(toys.model_of("roberta"))
+    write(folder, tokenizer__json=toys.model_of("roberta"), config__json={"model_type": "roberta"})
     bare = read_tokenizer(folder, vocab_size=400).encode("the sea").ids
     write(folder, tokenizer_config__json={"add_prefix_space": True})
     prefixed = read_tokenizer(folder, vocab_size=400)
@@ -146,7 +146,7 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
         with refuses(CheckpointError, "tokenizer.json: "):
             read_tokenizer(folder, vocab_size=100)
     (folder / "tokenizer.json").unlink()
-    with refuses(CheckpointError, str(folder), "vocab.txt", "vocab.json", "merges.txt"):
+    with refuses(CheckpointError, str(folder), "no file of pieces", "tokenizer.json"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, tokenizer__model=b"x")
     with refuses(CheckpointError, "tokenizer.model", "tokenizer.json"):
@@ -170,3 +170,35 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     write(folder, tokenizer_config__json="[1]")
     with refuses(CheckpointError, "tokenizer_config.json", "mapping"):
         read_tokenizer(folder, vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            {"config__json": {"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"}},
+            ["tokenizer_class=BertJapaneseTokenizer (config.json)", "vocab.txt"],
+        ),
+        (
+            {"tokenizer_config__json": {"tokenizer_class": "PhobertTokenizer"}, "bpe__codes": "a b 1\n"},
+            ["tokenizer_class=PhobertTokenizer", "bpe.codes, vocab.txt"],
+        ),
+        (
+            {"vocab__txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\u2581a\nb\n", "pieces_8k__model": b"x"},
+            ["U+2581", "BertTokenizer", "pieces_8k.model"],
+        ),
+        ({"config__json": {"model_type": "albert"}}, ["AlbertTokenizer", "spiece.model", "tokenizer_class"]),
+        (
+            {
+                "tokenizer__json": toys.model_of("unigram"),
+                "tokenizer_config__json": {"tokenizer_class": "BertTokenizer"},
+            },
+            ["Unigram", "tokenizer_class=BertTokenizer", "PreTrainedTokenizerFast"],
+        ),
+    ],
+)
+def test_a_class_whose_pieces_are_not_these_is_refused(files: dict[str, Any], said: list[str], tmp_path: Path) -> None:
+    """The class decides, not the name of the file."""
+    write(tmp_path, vocab__txt="\n".join(PIECES), config__json={"model_type": "bert"})
+    with refuses(CheckpointError, *said):
+        read_tokenizer(write(tmp_path, **files), vocab_size=500)

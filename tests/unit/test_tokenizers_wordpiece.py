@@ -16,6 +16,7 @@ from refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
 from lmtransfer.tokenizers.trainer import LineCounts
@@ -119,6 +120,25 @@ def test_words_are_exact(text: str, spans: list[str]) -> None:
     assert words == spans
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u0e17\u0e35\u0e48 \u0e17\u0e35 \u0e17\u0e49\u0e32 \u0e17\u0e32",  # Thai: vowels and tones above a letter
+        "\u0b95\u0bbf \u0b95\u0bc0 \u0b95\u0bcd \u0b95",  # Tamil
+        "\u0643\u064e\u062a\u064e\u0628\u064e \u0643\u064f\u062a\u0650\u0628\u064e \u0643\u062a\u0628",  # Arabic
+        "\u304b\u304c \u30cf\u30d0\u30d1",  # Japanese: a voiced syllable is a letter and a mark
+        "\ud55c\uad6d\uc5b4 \uac00\uac01",  # Korean: a syllable is two or three letters
+    ],
+)
+def test_lowercasing_keeps_the_marks_of_scripts_without_case(text: str) -> None:
+    tokenizer = train_wordpiece([f"{text} Caf\u00e9"] * 3, vocab_size=200)
+    for form in ("NFC", "NFD"):
+        encoding = tokenizer.encode(f"{unicodedata.normalize(form, text)} CAFE\u0301")
+        assert tokenizer.decode(encoding.ids.tolist()) == f"{unicodedata.normalize('NFC', text)} cafe"
+    added = ExtendedTokenizer(train_wordpiece(TEXT, vocab_size=120), text.split())
+    assert [added.piece(i) for i in added.encode(text).ids.tolist()] == text.split()
+
+
 def test_specials_stand_where_the_vocabulary_has_them() -> None:
     tokenizer = WordPieceTokenizer(PUBLISHED, lowercase=True)
     assert isinstance(tokenizer, Tokenizer)
@@ -179,6 +199,10 @@ def test_the_first_merges_are_of_the_most_frequent_neighbours(tmp_path: Path) ->
 def test_rare_characters_make_a_word_unknown(tmp_path: Path) -> None:
     lines = ["sea sea sea sea s\u0113a", "sea \u4e2d"]
     tokenizer = WordPieceTrainer(max_alphabet=3, lowercase=False, allow_fewer=True).train(iter(lines), tmp_path)
+    assert "tokenizer.max_alphabet=3: the training text has 5 different" in tokenizer.unknown_advice
+    whole = WordPieceTrainer(max_alphabet=5, lowercase=False, allow_fewer=True).train(iter(lines), tmp_path / "whole")
+    assert "100 characters" in whole.unknown_advice
+    assert "max_alphabet" not in whole.unknown_advice
     assert tokenizer.decode(tokenizer.encode("sea s\u0113a \u4e2d").ids) == "sea [UNK] [UNK]"
 
 

@@ -51,6 +51,19 @@ def test_words_are_sorted_by_frequency(tokenizer: WordTokenizer) -> None:
     assert tokenizer.starts_word.all()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u0939\u093f\u0928\u094d\u0926\u0940 \u0932\u093f\u092a\u093f",  # Hindi
+        "\u0e1e\u0e35\u0e48 \u0e14\u0e35",  # Thai
+        "\u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd cafe\u0301s",  # Hebrew; an accent as a character of its own
+    ],
+)
+def test_marks_belong_to_their_words(text: str, tokenizer: WordTokenizer) -> None:
+    assert [text[start:end] for start, end in tokenizer.encode(text).offsets] == text.split()
+    assert tokenizer.unknown_words(text) == text.split()
+
+
 def test_offsets_cover_all_but_white_space(tokenizer: WordTokenizer) -> None:
     text = "  The na\u00efve\u00a0cat's\t\u6f22\u5b57, (x_1) \U0001f600!\n"
     encoding = tokenizer.encode(text)

@@ -25,6 +25,7 @@ FORMATS: dict[str, Literal["text", "jsonl", "parquet"]] = {
     ".parquet": "parquet",
 }
 MAX_DOCUMENT_CHARACTERS = 1 << 24
+_INDENTED = re.compile(r"(?:\t| {2})\s*\S")
 _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
 
 
@@ -61,13 +62,23 @@ def join_lines(
             yield Document("\n".join(paragraphs), key)
             paragraphs, size = [], 0
         blank_before = blank
-        text = "" if blank else clean(line, where, notes).strip()
+        text = "" if blank else _stripped(clean(line, where, notes), where, notes)
         if text:
             key = key if paragraphs else where
             paragraphs.append(text)
             size += len(text) + 1
     if paragraphs:
         yield Document("\n".join(paragraphs), key)
+
+
+def _stripped(line: str, where: str, notes: Notes) -> str:
+    """A line without the white space at its ends; what a model will not see of it is counted."""
+    if _INDENTED.match(line):
+        notes.add("indented lines, whose indentation is lost (every tokenizer reads white space as one space)", where)
+    line = line.strip()
+    if "\r" in line:
+        notes.add("carriage returns inside lines, read as spaces (save the file with line feeds to end lines)", where)
+    return line
 
 
 def as_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
@@ -88,7 +99,7 @@ def as_document(text: object, where: str, notes: Notes, line_break: str | None =
         raise DataError(f"{where}: the text is a {type(text).__name__}, not a string; set corpus.text_field")
     if line_break:
         text = text.replace(line_break, "\n")
-    lines = (line.strip() for line in clean(text, where, notes).split("\n"))
+    lines = (_stripped(line, where, notes) for line in clean(text, where, notes).split("\n"))
     text = "\n".join(line for line in lines if line)
     if not text:
         notes.add("empty documents skipped", where)

@@ -21,7 +21,7 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
-from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, library_of
 
 _PAD: Final = "[PAD]"
 _LONGEST_WORD = 100  # in characters; the same as in ``tokenizers.wordpiece``
@@ -122,15 +122,14 @@ def _byte_bpe(model: bytes, prefix: Prefix) -> dict[str, Any]:
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
     ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
-    library = tokenizers.Tokenizer(
-        models.WordPiece(ids, unk_token=_OURS["unk"], max_input_chars_per_word=_LONGEST_WORD)
-    )
-    library.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=True,
-        strip_accents=tokenizer.lowercase,
-        lowercase=tokenizer.lowercase,
-    )
-    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    model = models.WordPiece(ids, unk_token=_OURS["unk"], max_input_chars_per_word=_LONGEST_WORD)
+    library = library_of(model, lowercase=tokenizer.lowercase)
+    if tokenizer.reads_as_bert:
+        library.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=True,
+            strip_accents=tokenizer.lowercase,
+            lowercase=tokenizer.lowercase,
+        )
     library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     return library

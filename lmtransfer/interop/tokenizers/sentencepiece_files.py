@@ -22,51 +22,46 @@ from lmtransfer.interop.tokenizers.sentencepiece_library import library_tokenize
 from lmtransfer.interop.tokenizers.sentencepiece_model import Piece, SentencePieceModel, read_sentencepiece_model
 from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
 
-#: Names of the files; the first one that exists is read.
-FILES: Final = ("spiece.model", "sentencepiece.bpe.model")
 #: How to save a tokenizer so that one file describes it completely.
 AS_JSON: Final = "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
-#: ``model_type`` of config.json, and whether the family lower-cases by default.
-_CLEANED: Final = {"albert": True, "xlnet": False}
-_FAIRSEQ: Final = ("xlm-roberta",)
+#: The families, and whether they lower-case by default.
+_LOWERCASES: Final = {"albert": True, "xlnet": False}
 
 
-def sentencepiece_json(path: Path, *, model_type: str, settings: Mapping[str, Any]) -> bytes:
+def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) -> bytes:
     """Make the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer.
 
     Args:
         path: the sentencepiece model.
-        model_type: ``model_type`` of config.json.
+        family: albert, xlnet or xlm-roberta.
         settings: content of ``tokenizer_config.json``; ``do_lower_case`` and ``keep_accents`` are used.
 
     Raises:
-        CheckpointError: the file is damaged, or the text cleaning of its family is not known here.
+        CheckpointError: the file is damaged.
     """
     content = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
     model = read_sentencepiece_model(content, source=str(path))
-    before: list[normalizers.Normalizer] = []
-    if model_type in _CLEANED:
-        before = _cleaning(settings, lowercase=_CLEANED[model_type])
-    elif model_type in _FAIRSEQ:
+    if family == "xlm-roberta":
         model = _numbered_as_fairseq(model, path)
-    else:
-        known = ", ".join([*_CLEANED, *_FAIRSEQ])
-        raise CheckpointError(
-            f"{path}: this file does not describe how model_type={model_type or 'none'} cleans text, and lmtransfer "
-            f"knows this only for {known}: save the tokenizer {AS_JSON}"
-        )
+    before = cleaning_of(family, settings)
     library = library_tokenizer(model, prefix="always")
     library.normalizer = normalizers.Sequence([*before, library.normalizer])
     return library.to_str().encode("utf-8", "replace")
 
 
-def _cleaning(settings: Mapping[str, Any], *, lowercase: bool) -> list[normalizers.Normalizer]:
-    """Replace doubled backticks or apostrophes by a double quote, drop accents unless kept, lower-case if set."""
+def cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.Normalizer]:
+    """What a family does to a text before sentencepiece's own rules.
+
+    ALBERT and XLNet replace doubled backticks or apostrophes by a double quote, drop accents unless they are kept, and
+    lower-case if set.
+    """
+    if family not in _LOWERCASES:
+        return []
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if settings.get("keep_accents") is not True:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     do_lower_case = settings.get("do_lower_case")
-    if do_lower_case if isinstance(do_lower_case, bool) else lowercase:
+    if do_lower_case if isinstance(do_lower_case, bool) else _LOWERCASES[family]:
         steps.append(normalizers.Lowercase())
     return steps
 

@@ -1,30 +1,74 @@
-"""Read the tokenizer of a published folder.
+"""Read the tokenizer of a published folder, with the ids that ``transformers`` gives.
 
-``tokenizer.json`` is read if it exists. Otherwise it is made from ``vocab.txt`` (BERT, ELECTRA, DistilBERT), from
-``vocab.json`` and ``merges.txt`` (GPT-2, RoBERTa), or from a sentencepiece model (ALBERT, XLNet, XLM-R). Settings come
-from ``tokenizer_config.json``; the defaults are those of ``transformers``.
+Three things decide the ids: the pieces (``tokenizer.json``, or the older files of the class), the class
+(``tokenizer_class`` of tokenizer_config.json or config.json, else the usual class of the model_type), and the settings
+of tokenizer_config.json. BERT's, RoBERTa's, GPT-2's, ALBERT's, XLNet's and XLM-R's classes take only the pieces from
+``tokenizer.json`` and clean text by their settings; a class that transformers does not know takes all of it. A class
+that is unknown here and has no ``tokenizer.json`` is refused, because its code would be needed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers import sentencepiece_files
-from lmtransfer.tokenizers.byte_bpe import byte_letters
+from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
+from lmtransfer.tokenizers.wordpiece import INSIDE
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
 from lmtransfer.untrusted.schema import Fields
 
-#: Files that describe a tokenizer; the first one that exists is read.
-_FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *sentencepiece_files.FILES)
+#: How a class makes pieces.
+_Kind = Literal["wordpiece", "bytes", "albert", "xlnet", "xlm-roberta"]
+#: The kind of each class of transformers that is known here, without "Fast".
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "BertTokenizer": "wordpiece",
+    "DistilBertTokenizer": "wordpiece",
+    "ElectraTokenizer": "wordpiece",
+    "ConvBertTokenizer": "wordpiece",
+    "MobileBertTokenizer": "wordpiece",
+    "RobertaTokenizer": "bytes",
+    "GPT2Tokenizer": "bytes",
+    "BartTokenizer": "bytes",
+    "LongformerTokenizer": "bytes",
+    "AlbertTokenizer": "albert",
+    "XLNetTokenizer": "xlnet",
+    "XLMRobertaTokenizer": "xlm-roberta",
+}
+#: Classes that do what tokenizer.json says.
+_AS_WRITTEN: Final = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
+#: The class of a model_type if no file names one.
+_USUAL: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("bert", "megatron-bert", "electra", "distilbert"), "BertTokenizer"),
+    **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
+    "gpt2": "GPT2Tokenizer",
+    "albert": "AlbertTokenizer",
+    "xlnet": "XLNetTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "openai-gpt": "OpenAIGPTTokenizer",
+    "modernbert": "TokenizersBackend",
+}
+#: The older files of each kind, and the model that tokenizer.json has in their place.
+_FILES: Final[Mapping[_Kind, tuple[str, ...]]] = {
+    "wordpiece": ("vocab.txt",),
+    "bytes": ("vocab.json", "merges.txt"),
+    "albert": ("spiece.model",),
+    "xlnet": ("spiece.model",),
+    "xlm-roberta": ("sentencepiece.bpe.model",),
+}
+_MODELS: Final = {"wordpiece": "WordPiece", "bytes": "BPE"}
+_PIECE_FILES: Final = ("*.model", "vocab*.*", "*.vocab", "merges.txt", "*.codes")
 #: Keys of the folder that name the token of a role; the first one that exists counts.
 _NAMES: Final = {
     "cls": ("cls_token", "bos_token", "eos_token"),
@@ -41,7 +85,7 @@ _WELL_KNOWN: Final = {
     "unk": ("[UNK]", "<unk>"),
     "pad": ("[PAD]", "<pad>"),
 }
-#: Settings of ``tokenizer_config.json`` that override ``tokenizer.json`` in ``transformers``, by part of the latter.
+#: Settings of ``tokenizer_config.json``, and keys of the parts of ``tokenizer.json`` with the same meaning.
 _SETTINGS: Final = {
     "BertNormalizer": {
         "do_lower_case": "lowercase",
@@ -52,24 +96,41 @@ _SETTINGS: Final = {
 }
 
 
-def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """The class of a folder's tokenizer.
+
+    Attributes:
+        kind: how it makes pieces; None if only tokenizer.json can say so.
+        is_known: whether transformers does what tokenizer.json says, or the kind is known.
+        named: where it is named, for messages.
+    """
+
+    kind: _Kind | None
+    is_known: bool
+    named: str
+
+
+def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = None) -> PublishedTokenizer:
     """Read the tokenizer of a published folder.
 
     Args:
         folder: folder with ``tokenizer.json``, or ``vocab.txt``, or ``vocab.json`` and ``merges.txt``, or
-            ``spiece.model`` (or ``sentencepiece.bpe.model``) with a ``config.json`` that names the family.
+            ``spiece.model`` or ``sentencepiece.bpe.model``; with ``config.json``.
         vocab_size: rows of the checkpoint's token embedding.
+        notes: gets a note for each setting that two files give differently.
 
     Raises:
-        CheckpointError: there is no such file, a file cannot be read, or the vocabulary is larger than the embedding.
+        CheckpointError: its class is unknown here, its file is missing or cannot be read, or the vocabulary is larger
+            than the embedding.
     """
-    folder = Path(folder)
-    settings = {**_object(folder / "tokenizer_config.json"), **_object(folder / "special_tokens_map.json")}
-    path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
-    if path is None or (path.name == "vocab.json" and not (folder / "merges.txt").is_file()):
-        raise CheckpointError(f"{folder}: {_nothing_readable(folder)}")
+    folder, notes = Path(folder), [] if notes is None else notes
+    named = _object(folder / "tokenizer_config.json")
+    settings = {**named, **_object(folder / "special_tokens_map.json")}
+    its_class = _class_of(folder, named)
+    path = _file_of(folder, its_class)
     try:
-        model = _model(path, settings)
+        model = _model(path, its_class, settings, notes)
     except CheckpointError:
         raise
     except Exception as error:  # the library raises plain Exception
@@ -92,15 +153,58 @@ def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def _model(path: Path, settings: Mapping[str, Any]) -> bytes:
+def _class_of(folder: Path, named: Mapping[str, Any]) -> _Class:
+    """The class that transformers would choose."""
+    config = _object(folder / "config.json")
+    model_type = str(config.get("model_type") or "")
+    usual = _USUAL.get(model_type)
+    if usual not in _AS_WRITTEN:
+        for file, content in (("tokenizer_config.json", named), ("config.json", config)):
+            if (given := content.get("tokenizer_class")) and isinstance(given, str):
+                name = given.removesuffix("Fast")
+                is_known = name in _AS_WRITTEN or name in _KINDS or name in _USUAL.values()
+                return _Class(_KINDS.get(name), is_known, f"tokenizer_class={given} ({file})")
+    if usual is not None:
+        return _Class(_KINDS.get(usual), True, f"{usual}, the class of model_type={model_type}")
+    # No file says anything, so the older files are recognised by their names.
+    old: tuple[_Kind, ...] = ("wordpiece", "bytes")
+    present = [kind for kind in old if all((folder / name).is_file() for name in _FILES[kind])]
+    kind = present[0] if present and not (folder / "tokenizer.json").is_file() else None
+    return _Class(kind, True, f"model_type={model_type or 'none'}, which has no class of its own")
+
+
+def _file_of(folder: Path, its_class: _Class) -> Path:
+    """The file with the pieces."""
+    own = _FILES[its_class.kind] if its_class.kind is not None else ()
+    if (folder / "tokenizer.json").is_file():
+        return folder / "tokenizer.json"
+    if own and all((folder / name).is_file() for name in own):
+        return folder / own[0]
+    here = sorted({path.name for pattern in _PIECE_FILES for path in folder.glob(pattern) if path.is_file()})
+    has = f"has {', '.join(here)}" if here else "has no file of pieces"
+    if own:
+        raise CheckpointError(
+            f"{folder}: {its_class.named} reads tokenizer.json or {' and '.join(own)}, but the folder {has}: copy the "
+            "missing files, or name the class of these pieces as tokenizer_class in tokenizer_config.json"
+        )
+    raise CheckpointError(
+        f"{folder}: {its_class.named}: the folder {has}, but lmtransfer does not know how this class makes pieces of a "
+        f"text without tokenizer.json. It knows the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save the tokenizer "
+        f"{sentencepiece_files.AS_JSON}"
+    )
+
+
+def _model(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: list[str]) -> bytes:
+    """The ``tokenizer.json`` of the folder, or one that is made of its older files."""
+    kind = its_class.kind
     if path.name == "tokenizer.json":
-        return _with_settings(_bytes(path), settings, path)
-    if path.name == "vocab.txt":
-        return _of_wordpiece(path, settings)
-    if path.name in sentencepiece_files.FILES:
-        model_type = str(_object(path.with_name("config.json")).get("model_type") or "")
-        return sentencepiece_files.sentencepiece_json(path, model_type=model_type, settings=settings)
-    return _of_byte_bpe(path, path.with_name("merges.txt"), settings)
+        return _of_json(path, its_class, settings, notes)
+    if kind == "wordpiece":
+        return _of_wordpiece(path, settings, its_class)
+    if kind == "bytes":
+        return _of_byte_bpe(path, path.with_name("merges.txt"), settings)
+    assert kind is not None
+    return sentencepiece_files.sentencepiece_json(path, family=kind, settings=settings)
 
 
 def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dict[str, str]:
@@ -132,18 +236,98 @@ def _vocabulary(model: bytes) -> dict[str, int]:
         raise CheckpointError(f"is not a tokenizer of the `tokenizers` library ({error}); copy it again") from None
 
 
-def _with_settings(model: bytes, settings: Mapping[str, Any], path: Path) -> bytes:
-    """Apply the settings of ``tokenizer_config.json`` to ``tokenizer.json``; without changes, return the same bytes."""
+def _of_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: list[str]) -> bytes:
+    """The file as its class reads it; the same bytes if the class changes nothing."""
+    content = _bytes(path)
     try:
-        described = json.loads(model)
-        changed = [
-            _set(part, settings)
-            for whole in (described.get("normalizer"), described.get("pre_tokenizer"))
-            for part in _parts(whole)
-        ]
-    except (AttributeError, RecursionError, TypeError, ValueError) as error:
+        described = json.loads(content)
+        as_read = described if its_class.kind is None else _cleaned(described, its_class.kind, settings)
+        written, used = _traits(described), _traits(as_read)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: is not the JSON file of a tokenizer ({error}); copy it again") from None
-    return json.dumps(described, ensure_ascii=False).encode("utf-8", "replace") if any(changed) else model
+    if as_read is None:
+        raise CheckpointError(
+            f"{path}: holds a {_model_type(described)} model, which {its_class.named} does not read: write "
+            'tokenizer_class="PreTrainedTokenizerFast" into tokenizer_config.json to read tokenizer.json as it is'
+        )
+    if its_class.kind is None:
+        notes.extend(
+            f"tokenizer_config.json: {key}={settings[key]} is not used: {its_class.named} reads tokenizer.json, which "
+            f"has {key}={value}"
+            for key, value in used.items()
+            if isinstance(settings.get(key), bool) and settings[key] != value
+        )
+    notes.extend(
+        f"tokenizer.json has {key}={written[key]}, but {its_class.named} sets {key}={value} (tokenizer_config.json or "
+        "its default): this is used, as in transformers"
+        for key, value in used.items()
+        if key in written and written[key] != value
+    )
+    if not its_class.is_known:
+        notes.append(
+            f"lmtransfer does not know {its_class.named}: tokenizer.json is read as it is; compare a few ids with the "
+            "publisher's program"
+        )
+    return content if as_read == described else json.dumps(as_read, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _cleaned(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The pieces of ``described`` with the text cleaning of a class; None: the class has another kind of pieces."""
+    changed = deepcopy(dict(described))
+    model = changed["model"]
+    if _model_type(described) != _MODELS.get(kind, "Unigram"):
+        return None
+    if kind == "wordpiece":
+        unk = _content(settings.get("unk_token")) or "[UNK]"
+        model |= {"type": "WordPiece", "continuing_subword_prefix": INSIDE, "max_input_chars_per_word": 100}
+        model |= {"unk_token": unk} if unk in model["vocab"] else {}
+        changed |= {"normalizer": _state(_bert_cleaning(settings)), "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    elif kind == "bytes":
+        wrong = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "ignore_merges")
+        model |= {key: None if key == "dropout" else type(model[key])() for key in wrong if model.get(key)}
+        model |= {"unk_token": None} if model.get("unk_token") else {}
+        wanted = {"type": "ByteLevel", "add_prefix_space": settings.get("add_prefix_space") is True, "use_regex": True}
+        before = changed.get("pre_tokenizer") or {}
+        if {"use_regex": True, **before} != {**before, **wanted}:
+            changed["pre_tokenizer"] = {"trim_offsets": True, **wanted}
+        changed["normalizer"] = None
+    else:
+        rules = [part for part in _parts(changed.get("normalizer")) if part.get("type") == "Precompiled"]
+        steps = sentencepiece_files.cleaning_of(kind, settings)
+        scheme = "never" if settings.get("add_prefix_space") is False and kind != "xlnet" else "always"
+        words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=META, prepend_scheme=scheme)]
+        changed |= {
+            "normalizer": {"type": "Sequence", "normalizers": [*map(_state, steps), *rules[:1]]},
+            "pre_tokenizer": _state(pre_tokenizers.Sequence(words)),
+        }
+    return changed
+
+
+def _model_type(described: Mapping[str, Any]) -> str:
+    """The type of the model; very old files have none."""
+    model = described["model"]
+    guess = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
+    return str(model.get("type") or guess)
+
+
+def _state(part: Any) -> dict[str, Any]:
+    """A part of a tokenizer of the library as its entry in ``tokenizer.json``."""
+    return cast("dict[str, Any]", json.loads(part.__getstate__()))
+
+
+def _traits(described: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a tokenizer does, by the settings of tokenizer_config.json that say the same."""
+    described = described or {}
+    parts = [*_parts(described.get("normalizer")), *_parts(described.get("pre_tokenizer"))]
+    traits: dict[str, Any] = {}
+    for part in parts:
+        kind = str(part.get("type"))
+        traits |= {setting: part.get(key) for setting, key in _SETTINGS.get(kind, {}).items()}
+        if kind in ("Lowercase", "StripAccents"):
+            traits["do_lower_case" if kind == "Lowercase" else "strip_accents"] = True
+    if "do_lower_case" in traits and traits.get("strip_accents") is None:
+        traits["strip_accents"] = traits["do_lower_case"]
+    return traits
 
 
 def _parts(whole: Any) -> list[dict[str, Any]]:
@@ -153,31 +337,33 @@ def _parts(whole: Any) -> list[dict[str, Any]]:
     return [whole, *(part for entry in inner for part in _parts(entry))]
 
 
-def _set(part: dict[str, Any], settings: Mapping[str, Any]) -> bool:
-    changed = False
-    for setting, key in _SETTINGS.get(str(part.get("type")), {}).items():
-        value = settings.get(setting)
-        if isinstance(value, bool) and part.get(key) != value:
-            part[key], changed = value, True
-    return changed
-
-
-def _of_wordpiece(path: Path, settings: Mapping[str, Any]) -> bytes:
-    pieces = _text(path).removesuffix("\n").split("\n")
-    library = tokenizers.Tokenizer(
-        models.WordPiece(
-            {piece: i for i, piece in enumerate(pieces)}, unk_token=_content(settings.get("unk_token")) or "[UNK]"
-        )
-    )
+def _bert_cleaning(settings: Mapping[str, Any]) -> normalizers.Normalizer:
     strip_accents = settings.get("strip_accents")
-    library.normalizer = normalizers.BertNormalizer(
+    return normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
         strip_accents=strip_accents if isinstance(strip_accents, bool) else None,
         lowercase=settings.get("do_lower_case") is not False,
     )
+
+
+def _of_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) -> bytes:
+    pieces = _text(path).removesuffix("\n").split("\n")
+    if any(piece.startswith(META) for piece in pieces) and not any(piece.startswith(INSIDE) for piece in pieces):
+        others = sorted(file.name for file in path.parent.glob("*.model"))
+        made_by = f"; they are probably those of {', '.join(others)}" if others else ""
+        raise CheckpointError(
+            f"{path}: its pieces have U+2581 before words, as in sentencepiece, and no {INSIDE} inside words, so they "
+            f"are not for {its_class.named}{made_by}: save the tokenizer {sentencepiece_files.AS_JSON}"
+        )
+    library = tokenizers.Tokenizer(
+        models.WordPiece(
+            {piece: i for i, piece in enumerate(pieces)}, unk_token=_content(settings.get("unk_token")) or "[UNK]"
+        )
+    )
+    library.normalizer = _bert_cleaning(settings)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    library.decoder = decoders.WordPiece(prefix="##")
+    library.decoder = decoders.WordPiece(prefix=INSIDE)
     return _finished(library, settings, path)
 
 
@@ -224,16 +410,6 @@ def _finished(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: 
                 f"{library.token_to_id(token)}; copy all files of the tokenizer from the same checkpoint"
             )
     return library.to_str().encode("utf-8", "replace")
-
-
-def _nothing_readable(folder: Path) -> str:
-    if (folder / "tokenizer.model").is_file():
-        return (
-            "has tokenizer.model but no tokenizer.json, and tokenizer.model does not describe how its model family "
-            f"cleans text: save the tokenizer {sentencepiece_files.AS_JSON}"
-        )
-    wanted = ", ".join(name for name in _FILES if name != "vocab.json")
-    return f"has no tokenizer files that lmtransfer reads: {wanted}, or vocab.json and merges.txt"
 
 
 def _object(path: Path) -> dict[str, Any]:

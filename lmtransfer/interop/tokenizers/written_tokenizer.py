@@ -107,7 +107,8 @@ def write_tokenizer(
     prefix = (content.get("pre_tokenizer") or {}).get("add_prefix_space")
     if prefix is not None:  # otherwise transformers 4 would override tokenizer.json
         settings["add_prefix_space"] = prefix
-    if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1:  # pairs are framed as in BERT
+    # BERT's class frames pairs with two segments, and lower-cases by its own rule.
+    if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1 and tokenizer.reads_as_bert:
         settings |= _as_bert(tokenizer)
         pieces = [*tokenizer.pieces, *([specials["pad"]] if written.pad_id is None else [])]
         (folder / tokenizer.model_file).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
