@@ -25,6 +25,8 @@ from lmtransfer.interop.weight_files import read_json, read_weight_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
 
+#: Parts of names that PyTorch's wrappers of modules add.
+_WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 #: Keys of config.json with which a folder asks to run its own code.
 _CODE = ("auto_map", "custom_pipelines", "_target_")
 
@@ -197,18 +199,20 @@ def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _unwrapped(family: Family, tensors: Mapping[str, Tensor], folder: Path, notes: list[str]) -> dict[str, Tensor]:
-    """Remove the prefix that all names share if the model was saved inside other modules.
+    """Remove what wrappers add to names, and the prefix that all names share if the model was saved inside another.
 
-    ``DistributedDataParallel`` adds ``module.``, ``torch.compile`` adds ``_orig_mod.``, a training program its own.
+    ``torch.compile`` adds ``_orig_mod.`` wherever it was called, ``DistributedDataParallel`` begins names with
+    ``module.``, and a training program with names of its own.
 
     Raises:
         CheckpointError: only some of the names have such a prefix.
     """
     templates = [re.escape(name).replace(r"\{i\}", r"\d+") for rewrite in family.key_map for name in rewrite.theirs]
     of_encoder = re.compile(rf"(?P<outer>(?:.+?\.)??)(?:{re.escape(family.prefix)})?(?:{'|'.join(templates)})")
+    tensors = {_WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
     outer = {match["outer"] for name in tensors if (match := of_encoder.fullmatch(name))}
     if not outer or "" in outer:
-        return dict(tensors)
+        return tensors
     prefix = min(outer)
     others = [name for name in tensors if not name.startswith(prefix)]
     if len(outer) > 1 or others:

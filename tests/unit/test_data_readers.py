@@ -73,6 +73,21 @@ def test_nul_characters_are_dropped_and_counted_with_their_place(tmp_path: Path)
     assert by_noun(notes.as_dict(), "NUL") == {"NUL": {"count": 3, "first": f"{path}:3"}}
 
 
+@pytest.mark.parametrize("suffix", ["txt", "jsonl"])
+def test_white_space_that_is_lost_is_counted(suffix: str, tmp_path: Path) -> None:
+    lines = ["def f(x):", "    if x:", "\treturn x", " a space is no indentation", "one\rtwo"]
+    path = tmp_path / f"a.{suffix}"
+    text = "\n".join(lines)
+    path.write_bytes((text if suffix == "txt" else json.dumps({"text": text})).encode())
+    notes = Notes()
+    assert texts(read(path, notes)) == ["def f(x):\nif x:\nreturn x\na space is no indentation\none\rtwo"]
+    first, fifth = (f"{path}:2", f"{path}:5") if suffix == "txt" else (f"{path}:1", f"{path}:1")
+    assert by_noun(notes.as_dict(), "indentation", "carriage") == {
+        "indentation": {"count": 2, "first": first},
+        "carriage": {"count": 1, "first": fifth},
+    }
+
+
 def test_an_empty_file_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text(" \n\n")

@@ -139,6 +139,14 @@ def test_lowercasing_keeps_the_marks_of_scripts_without_case(text: str) -> None:
     assert [added.piece(i) for i in added.encode(text).ids.tolist()] == text.split()
 
 
+def test_accents_that_lowercasing_removes_are_counted() -> None:
+    """Of a word in a script without case nothing is lost."""
+    lines = ["\u00dcber den Fl\u00fcssen", "\u0939\u093f\u0928\u094d\u0926\u0940 \uac00 Stra\u00dfe"]
+    assert train_wordpiece(lines).training["lost_accents"]["share"] == 2 / 6
+    assert "lost_accents" not in train_wordpiece(lines[1:]).training
+    assert "lost_accents" not in train_wordpiece(lines, lowercase=False).training
+
+
 def test_specials_stand_where_the_vocabulary_has_them() -> None:
     tokenizer = WordPieceTokenizer(PUBLISHED, lowercase=True)
     assert isinstance(tokenizer, Tokenizer)

@@ -189,8 +189,8 @@ def _file_of(folder: Path, its_class: _Class) -> Path:
         )
     raise CheckpointError(
         f"{folder}: {its_class.named}: the folder {has}, but lmtransfer does not know how this class makes pieces of a "
-        f"text without tokenizer.json. It knows the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save the tokenizer "
-        f"{sentencepiece_files.AS_JSON}"
+        "text without tokenizer.json. It knows the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save the "
+        f"tokenizer {sentencepiece_files.AS_JSON}"
     )
 
 
@@ -257,12 +257,12 @@ def _of_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: 
             for key, value in used.items()
             if isinstance(settings.get(key), bool) and settings[key] != value
         )
-    notes.extend(
-        f"tokenizer.json has {key}={written[key]}, but {its_class.named} sets {key}={value} (tokenizer_config.json or "
-        "its default): this is used, as in transformers"
-        for key, value in used.items()
-        if key in written and written[key] != value
-    )
+    if other := [key for key, value in used.items() if key in written and written[key] != value]:
+        notes.append(
+            f"tokenizer.json has {', '.join(f'{key}={written[key]}' for key in other)}, but {its_class.named} sets "
+            f"{', '.join(f'{key}={used[key]}' for key in other)} (tokenizer_config.json or its default): this is "
+            "used, as in transformers"
+        )
     if not its_class.is_known:
         notes.append(
             f"lmtransfer does not know {its_class.named}: tokenizer.json is read as it is; compare a few ids with the "
