@@ -42,6 +42,10 @@ def run(cfg: DictConfig) -> None:
     if saved.path.name.startswith("seed-"):
         console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
     embedder = embedder_of(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
+    if saved.config.get("vectors") and choice.layers is None and choice.pooling is None:
+        length = ", divided by their length" if embedder.normalise else ""
+        how = f"{embedder.method}, texts of at most {embedder.max_length} tokens{length}"
+        console.print(f"vectors as the publisher makes them: {how}", soft_wrap=True)
     reading = {key: plain[key] for key in ("text_column", "encoding_errors", "group")}
     with (
         open_rows(source, file_format, notes, **reading) as rows,

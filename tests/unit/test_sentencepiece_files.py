@@ -90,7 +90,7 @@ def test_xlm_r_numbers_the_pieces_after_four_specials(tmp_path: Path) -> None:
 
 def test_other_families_and_torn_files_are_refused(tmp_path: Path) -> None:
     content = _folder(tmp_path, "camembert", XLM_R)
-    with refuses(CheckpointError, "model_type=camembert", "sentencepiece.bpe.model", "ALBERT, XLNet and XLM-R"):
+    with refuses(CheckpointError, "model_type=camembert", "spiece.model", "ALBERT, XLNet and XLM-R"):
         read_tokenizer(tmp_path, vocab_size=500)
     _folder(tmp_path, "albert", ALBERT)
     (tmp_path / "spiece.model").write_bytes(content[: len(content) // 2])
