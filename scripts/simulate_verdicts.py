@@ -4,7 +4,9 @@
 
 For each world it prints: the share of tables of 24 comparisons without any true difference that nevertheless contain a
 "better" or "worse" (at most 5 % is promised), and how often the 95 % intervals of scores and differences contain the
-true value. Then it prints how often a true difference of 2.5 deviations is found.
+true value; and the largest share of tables with an "equivalent" although every true difference is as large as the
+margin (at most 5 %), of margins of 2, 4 and 8 standard errors. Then it prints how often a true difference of 2.5
+deviations is found.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Counts:
         found: share of the comparisons called "better", each judged alone.
         coverage: share of the 95 % intervals of differences that contain the true difference.
         score_coverage: the same for the scores of the conditions.
+        equivalent: share of the tables with any "equivalent".
     """
 
     tables: int
@@ -43,9 +46,10 @@ class Counts:
     found: float
     coverage: float
     score_coverage: float
+    equivalent: float
 
 
-def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0) -> Counts:
+def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0, margin: float | None = None) -> Counts:
     """Judge a number of tables of a world.
 
     Args:
@@ -53,20 +57,36 @@ def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0) -
         tables: number of tables.
         seed: seed of the generator.
         difference: the true difference; the true score of the control is 0.
+        margin: a smaller difference does not matter; None: "equivalent" is not tested.
     """
     rng = np.random.default_rng(seed)
-    false_tables = found = covered = scores_covered = comparisons = 0
+    equivalent = false_tables = found = covered = scores_covered = comparisons = 0
     for _ in range(tables):
         pairs = world(rng, difference)
         alone = [compare_conditions(condition, control) for condition, control in pairs]
-        false_tables += any(one.verdict in ("better", "worse") for one in corrected(alone))
+        together = corrected(alone, margins=[margin] * len(alone))
+        false_tables += any(one.verdict in ("better", "worse") for one in together)
+        equivalent += any(one.verdict == "equivalent" for one in together)
         found += sum(one.verdict == "better" for one in alone)
         covered += sum(_holds(one.plain_interval, difference) for one in alone)
         scores_covered += sum(_holds(score_interval(condition), difference) for condition, _ in pairs)
         comparisons += len(pairs)
     return Counts(
-        tables, false_tables / tables, found / comparisons, covered / comparisons, scores_covered / comparisons
+        tables,
+        false_tables / tables,
+        found / comparisons,
+        covered / comparisons,
+        scores_covered / comparisons,
+        equivalent / tables,
     )
+
+
+def falsely_equivalent(world: World, tables: int, *, seed: int) -> float:
+    """The largest share of tables with an "equivalent" if every true difference is the margin, of several margins."""
+    rng = np.random.default_rng(seed)
+    errors = [compare_conditions(*pair).standard_error or 0.0 for _ in range(20) for pair in world(rng, 0.0)]
+    margins = [errors_times * float(np.median(errors)) for errors_times in (2, 4, 8)]
+    return max(simulate(world, tables, seed=seed, difference=m, margin=m).equivalent for m in margins)
 
 
 def seeds_world(
@@ -151,7 +171,17 @@ def pretraining_world(
     return make
 
 
-def examples_world(seeds: int, examples: int, *, cluster: int = 1, luck: float = 0.5) -> World:
+def constant_world(seeds: int) -> World:
+    """A condition with random effects of finetuning against a score that is known exactly."""
+
+    def make(rng: np.random.Generator, difference: float) -> list[tuple[Condition, Condition]]:
+        control = Condition((Score(0.0, 0),), constant=True)
+        return [(_condition(difference + rng.standard_normal(seeds), "a", ""), control) for _ in range(COMPARISONS)]
+
+    return make
+
+
+def examples_world(seeds: int, examples: int, *, cluster: int = 1, luck: float = 0.5, constant: str = "") -> World:
     """Scores that are means over examples, which are drawn again for each comparison.
 
     Args:
@@ -160,6 +190,7 @@ def examples_world(seeds: int, examples: int, *, cluster: int = 1, luck: float =
         cluster: number of examples that share a passage and half of their effect.
         luck: deviation of the effect of a finetuning seed, in units of one example's divided by the root of their
             number.
+        constant: in which nothing but the examples is drawn: "control", "both", or neither.
     """
 
     def make(rng: np.random.Generator, difference: float) -> list[tuple[Condition, Condition]]:
@@ -171,11 +202,13 @@ def examples_world(seeds: int, examples: int, *, cluster: int = 1, luck: float =
             conditions = []
             for name, value in (("a", difference), (None, 0.0)):
                 taste = math.sqrt(0.5) * (rng.standard_normal(examples) + rng.standard_normal(groups[-1] + 1)[groups])
-                seed_luck = luck / math.sqrt(examples) * rng.standard_normal((seeds, 1))
-                scores = value + hardness + taste + seed_luck + 0.7 * rng.standard_normal((seeds, examples))
+                is_constant = constant == "both" or (constant == "control" and name is None)
+                rows = 1 if is_constant else seeds
+                seed_luck = 0.0 if is_constant else luck / math.sqrt(examples) * rng.standard_normal((rows, 1))
+                scores = value + hardness + taste + seed_luck + 0.7 * rng.standard_normal((rows, examples))
                 known = Examples(scores, ids, groups if cluster > 1 else None)
                 made = tuple(Score(float(row.mean()), seed, name) for seed, row in enumerate(scores))
-                conditions.append(Condition(made, known))
+                conditions.append(Condition(made, known, constant=is_constant))
             table.append((conditions[0], conditions[1]))
         return table
 
@@ -206,6 +239,11 @@ WORLDS: Mapping[str, World] = {
     "5 seeds, 300 examples": examples_world(5, 300),
     "3 seeds, 300 examples": examples_world(3, 300),
     "5 seeds, 300 examples, lucky seeds": examples_world(5, 300, luck=2.0),
+    "5 seeds against a constant": constant_world(5),
+    "3 seeds against a constant": constant_world(3),
+    "5 seeds against a constant, 300 examples": examples_world(5, 300, luck=2.0, constant="control"),
+    "3 seeds against a constant, 300 examples": examples_world(3, 300, luck=2.0, constant="control"),
+    "both constant, 300 examples": examples_world(1, 300, constant="both"),
     "5 seeds, 400 examples in 40 passages": examples_world(5, 400, cluster=10, luck=2.0),
 }
 
@@ -216,12 +254,16 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=2000)
     parser.add_argument("--only", default="", help="worlds whose name holds this")
     given = parser.parse_args()
-    print(f"{'no true difference':48} {'false tables':>12} {'differences held':>17} {'scores held':>12}")
+    heading = f"{'false tables':>12} {'differences held':>17} {'scores held':>12} {'equivalent':>11}"
+    print(f"{'no true difference':48} {heading}")
     for name, world in WORLDS.items():
         if given.only in name:
             found = simulate(world, given.tables, seed=0)
+            equivalent = falsely_equivalent(world, given.tables, seed=0)
             print(
-                f"{name:48} {found.false_tables:12.2%} {found.coverage:17.2%} {found.score_coverage:12.2%}", flush=True
+                f"{name:48} {found.false_tables:12.2%} {found.coverage:17.2%} {found.score_coverage:12.2%} "
+                f"{equivalent:11.2%}",
+                flush=True,
             )
     shared = {
         f"pairs, correlated {rho}": seeds_world(5, correlation=rho, comparisons=1) for rho in (0.0, 0.1, 0.3, 0.7)

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
+from lmtransfer.reporting.comparison.comparison import with_margin
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.reading import read_sides
@@ -30,7 +31,7 @@ def run(cfg: DictConfig) -> Path:
         raise ConfigError(f"most={cfg.most}: must be 0 or more examples")
     given = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
     one, other = read_sides(given)
-    found = (compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other)
+    found = with_margin((compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin)
     console = report_console()
     print_comparison(found, console, most=cfg.most)
     path = write_comparison(found, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)

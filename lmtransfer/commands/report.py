@@ -35,7 +35,7 @@ def run(cfg: DictConfig) -> Path:
         return _watch(cfg)
     given = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
     roots = [Path(str(root)).expanduser() for root in given]
-    entries = make_entries(collect(*roots))
+    entries = make_entries(collect(*roots), margin=cfg.margin)
     if not cfg.verdicts:
         entries = [replace(entry, difference=None, without_control="") for entry in entries]
     sweeps = find_sweeps(entries)

@@ -78,6 +78,7 @@ RANGES: Mapping[str, Range] = {
     "*_learning_rate": _POSITIVE,
     "weight_decay": Range(0),
     "*_weight_decay": Range(0),
+    "margin": _POSITIVE,
     "min_jaccard": _PART,
     "min_overlap": _PART,
     "shingle_words": Range(1, 1000),

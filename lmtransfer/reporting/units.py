@@ -30,6 +30,11 @@ def shown_difference(value: float, metric: str) -> str:
     return f"{100 * value:+.1f}" if in_percent(metric) else f"{value:+.3f}"
 
 
+def in_unit(points: float | None, metric: str) -> float | None:
+    """A difference as displayed in the metric's own unit: 1 point of an accuracy is 0.01."""
+    return points if points is None or not in_percent(metric) else points / 100
+
+
 def count(value: float) -> str:
     """A count with a suffix for thousands: ``950``, ``13.1k``, ``3.2M``, ``1.2G``, ``5.9T``."""
     factor, unit = next((factor, unit) for limit, factor, unit in _COUNT_UNITS if abs(value) < 0.9995 * limit)

@@ -31,6 +31,8 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
 def seeds_text(difference: Difference) -> str:
     """The seeds in words, such as ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
     one, other = difference.num_seeds
+    if 0 in (one, other):
+        return f"{one or other} seeds" if one or other else "the test examples"
     if difference.paired:
         return f"{one} pairs of seeds"
     return f"{one} seeds each" if one == other else f"{one} and {other} seeds"
@@ -42,7 +44,7 @@ def reach(difference: Difference, metric: str) -> str:
         return ""
     points = " points" if in_percent(metric) else ""
     text = f"a difference of {shown(difference.detectable, metric)}{points} or more would be found in 80 of 100 cases"
-    if difference.verdict != "no difference shown":
+    if difference.verdict != "no difference shown" or difference.num_seeds == (0, 0):
         return text
     needed = difference.seeds_needed
     delta = shown_difference(difference.delta, metric)
@@ -64,10 +66,19 @@ def needed_text(difference: Difference | None) -> str:
     return "out of reach" if difference.seeds_needed is None else str(difference.seeds_needed)
 
 
-def verdict_text(difference: Difference | None) -> str:
-    """The verdict for a table, with its scope if there is one: ``better, for this checkpoint``."""
+def margin_text(difference: Difference, metric: str) -> str:
+    """The margin with its unit: ``1 point``."""
+    value = (difference.margin or 0.0) * (100 if in_percent(metric) else 1)
+    unit = "" if not in_percent(metric) else " point" if value == 1 else " points"
+    return f"{value:g}{unit}"
+
+
+def verdict_text(difference: Difference | None, metric: str | None = None) -> str:
+    """The verdict for a table, with its scope or its margin: ``better, for this checkpoint``."""
     if difference is None:
         return ""
+    if difference.verdict == "equivalent":
+        return difference.verdict if metric is None else f"equivalent within {margin_text(difference, metric)}"
     given = difference.verdict in ("better", "worse")
     return f"{difference.verdict}, for {difference.scope}" if given else difference.verdict
 
@@ -86,7 +97,7 @@ def verdict_lines(difference: Difference, metric: str) -> list[str]:
         return [f"{start}: no verdict, because one seed has no spread; use seeds=5"]
     if difference.verdict not in VERDICTS:
         return [f"{start}: no verdict, because {_WHY_NO_VERDICT[difference.verdict]}"]
-    lines = [f"{start}: {verdict_text(difference)} ({grounds(difference, metric)})", reach(difference, metric)]
+    lines = [f"{start}: {verdict_text(difference, metric)} ({grounds(difference, metric)})", reach(difference, metric)]
     return [line for line in lines if line]
 
 
@@ -94,5 +105,6 @@ _WHY_NO_VERDICT: dict[Verdict, str] = {
     "collapsed": "every seed predicts the same label for every example",
     "control collapsed": "every seed of the control predicts the same label for every example",
     "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
+    "no examples": "nothing was drawn on either side, and the predictions for the examples are not known",
     "settings differ": "the two sides differ in more than their weights",
 }

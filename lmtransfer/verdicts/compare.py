@@ -49,11 +49,17 @@ def compare_conditions(
     return made if p_value is None or held_back is not None else judged(made, shown=p_value <= LEVEL)
 
 
-def judged(difference: Difference, *, shown: bool) -> Difference:
-    """The difference with its verdict, given whether the interval shows one."""
+def judged(difference: Difference, *, shown: bool, equivalent: bool = False) -> Difference:
+    """The difference with its verdict.
+
+    Args:
+        difference: the difference.
+        shown: whether the interval excludes 0.
+        equivalent: whether two one-sided tests show that it is within the margin.
+    """
     gain = difference.delta if difference.higher_is_better else -difference.delta
-    verdict: Verdict = "no difference shown" if not shown else "better" if gain > 0 else "worse"
-    return replace(difference, verdict=verdict)
+    unclear: Verdict = "equivalent" if equivalent else "no difference shown"
+    return replace(difference, verdict=unclear if not shown else "better" if gain > 0 else "worse")
 
 
 def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
@@ -77,7 +83,7 @@ def _held_back(
 ) -> Verdict | None:
     """The reason why there is no verdict, the most serious first; None if there is a verdict."""
     if found.standard_error is None:
-        return "one seed, no spread"
+        return "no examples" if condition.constant and control.constant else "one seed, no spread"
     if _has_collapsed(condition, majority):
         return "collapsed"
     if _has_collapsed(control, majority):
@@ -88,13 +94,20 @@ def _held_back(
 
 
 def _has_collapsed(condition: Condition, majority: float | None) -> bool:
-    """Whether every seed answers only one label, or scores exactly the same as the majority label."""
+    """Whether every seed answers only one label, or scores exactly the same as the majority label.
+
+    A constant condition has not: such answers are its optimum.
+    """
+    if condition.constant:
+        return False
     values = [score.value for score in condition.scores]
     at_majority = majority is not None and all(math.isclose(value, majority, rel_tol=1e-9) for value in values)
     return condition.collapsed >= len(values) or at_majority
 
 
 def _is_flat(condition: Condition) -> bool:
+    if condition.constant:
+        return False
     values = [score.value for score in condition.scores]
     return all(math.isclose(value, values[0], rel_tol=1e-12) for value in values)
 

@@ -66,12 +66,16 @@ class Condition:
         design: what fixes subset, order and head together with the seed, such as task and settings in one string.
             Conditions of the same design are paired by their seeds. Conditions of different designs, or with None, are
             independent.
+        constant: nothing in it was drawn: a baseline, or the optimum of a convex problem on one training set. Its
+            scores are equal whatever the seed, and that is no lack of spread: the interval of a comparison comes from
+            the seeds of the other side and from the examples.
     """
 
     scores: tuple[Score, ...]
     examples: Examples | None = None
     collapsed: int = 0
     design: str | None = ""
+    constant: bool = False
 
     def __post_init__(self) -> None:
         if not self.scores:

@@ -15,8 +15,10 @@ from lmtransfer.verdicts.variance import Part
 Verdict = Literal[
     "better",
     "worse",
+    "equivalent",
     "no difference shown",
     "one seed, no spread",
+    "no examples",
     "seeds all alike",
     "collapsed",
     "control collapsed",
@@ -25,7 +27,7 @@ Verdict = Literal[
 Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
 
 #: Verdicts of a comparison that could be judged.
-VERDICTS: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
+VERDICTS: tuple[Verdict, ...] = ("better", "worse", "equivalent", "no difference shown")
 #: Reasons for no verdict: another learning rate or more training might allow one.
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
 #: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
@@ -41,9 +43,11 @@ class Difference:
     Attributes:
         delta: mean of the condition minus mean of the control, in the metric's unit.
         verdict: "better" or "worse" only if the corrected interval excludes 0 and no reason below prevents it; "no
-            difference shown" if the interval includes 0. The other values mean that there is no verdict: "one seed, no
+            difference shown" if the interval includes 0, or "equivalent" if the difference is also shown to be within
+            the margin. The other values mean that there is no verdict: "one seed, no
             spread"; "collapsed" and "control collapsed" if every seed of a side answers only one label or scores the
-            same as the majority label; "seeds all alike" if a side, or the paired differences, do not vary; "settings
+            same as the majority label; "no examples" if both sides are constant and their predictions are not known;
+            "seeds all alike" if a side, or the paired differences, do not vary; "settings
             differ" if more than the weights differs.
         scope: what the verdict is about: "this checkpoint" with one pretraining seed on a side, "these checkpoints"
             with two, "this recipe" from three on.
@@ -51,8 +55,8 @@ class Difference:
         degrees_of_freedom: of the standard error, after Satterthwaite; None if there is no standard error.
         p_value: two-sided, of this comparison alone; None if it cannot be computed.
         paired: whether the seeds of the two conditions were paired.
-        num_seeds: number of seeds of the condition and of the control that were used: pretraining seeds if each has its
-            own finetuning seeds, otherwise finetuning seeds.
+        num_seeds: number of seeds of the condition and of the control that were used, 0 of a constant one: pretraining
+            seeds if each has its own finetuning seeds, otherwise finetuning seeds.
         num_pretrainings: number of checkpoints of the condition and of the control; 0 for random initialisation.
         parts: the sources of the variance of ``delta``: pretraining, finetuning, examples.
         notes: what could not be counted, or was left out, one line for each.
@@ -60,6 +64,7 @@ class Difference:
         num_comparisons: number of comparisons in the column that were judged together.
         level: level at which this comparison was judged: 0.05 alone, less in a column (Holm).
         corrected_p_value: the p value corrected by Holm; ``p_value`` for a single comparison.
+        margin: a smaller difference does not matter, in the metric's unit; None: none was set.
     """
 
     delta: float
@@ -77,6 +82,7 @@ class Difference:
     num_comparisons: int = 1
     level: float = LEVEL
     corrected_p_value: float | None = None
+    margin: float | None = None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -121,12 +127,26 @@ class Difference:
             return None
         seeds = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source != "examples")
         fixed = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples")
-        return seeds_needed(abs(self.delta), min(self.num_seeds), seeds, fixed, level=self.level, chance=POWER)
+        num_seeds = min((num for num in self.num_seeds if num), default=0)
+        if not num_seeds:
+            return None
+        return seeds_needed(abs(self.delta), num_seeds, seeds, fixed, level=self.level, chance=POWER)
 
     @property
     def tail(self) -> float | None:
         """The probability of such a difference by chance, as judged in a column (see ``mixture``)."""
         return None if self.p_value is None else chance(self.delta, self._variances)
+
+    @property
+    def not_equivalent(self) -> float:
+        """The larger p value of two one-sided tests against both ends of the margin; 1 if they cannot be made.
+
+        The tests judge the difference alone or in a column as ``p_value`` and ``tail`` do. Of a difference as large as
+        the margin, a smaller one than the observed arises with this probability (Schuirmann 1987).
+        """
+        if self.p_value is None or self.margin is None or abs(self.delta) >= self.margin:
+            return 1.0
+        return chance(self.margin - abs(self.delta), self._variances) / 2
 
     @property
     def _variances(self) -> tuple[tuple[float, float], ...]:
@@ -157,6 +177,7 @@ class Difference:
                 num_comparisons=int(values["num_comparisons"]),
                 level=float(values["level"]),
                 corrected_p_value=_number(values["corrected_p_value"]),
+                margin=_number(values.get("margin")),
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -181,6 +202,7 @@ class Difference:
             "parts": [dataclasses.asdict(part) for part in self.parts],
             "detectable": self.detectable,
             "seeds_needed": self.seeds_needed,
+            "margin": self.margin,
             "notes": list(self.notes),
         }
 

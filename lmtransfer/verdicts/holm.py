@@ -9,7 +9,7 @@ from lmtransfer.verdicts.compare import judged
 from lmtransfer.verdicts.difference import LEVEL, VERDICTS, Difference
 
 
-def corrected(differences: Sequence[Difference]) -> list[Difference]:
+def corrected(differences: Sequence[Difference], *, margins: Sequence[float | None] = ()) -> list[Difference]:
     """The same comparisons, in the same order, with corrected verdicts.
 
     If there is no true difference at all, at most 5 % of columns contain any "better" or "worse", whatever the
@@ -18,12 +18,22 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
     therefore excludes 0 exactly when Holm's procedure finds a difference. Such small levels are judged as described in
     ``mixture``. Comparisons without a p value (one seed, collapsed, ...) are not changed and do not count.
 
+    "equivalent" is judged in the same way by p values of its own, ``Difference.not_equivalent``: at most 5 % of columns
+    contain an "equivalent" where the true difference is the margin or more.
+
     Args:
         differences: of one column, as returned by ``compare_conditions``.
+        margins: for each, a difference that does not matter, in the metric's unit: "no difference shown" becomes
+            "equivalent" if two one-sided tests show that the difference is smaller. None, or left out: no such test.
     """
     made = list(differences)
+    if margins:
+        made = [replace(one, margin=margin) for one, margin in zip(made, margins, strict=True)]
     places = [place for place, found in enumerate(made) if found.verdict in VERDICTS]
+    equivalent = _equivalent(made, places)
     if len(places) < 2:
+        for place in equivalent:
+            made[place] = judged(made[place], shown=made[place].verdict in ("better", "worse"), equivalent=True)
         return made
     ranked = sorted((made[place].tail or 0.0, place) for place in places)
     level, so_far, failed = LEVEL, 0.0, False
@@ -34,5 +44,15 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
             level = LEVEL / left
             failed = chance > level
         one = replace(made[place], level=level, num_comparisons=len(ranked), corrected_p_value=so_far)
-        made[place] = judged(one, shown=not failed)
+        made[place] = judged(one, shown=not failed, equivalent=place in equivalent)
     return made
+
+
+def _equivalent(differences: Sequence[Difference], places: Sequence[int]) -> set[int]:
+    """The places at which Holm's procedure shows that the difference is within its margin."""
+    found: set[int] = set()
+    for rank, place in enumerate(sorted(places, key=lambda place: differences[place].not_equivalent)):
+        if differences[place].not_equivalent > LEVEL / (len(places) - rank):
+            break
+        found.add(place)
+    return found

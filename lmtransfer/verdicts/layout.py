@@ -62,6 +62,12 @@ class Rows:
         )
 
 
+def constant_row(condition: Condition, examples: np.ndarray | None) -> Rows:
+    """The single row of a constant condition; ``examples`` as in ``lay_out``."""
+    values = np.array([condition.scores[0].value])
+    return Rows((), values, None, False, None if examples is None else examples[:1])
+
+
 def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
     """The rows of a condition, and notes on what was left out.
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from lmtransfer.verdicts.conditions import Condition, Examples
-from lmtransfer.verdicts.layout import Rows, lay_out, paired
+from lmtransfer.verdicts.layout import Rows, constant_row, lay_out, paired
 from lmtransfer.verdicts.power import combined
 
 Source = Literal["pretraining", "finetuning", "examples"]
@@ -71,7 +71,7 @@ class Estimate:
         parts: the parts of the variance, which is their sum.
         paired: whether the rows of two conditions were paired.
         has_spread: whether the rows, or the paired differences, have any spread.
-        num_seeds: number of rows of the condition and of the other.
+        num_seeds: number of rows of the condition and of the other; 0 for a constant condition.
         notes: what could not be counted, one line for each.
     """
 
@@ -88,6 +88,9 @@ class Estimate:
 def score_of(condition: Condition) -> Estimate:
     """The mean score of a condition."""
     known, notes = _known(condition)
+    if condition.constant:
+        row = constant_row(condition, None if known is None else known.scores)
+        return _constant_estimate(row, None if known is None else known.clusters, notes)
     rows, more = lay_out(condition, None if known is None else known.scores)
     sides = [rows]
     return _estimate(sides, sides, None if known is None else known.clusters, [*notes, *more], paired=False)
@@ -96,6 +99,8 @@ def score_of(condition: Condition) -> Estimate:
 def difference_of(condition: Condition, control: Condition) -> Estimate:
     """The mean score of a condition minus that of another."""
     one, other, clusters, notes = _matched(condition, control)
+    if condition.constant or control.constant:
+        return _difference_with_constant(condition, control, (one, other), clusters, notes)
     (rows, more), (others, others_more) = lay_out(condition, one), lay_out(control, other)
     notes += [*more, *others_more]
     pairs = paired(condition, control, rows, others)
@@ -110,6 +115,45 @@ def difference_of(condition: Condition, control: Condition) -> Estimate:
         examples=None if rows.examples is None or others.examples is None else rows.examples - others.examples,
     )
     return _estimate([both], [rows, others], clusters, [*notes, *more], paired=True)
+
+
+def _difference_with_constant(
+    condition: Condition,
+    control: Condition,
+    examples: tuple[np.ndarray | None, np.ndarray | None],
+    clusters: np.ndarray | None,
+    notes: list[str],
+) -> Estimate:
+    """The difference of two conditions, of which one or both are constant; ``examples`` of each, shape (S, N)."""
+    sides, more = [], list[str]()
+    for side, known in zip((condition, control), examples, strict=True):
+        rows, left_out = (constant_row(side, known), []) if side.constant else lay_out(side, known)
+        sides.append(rows)
+        more += left_out
+    one, other = sides
+    varying = other if condition.constant else one
+    both = Rows(
+        keys=varying.keys,
+        values=one.values - other.values,
+        crossed=varying.crossed,
+        nested=varying.nested,
+        examples=None if one.examples is None or other.examples is None else one.examples - other.examples,
+    )
+    if condition.constant and control.constant:
+        return _constant_estimate(both, clusters, notes)
+    found = _estimate([both], [both], clusters, [*notes, *more], paired=False)
+    seeds = found.num_seeds[0]
+    return replace(found, num_seeds=(0, seeds) if condition.constant else (seeds, 0))
+
+
+def _constant_estimate(row: Rows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:
+    """A single row in which nothing was drawn: only the choice of examples varies."""
+    value = float(row.values[0])
+    if row.examples is None:
+        return Estimate(value, None, None, (), False, False, (0, 0), tuple(notes))
+    part = _of_examples([row.examples], clusters, 0.0)
+    error = math.sqrt(part.variance)
+    return Estimate(value, error, part.degrees_of_freedom, (part,), False, error > 0, (0, 0), tuple(notes))
 
 
 def _estimate(
@@ -178,6 +222,8 @@ def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_r
     of_both = 0.0
     for side in scores:
         rows = len(side)
+        if rows == 1:
+            continue
         residuals = side - side.mean(axis=1, keepdims=True) - side.mean(axis=0) + side.mean()
         squares = float((_by_cluster(residuals, clusters) ** 2).sum())
         of_both += rows / (rows - 1) * correction * squares / (rows * num) ** 2

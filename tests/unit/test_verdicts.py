@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 from refusals import refuses
 
 from lmtransfer.verdicts.compare import compare_conditions, score_interval
@@ -339,3 +340,72 @@ def test_two_sided_agrees_with_the_interval() -> None:
     found = of_chance(0.013)
     assert found.standard_error is not None
     assert two_sided(found.delta / found.standard_error, 3) == pytest.approx(0.013, rel=1e-6)
+
+
+def constant(value: float, contributions: np.ndarray | None = None) -> Condition:
+    examples = None if contributions is None else Examples(contributions[None], np.arange(len(contributions)))
+    return Condition((Score(value, 0, "a"),), examples, constant=True)
+
+
+def test_seeds_against_a_constant_are_students_test_of_one_sample() -> None:
+    values = [0.71, 0.74, 0.69, 0.75, 0.72]
+    reference = scipy.stats.ttest_1samp(values, 0.68)
+    for one, other, sign in (
+        (condition(values), constant(0.68), 1),
+        (constant(0.68), condition(values), -1),
+        (condition(values), Condition(tuple(Score(0.68, seed) for seed in range(5)), constant=True), 1),
+    ):
+        found = compare_conditions(one, other)
+        assert found.delta == pytest.approx(sign * (np.mean(values) - 0.68))
+        assert found.p_value == pytest.approx(reference.pvalue)
+        assert found.verdict == ("better" if sign > 0 else "worse")
+        assert 0 in found.num_seeds
+        assert found.seeds_needed is not None
+    assert compare_conditions(condition([0.7]), constant(0.6)).verdict == "one seed, no spread"
+
+
+def test_two_constants_are_judged_by_the_examples_alone() -> None:
+    rng = np.random.default_rng(0)
+    one, other = (rng.random(400) < 0.8).astype(float), (rng.random(400) < 0.6).astype(float)
+    reference = scipy.stats.ttest_rel(one, other)
+    found = compare_conditions(constant(one.mean(), one), constant(other.mean(), other))
+    assert found.p_value == pytest.approx(reference.pvalue, rel=1e-6)
+    assert (found.verdict, found.num_seeds, found.seeds_needed) == ("better", (0, 0), None)
+    low, high = scipy.stats.t.interval(0.95, 399, one.mean(), one.std(ddof=1) / 20)
+    assert score_interval(constant(one.mean(), one)) == pytest.approx((low, high))
+    assert compare_conditions(constant(0.8), constant(0.7)).verdict == "no examples"
+
+
+def test_a_constant_at_the_majority_has_not_collapsed() -> None:
+    seeds = condition([0.7, 0.71, 0.73])
+    assert compare_conditions(seeds, constant(0.5), majority=0.5).verdict == "better"
+    assert compare_conditions(constant(0.5), seeds, majority=0.5).verdict == "worse"
+
+
+@pytest.mark.parametrize(("center", "margin"), [(0.1, 2.0), (0.1, 5.0), (-0.4, 3.0), (0.1, 0.05), (4.0, 20.0)])
+def test_equivalence_is_two_one_sided_tests(center: float, margin: float) -> None:
+    values = center + np.array([-0.9, 0.2, 1.1, -0.6, 0.2])
+    found = compare_conditions(condition(values), constant(0.0))
+    low = scipy.stats.ttest_1samp(values, -margin, alternative="greater").pvalue
+    high = scipy.stats.ttest_1samp(values, margin, alternative="less").pvalue
+    is_within, differs = max(low, high) <= 0.05, scipy.stats.ttest_1samp(values, 0).pvalue <= 0.05
+    (judged,) = corrected([found], margins=[margin])
+    assert judged.verdict == ("better" if differs else "equivalent" if is_within else "no difference shown")
+    assert found.margin is None
+    assert Difference.from_values(judged.as_values()) == judged
+    if is_within:
+        assert judged.not_equivalent == pytest.approx(max(low, high))
+
+
+def test_equivalence_in_a_column_is_holms_procedure_of_its_own() -> None:
+    values = np.array([-0.9, 0.2, 1.1, -0.6, 0.2])
+    margins = [1.2, 1.5, 3.0, 0.1, 2.1]
+    alone = [compare_conditions(condition(values), constant(0.0)) for _ in margins]
+    chances = [scipy.stats.ttest_1samp(values, margin, alternative="less").pvalue for margin in margins]
+    expected, still = [False] * 5, True
+    for rank, place in enumerate(np.argsort(chances)):
+        still &= chances[place] <= 0.05 / (5 - rank)
+        expected[place] = still
+    found = corrected(alone, margins=margins)
+    assert [one.verdict == "equivalent" for one in found] == expected
+    assert sum(expected) in range(1, 5)

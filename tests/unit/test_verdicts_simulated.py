@@ -55,6 +55,9 @@ def test_what_is_there_is_found(simulation: ModuleType) -> None:
         "3 x 3 of pretraining and finetuning",
         "5 x 5 of pretraining and finetuning",
         "5 seeds, 300 examples",
+        "3 seeds against a constant",
+        "5 seeds against a constant, 300 examples",
+        "both constant, 300 examples",
     ],
 )
 def test_tables_without_a_difference_hold_few_verdicts(simulation: ModuleType, name: str) -> None:
@@ -62,3 +65,6 @@ def test_tables_without_a_difference_hold_few_verdicts(simulation: ModuleType, n
     assert found.false_tables <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 200)
     assert 0.93 <= found.coverage <= 0.97
     assert 0.93 <= found.score_coverage <= 0.97
+    assert simulation.falsely_equivalent(simulation.WORLDS[name], 100, seed=1) <= 0.05 + 2 * math.sqrt(
+        0.05 * 0.95 / 100
+    )

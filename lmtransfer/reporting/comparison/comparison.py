@@ -9,6 +9,7 @@ from typing import Any
 from lmtransfer.reporting.comparison.flipped import Flipped
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.settings import differing
+from lmtransfer.reporting.units import in_unit
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import corrected
 
@@ -72,10 +73,30 @@ class Comparison:
     flips: Flipped | None = None
 
 
-def corrected_together(rows: Sequence[GroupDifference]) -> tuple[GroupDifference, ...]:
-    """The rows of one table, with verdicts corrected for all of its comparisons."""
-    together = iter(corrected([row.difference for row in rows if row.difference is not None]))
+def corrected_together(rows: Sequence[GroupDifference], *, margin: float | None = None) -> tuple[GroupDifference, ...]:
+    """The rows of one table, with verdicts corrected for all of its comparisons; see ``with_margin``."""
+    compared = [(row.difference, in_unit(margin, row.metric)) for row in rows if row.difference is not None]
+    together = iter(corrected([one for one, _ in compared], margins=[of_row for _, of_row in compared]))
     return tuple(row if row.difference is None else replace(row, difference=next(together)) for row in rows)
+
+
+def with_margin(found: Comparison, margin: float | None) -> Comparison:
+    """The comparison with verdicts on equivalence.
+
+    Args:
+        found: the comparison.
+        margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
+    """
+    if margin is None or found.difference is None:
+        return found
+    (difference,) = corrected([found.difference], margins=[in_unit(margin, found.sides[0].metric)])
+    return replace(
+        found,
+        difference=difference,
+        classes=corrected_together(found.classes, margin=margin),
+        lengths=corrected_together(found.lengths, margin=margin),
+        losses=corrected_together(found.losses, margin=margin),
+    )
 
 
 def uneven_seeds(one: Side, other: Side) -> list[str]:

@@ -51,7 +51,7 @@ def headline(found: Comparison) -> str:
         f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
     )
     if difference.verdict in VERDICTS:
-        return f"{start}, {verdict_text(difference)} ({_grounds(found, difference)})."
+        return f"{start}, {verdict_text(difference, metric)} ({_grounds(found, difference)})."
     known = f" ({_grounds(found, difference)})" if difference.interval else ""
     return f"{start}{known}: no verdict."
 

@@ -83,7 +83,7 @@ def _difference(entry: Entry) -> Cell:
     if found is None:
         return Cell("")
     interval = interval_text(found, metric)
-    notes = ((f"({interval})",) if interval else ()) + (verdict_text(found),)
+    notes = ((f"({interval})",) if interval else ()) + (verdict_text(found, metric),)
     return Cell(shown_difference(found.delta, metric), notes=notes, sort=found.delta, mark=mark_of(found))
 
 

@@ -27,6 +27,7 @@ class Mark:
 _MARKS: dict[str, Mark] = {
     "better": Mark("better", "\u25b2"),
     "worse": Mark("worse", "\u25bc"),
+    "equivalent": Mark("even", "\u2248"),
     "no difference shown": Mark("even", "="),
 }
 _OPEN = Mark("open", "?")

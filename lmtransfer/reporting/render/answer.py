@@ -47,6 +47,8 @@ def _helped(entries: Sequence[Entry]) -> str:
     single, unclear = verdicts.count("one seed, no spread"), verdicts.count("no difference shown")
     parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
     parts += [f"hurt in {worse}"] if worse else []
+    equivalent = verdicts.count("equivalent")
+    parts += [f"made no difference beyond the margin in {equivalent}"] if equivalent else []
     parts += [f"showed no difference in {unclear}"] if unclear else []
     parts += [f"cannot be judged with a single seed in {single}"] if single else []
     same_metric, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
@@ -67,8 +69,10 @@ def comparison(entry: Entry) -> str:
     start = {
         "better": "Pretraining helped",
         "worse": "Pretraining hurt",
+        "equivalent": "Pretraining made no difference beyond the margin",
         "no difference shown": "No difference is shown",
         "one seed, no spread": "No verdict, because one seed has no spread",
+        "no examples": "No verdict, because no seed was drawn and the predictions are not known",
         "seeds all alike": "No verdict, because all seeds are equal",
         "collapsed": "No verdict, because every seed predicts the same label for every example",
         "control collapsed": "No verdict, because every seed of the control predicts the same label for every example",
@@ -85,8 +89,10 @@ def _continued(pair: BeforeAfter) -> str:
     start = {
         "better": "helped",
         "worse": "hurt",
+        "equivalent": "makes no difference beyond the margin",
         "no difference shown": "shows no difference",
         "one seed, no spread": "cannot be judged, because one seed has no spread",
+        "no examples": "cannot be judged, because no seed was drawn and the predictions are not known",
         "seeds all alike": "cannot be judged, because all seeds are equal",
         "control collapsed": "cannot be judged, because the earlier run predicts the same label for every example",
         "collapsed": "cannot be judged, because every seed predicts the same label for every example",

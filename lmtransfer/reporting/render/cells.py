@@ -79,7 +79,7 @@ def cells(row: Row) -> list[str]:
         score_text(row.score, row.metric) if row.score is not None else row.note,
         "" if row.score is None or row.score.n < 2 else shown(row.score.median, row.metric),
         difference_text(row.difference, row.metric),
-        verdict_text(row.difference),
+        verdict_text(row.difference, row.metric),
         detectable_text(row.difference, row.metric),
         needed_text(row.difference),
         ", ".join(budget),
@@ -109,7 +109,7 @@ def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]
                 score_text(point.score, metric, plus_minus=plus_minus) + star if point.score else entry.run.state,
                 "" if point.score is None else str(point.score.n),
                 difference_text(difference, metric),
-                verdict_text(difference),
+                verdict_text(difference, metric),
                 "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
                 ", ".join(entry.run.name for entry in point.entries),
             ]

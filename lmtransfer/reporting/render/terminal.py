@@ -111,7 +111,7 @@ def _difference_lines(row: Row) -> tuple[str, list[str]]:
         return "", []
     difference, metric = row.difference, row.metric
     needed = needed_text(difference)
-    lines = [interval_text(difference, metric), verdict_text(difference)]
+    lines = [interval_text(difference, metric), verdict_text(difference, metric)]
     lines += [f"detectable: {detectable_text(difference, metric)}"] if needed else []
     lines += [f"seeds needed: {needed}"] if needed else []
     return shown_difference(difference.delta, metric), [line for line in lines if line]

@@ -48,7 +48,7 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 found.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
             if candidates:
                 break  # the nearest earlier run with transfers; if it has several, none is used
-    together = corrected([pair.difference for pair in found])
+    together = corrected([pair.difference for pair in found], margins=[pair.after.margin for pair in found])
     return [replace(pair, difference=difference) for pair, difference in zip(found, together, strict=True)]
 
 

@@ -21,7 +21,9 @@ from lmtransfer.verdicts.spread import Spread
 def compared(entries: Sequence[Entry]) -> list[Entry]:
     """The entries with their controls and differences; the verdicts are corrected for the whole table."""
     found = [_compared(entry, entries) for entry in entries]
-    together = iter(corrected([entry.difference for entry in found if entry.difference is not None]))
+    judged = [(entry.difference, entry.margin) for entry in found if entry.difference is not None]
+    differences, margins = [difference for difference, _ in judged], [margin for _, margin in judged]
+    together = iter(corrected(differences, margins=margins))
     return [entry if entry.difference is None else replace(entry, difference=next(together)) for entry in found]
 
 

@@ -24,12 +24,18 @@ from lmtransfer.reporting.runs.lineage import (
 )
 from lmtransfer.reporting.runs.scores import scored
 from lmtransfer.reporting.runs.settings import task_settings
+from lmtransfer.reporting.units import in_unit
 
 _METHODS = {"frozen": "frozen", "full": "finetuned"}
 
 
-def make_entries(runs: Sequence[Run]) -> list[Entry]:
-    """One entry for each run, in the order of ``runs``; seeds and controls become part of their run."""
+def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[Entry]:
+    """One entry for each run, in the order of ``runs``; seeds and controls become part of their run.
+
+    Args:
+        runs: the runs.
+        margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
+    """
     by_key = {run.key: run for run in runs}
     parts: dict[str, list[Run]] = {}
     for run in runs:
@@ -39,7 +45,8 @@ def make_entries(runs: Sequence[Run]) -> list[Entry]:
         parent = by_key.get(key) or _unfinished_parent(key, members[0])
         seeds = tuple(run for run in members if run.key != key and run.is_seed and "control" not in _below(run, key))
         controls = tuple(run for run in members if run.key != key and run not in seeds)
-        made.append(_entry(parent, seeds, controls, runs))
+        entry = _entry(parent, seeds, controls, runs)
+        made.append(replace(entry, margin=in_unit(margin, entry.metric or "")))
     return compared(_told_apart(made))
 
 

@@ -47,6 +47,7 @@ class Entry:
         task_fingerprint: what the task is, whatever its name; see ``RunResult``.
         condition: ``score`` as a side of a comparison, with its seeds.
         control_condition: the same for the control that was made with the run.
+        margin: a smaller difference does not matter, in the metric's unit; None: none was set.
     """
 
     run: Run
@@ -75,6 +76,7 @@ class Entry:
     task_fingerprint: str | None = None
     condition: Condition | None = None
     control_condition: Condition | None = None
+    margin: float | None = None
 
     @property
     def is_pretraining(self) -> bool:
