@@ -94,7 +94,9 @@ class TrainSettings(Settings):
     min_steps: int | None = _setting(None, "smallest number of steps, used if the epochs give fewer", above=0)
     batch_tokens: int | None = _setting(None, "tokens in one optimiser step, over all ranks", above=0)
     batch_examples: int | None = _setting(None, "labelled examples in one optimiser step, over all ranks", above=0)
-    micro_batch_tokens: int | None = _setting(None, "tokens in one forward pass; null: all of the step", above=0)
+    micro_batch_tokens: int | None = _setting(
+        None, "tokens in one pass, up to a row more; null: all of the step", above=0
+    )
     save_every: int | None = _setting(None, "steps between checkpoints; null: only at the end", above=0)
     save_at: list[int | str] | None = _setting(
         None, "tokens seen at which the model is kept for good, such as [0,100k,1M]; 0: the initial weights; null: none"
@@ -168,7 +170,9 @@ class PhaseTrainSettings(Settings):
     """``train`` of a phase."""
 
     batch_tokens: int | None = _setting(None, "tokens in one optimiser step, over all ranks", above=0)
-    micro_batch_tokens: int | None = _setting(None, "tokens in one forward pass; null: all of the step", above=0)
+    micro_batch_tokens: int | None = _setting(
+        None, "tokens in one pass, up to a row more; null: all of the step", above=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

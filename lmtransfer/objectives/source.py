@@ -5,7 +5,7 @@ Shape legend: T tokens, B sequences, M prediction positions, N output positions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,10 +64,10 @@ class PretrainingSource(Source):
         self.output_positions, self.capacity, self.few_shapes = frozenset(output_positions), capacity, few_shapes
         self.characters = None if characters is None else torch.from_numpy(characters)
 
-    def set_capacity(self, tokens: int) -> None:
-        """Fill the next batches up to ``tokens``, if this source has a capacity."""
+    def set_capacity(self, capacity: Callable[[int], int]) -> None:
+        """See ``Source``."""
         if self.capacity is not None:
-            self.capacity = tokens
+            self.capacity = capacity(self.rows.max_length)
 
     def plan(self, epoch: int) -> RowPlan:
         """The rows of ``epoch``."""

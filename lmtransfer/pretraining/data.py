@@ -8,7 +8,6 @@ from functools import partial
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.step_plan import largest_share
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
@@ -49,9 +48,7 @@ class PretrainingData:
         self.held_out = text.prepared.validation
         self.characters = characters_of(text.tokenizer)
         assert train.batch_tokens is not None, "pretraining counts tokens"
-        share = largest_share(train.batch_tokens, parts.rows.max_length, distributed.world_size())
-        capacity = (train.micro_batch_tokens or share) if hardware.compile else None
-        self.training = self._source(text.prepared.train, seed=seed, capacity=capacity)
+        self.training = self._source(text.prepared.train, seed=seed)
         self.stream = PlannedStream(
             self.training,
             seed=seed,
@@ -63,6 +60,8 @@ class PretrainingData:
             pin_memory=hardware.device.type == "cuda",
             contiguous=parts.rows.contiguous,
         )
+        if hardware.compile:
+            self.training.capacity = self.stream.capacity(parts.rows.max_length)
 
     def has_validation(self, *, note: Callable[[str], None]) -> bool:
         """Whether the held-out text gives rows; if it has too little text for a row, ``note`` gets the reason.
@@ -104,9 +103,11 @@ class PretrainingData:
         return validate(measure, self.held_out, most_tokens=most_tokens)
 
     def _validation(self, store: TokenStore | MixedStore) -> PretrainingSource:
-        return self._source(store, seed=0, capacity=self.training.capacity)
+        source = self._source(store, seed=0)
+        source.capacity = self.training.capacity
+        return source
 
-    def _source(self, store: TokenStore | MixedStore, *, seed: int, capacity: int | None) -> PretrainingSource:
+    def _source(self, store: TokenStore | MixedStore, *, seed: int) -> PretrainingSource:
         return PretrainingSource(
             store=store,
             rows=self.parts.rows,
@@ -114,7 +115,6 @@ class PretrainingData:
             seed=seed,
             output_positions=needed_output_positions(self.parts.objectives),
             characters=self.characters,
-            capacity=capacity,
             few_shapes=self.hardware.device.type == "cpu",
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STEPS = 5
+STEPS = 12
 WORDS = [
     *("experiment=null", "model=bert_tiny", "model.dropout=0", "objective=mlm", "objective.max_length=16"),
     *("corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.2", "tokenizer.vocab_size=60"),

@@ -14,7 +14,14 @@ import torch
 from refusals import refuses
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
-from lmtransfer.data.stream.step_plan import cut_by_tokens, cut_evenly, largest_share, micro_batches, rank_share, share
+from lmtransfer.data.stream.step_plan import (
+    capacity_of_pass,
+    cut_by_tokens,
+    cut_evenly,
+    rank_share,
+    share,
+    tokens_of_pass,
+)
 from lmtransfer.data.stream.stream import MICRO_BATCHES_PER_STEP, PlannedStream, RenumberedStream, Source
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
@@ -86,13 +93,12 @@ def test_rows_of_one_length_keep_the_order_of_the_step() -> None:
     assert list(batch[1]) == sorted(order, key=lambda row: lengths[row])
 
 
-def test_micro_batches_are_sorted_by_length_and_within_their_budget() -> None:
+def test_micro_batches_are_sorted_by_length_and_even() -> None:
     for step in taken(stream(), 30):
         lengths = [n for batch in step.micro_batches for n in batch[2]]
         assert lengths == sorted(lengths)
-        assert all(sum(batch[2]) <= 40 for batch in step.micro_batches)
-        for first, second in zip(step.micro_batches, step.micro_batches[1:], strict=False):
-            assert sum(first[2]) + second[2][0] > 40
+        assert len(step.micro_batches) == min(-(-sum(lengths) // 34), len(lengths))  # 100 tokens a step, 40 a pass: 34
+        assert all(sum(batch[2]) < 34 + max(lengths) for batch in step.micro_batches)
 
 
 @pytest.mark.parametrize("start", [1, 7, 8, 25, 60])
@@ -124,8 +130,10 @@ def test_ranks_share_the_rows_of_a_step(world_size: int, micro_batch_tokens: int
         numbers = [part.first_micro_batch + i for part in shares for i in range(len(part.micro_batches))]
         assert numbers == sorted(set(numbers))
         assert min(numbers) // MICRO_BATCHES_PER_STEP == max(numbers) // MICRO_BATCHES_PER_STEP == number
-        if micro_batch_tokens is not None:
-            assert all(sum(batch[2]) <= micro_batch_tokens for part in shares for batch in part.micro_batches)
+        (passes,) = {len(part.micro_batches) for part in shares} if len(_rows(step)) >= 24 else {0}
+        if passes and micro_batch_tokens is not None:
+            most = capacity_of_pass(100, longest=29, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
+            assert all(sum(batch[2]) <= most for part in shares for batch in part.micro_batches)
 
 
 def _rows(step: Step) -> list[int]:
@@ -161,19 +169,20 @@ def test_no_rank_waits_long_for_another(world_size: int, micro_batch_tokens: int
     for _ in range(20):
         lengths = rng.integers(470, 513, size=8 * 32 + 4)
         rows = np.arange(len(lengths))
-        assert len(micro_batches(rows, lengths, micro_batch_tokens=4096)) == 33
+        total = int(lengths.sum())
+        pass_tokens = tokens_of_pass(total, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
         shares = [
-            rank_share(rows, lengths, micro_batch_tokens=micro_batch_tokens, rank=rank, world_size=world_size)
+            rank_share(rows, lengths, pass_tokens=pass_tokens, rank=rank, world_size=world_size)
             for rank in range(world_size)
         ]
         sizes = [[int(lengths[part].sum()) for part in share.micro_batches] for share in shares]
         loads = [sum(of_rank) for of_rank in sizes]
-        assert sum(loads) == lengths.sum()
-        assert sum(loads) / (world_size * max(loads)) > 0.95
+        assert sum(loads) == total
+        assert total / (world_size * max(loads)) > 0.95
         (number,) = {len(of_rank) for of_rank in sizes}
-        assert number == (1 if micro_batch_tokens is None else -(-33 // world_size))
-        if micro_batch_tokens is not None:
-            assert max(size for of_rank in sizes for size in of_rank) <= micro_batch_tokens
+        assert number == (1 if micro_batch_tokens is None else -(-total // (4096 * world_size)))
+        most = capacity_of_pass(total, longest=512, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
+        assert max(size for of_rank in sizes for size in of_rank) <= most
 
 
 def test_without_a_micro_batch_budget_each_rank_gets_about_half() -> None:
@@ -329,21 +338,17 @@ def test_cuts_against_plain_loops() -> None:
                 size = 0
             size += length
         assert cut_by_tokens(lengths, 30, key="k") == [*edges, len(lengths)]
-        for groups in (1, 2, 3):
+        for groups in (1, 2, 3, 7):
             even = cut_evenly(lengths, groups)
-            assert even[0] == 0
-            assert even[-1] == len(lengths)
-            assert len(even) <= groups + 1
-            sums = np.add.reduceat(lengths, even[:-1])
-            assert sums.max() == _least_largest(lengths, groups) <= largest_share(lengths.sum(), lengths.max(), groups)
-
-
-def _least_largest(lengths: np.ndarray, groups: int) -> int:
-    """The largest group of the most even cut, by trying every end of the last group."""
-    if groups == 1:
-        return int(lengths.sum())
-    ends = range(1, len(lengths) + 1)
-    return min(max(_least_largest(lengths[:end], groups - 1), int(lengths[end:].sum())) for end in ends)
+            assert [row for group in even for row in range(len(lengths))[group]] == list(range(len(lengths)))
+            sums = [int(lengths[group].sum()) for group in even]
+            assert max(sums) < lengths.sum() / groups + lengths.max() or groups == 1
+            assert all(sums) or len(lengths) < groups
+            if lengths.max() <= lengths.sum() / (2 * groups):
+                halves = cut_evenly(lengths, 2 * groups)
+                assert [(group.start, group.stop) for group in even] == [
+                    (first.start, second.stop) for first, second in zip(halves[::2], halves[1::2], strict=True)
+                ]
 
 
 def test_shares_are_consecutive_and_complete() -> None:

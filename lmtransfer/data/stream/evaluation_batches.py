@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lmtransfer.data.stream.step_plan import rank_share, share
+from lmtransfer.data.stream.step_plan import micro_batches, share
 from lmtransfer.data.stream.stream import Source
 from lmtransfer.randomness import permutation
 
@@ -33,7 +33,7 @@ def evaluation_batches(
         micro_batch_tokens: maximum number of tokens of a batch (a longer row is a batch by itself).
         max_tokens: take a random subset of at most this many tokens (at least one row); None takes all.
         seed: seed of the subset.
-        rank: rank of this process; each rank gets about the same number of tokens, as in training (``rank_share``).
+        rank: rank of this process; each rank gets about the same number of tokens.
         world_size: number of ranks.
         num_streams: the rows are contiguous text, as in a contiguous ``PlannedStream``. They are read in this number of
             parallel contiguous streams of equal length. The remaining rows are one more stream, which is shorter. With
@@ -55,8 +55,8 @@ def evaluation_batches(
         fitting = np.cumsum(plan.lengths[rows], dtype=np.int64).searchsorted(max_tokens, side="right")
         rows = rows[: max(int(fitting), 1)]
     limit = max(micro_batch_tokens, int(plan.lengths[rows].max(initial=0)))
-    own = rank_share(rows, plan.lengths[rows], micro_batch_tokens=limit, rank=rank, world_size=world_size)
-    for part in own.micro_batches:
+    own = {"rank": rank, "world_size": world_size}
+    for part in micro_batches(rows, plan.lengths[rows], micro_batch_tokens=limit, **own):
         yield source.build(0, plan, part)
 
 

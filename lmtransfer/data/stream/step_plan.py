@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from lmtransfer.errors import ConfigError
+
+#: The capacity of a forward pass is rounded up to a multiple of this, which suits matrix products.
+_CAPACITY_MULTIPLE = 16
 
 
 def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int]:
@@ -25,30 +28,23 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
     Raises:
         ConfigError: a row is longer than ``max_tokens``.
     """
+    check_longest(lengths, max_tokens, key=key)
+    tokens = np.cumsum(lengths, dtype=np.int64).data
+    edges, taken = [0], 0
+    while edges[-1] < len(tokens):
+        edges.append(bisect_right(tokens, taken + max_tokens, lo=edges[-1]))
+        taken = tokens[edges[-1] - 1]
+    return edges
+
+
+def check_longest(lengths: np.ndarray, max_tokens: int, *, key: str) -> None:
+    """Raise a ``ConfigError`` if a row is longer than ``max_tokens``, the value of the setting ``key``."""
     longest = int(lengths.max(initial=0))
     if longest > max_tokens:
         raise ConfigError(
             f"{key}={max_tokens} is less than the longest row ({longest} tokens): raise it to {longest} or more, or "
             "use shorter rows"
         )
-    return _cut(np.cumsum(lengths, dtype=np.int64), max_tokens)
-
-
-def _cut(ends: np.ndarray, max_tokens: int, latest: np.ndarray | None = None) -> list[int]:
-    """Edges of consecutive groups with as many rows as fit; see ``cut_evenly`` for ``latest``.
-
-    Args:
-        ends: tokens of each row and all rows before it.
-        max_tokens: maximum number of tokens of a group; no row has more.
-        latest: limits of the edges.
-    """
-    tokens = ends.data
-    edges, taken = [0], 0
-    while edges[-1] < len(tokens):
-        edge = bisect_right(tokens, taken + max_tokens, lo=edges[-1])
-        edges.append(edge if latest is None else min(edge, int(latest[edges[-1]])))
-        taken = tokens[edges[-1] - 1]
-    return edges
 
 
 def contiguous_streams(
@@ -83,32 +79,50 @@ def contiguous_streams(
     return order, list(range(0, len(order) + 1, num_streams))
 
 
-def cut_evenly(lengths: np.ndarray, groups: int, *, latest: np.ndarray | None = None) -> list[int]:
-    """Edges of at most ``groups`` consecutive groups, the largest of which has as few tokens as possible.
+def cut_evenly(lengths: np.ndarray, groups: int) -> list[slice]:
+    """Cut rows into consecutive groups with about equal numbers of tokens: a row is in the group that has its middle.
+
+    A group therefore has less than one row more than its share. Twice as many groups halve each group.
 
     Args:
         lengths: tokens of each row, in order.
-        groups: maximum number of groups.
-        latest: for each row, the last edge that a group may have that begins at this row; None: no limit.
+        groups: number of groups. Each has a row, if there are at least as many rows.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
-    total, longest = int(lengths.sum(dtype=np.int64)), int(lengths.max(initial=0))
-    if groups == 1:
-        return _cut(ends, total)
-    sizes = range(max(longest, -(-total // groups)), total + 1)
-    smallest = bisect_left(sizes, True, key=lambda size: len(_cut(ends, size, latest)) - 1 <= groups)
-    return _cut(ends, sizes[smallest], latest)
+    middles = (2 * ends - lengths) * groups // (2 * int(ends[-1])) if len(ends) else ends
+    edges = np.searchsorted(middles, np.arange(groups + 1))
+    if len(lengths) >= groups:
+        numbers = np.arange(groups + 1)
+        edges = np.maximum.accumulate(edges - numbers) + numbers
+        edges = np.minimum(edges, len(lengths) - numbers[::-1])
+    return [slice(first, last) for first, last in pairwise(edges.tolist())]
 
 
-def largest_share(tokens: int, longest: int, groups: int) -> int:
-    """The most tokens that a group of ``cut_evenly`` can have, whatever the lengths of the rows.
+def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_size: int) -> int:
+    """The share of a forward pass in the tokens of a step: every rank makes the same number of passes.
 
     Args:
-        tokens: tokens of all rows.
-        longest: tokens of the longest row.
-        groups: number of groups.
+        batch_tokens: maximum number of tokens of a step over all ranks.
+        micro_batch_tokens: maximum number of tokens of a share; None: one pass for each rank.
+        world_size: number of ranks.
     """
-    return min(tokens, -(-tokens // groups) + longest)
+    passes = 1 if micro_batch_tokens is None else -(-batch_tokens // (world_size * micro_batch_tokens))
+    return -(-batch_tokens // (world_size * passes))
+
+
+def capacity_of_pass(
+    batch_tokens: int, *, longest: int, micro_batch_tokens: int | None = None, world_size: int = 1
+) -> int:
+    """The most tokens that a forward pass can have, whatever the lengths of the rows.
+
+    Args:
+        batch_tokens: maximum number of tokens of a step over all ranks.
+        longest: tokens of the longest row.
+        micro_batch_tokens: see ``tokens_of_pass``.
+        world_size: number of ranks.
+    """
+    share = tokens_of_pass(batch_tokens, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
+    return min(batch_tokens, -(-(share + longest) // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,72 +139,51 @@ class RankShare:
 
 
 def rank_share(
-    rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int | None, rank: int = 0, world_size: int = 1
+    rows: np.ndarray, lengths: np.ndarray, *, pass_tokens: int | None, rank: int = 0, world_size: int = 1
 ) -> RankShare:
     """Share one step's rows between the ranks, and cut the share of one rank into micro-batches.
 
-    Rows are sorted by length. A single rank fills each micro-batch with as many rows as fit. Several ranks wait for the
-    slowest one, so each gets consecutive rows with about equal numbers of tokens, and cuts them evenly. Together they
-    have at most as many micro-batches as one rank, rounded up to a multiple of the number of ranks.
+    Rows are sorted by length and cut evenly. Every rank has the same number of micro-batches, unless the step has fewer
+    rows than that. Which rows a rank has does not depend on the number of micro-batches.
 
     Args:
         rows: row numbers, in the step's order.
         lengths: tokens of each row.
-        micro_batch_tokens: maximum number of tokens of a micro-batch; None: one micro-batch for each rank.
+        pass_tokens: tokens of a micro-batch, which may have less than one row more; None: one micro-batch for each
+            rank.
         rank: the rank.
         world_size: number of ranks.
-
-    Raises:
-        ConfigError: a row is longer than ``micro_batch_tokens``.
     """
-    if world_size == 1 and micro_batch_tokens is not None:
-        return RankShare(0, micro_batches(rows, lengths, micro_batch_tokens=micro_batch_tokens))
     rows, lengths = _by_length(rows, lengths)
-    most, latest = 1, None
-    if micro_batch_tokens is not None:
-        most = max(1, -(-(len(_micro_batch_edges(lengths, micro_batch_tokens)) - 1) // world_size))
-        latest = _ends_of_micro_batches(lengths, micro_batch_tokens, count=most)
-    shares = _pieces(cut_evenly(lengths, world_size, latest=latest))
-    own = shares[rank] if rank < len(shares) else slice(0)
-    return RankShare(rank * most, [rows[own][piece] for piece in _pieces(cut_evenly(lengths[own], most))])
+    passes = 1 if pass_tokens is None else max(1, -(-int(lengths.sum(dtype=np.int64)) // (world_size * pass_tokens)))
+    groups = cut_evenly(lengths, world_size * passes)[rank * passes : (rank + 1) * passes]
+    return RankShare(rank * passes, [rows[group] for group in groups if group.start < group.stop])
 
 
-def _ends_of_micro_batches(lengths: np.ndarray, max_tokens: int, *, count: int) -> np.ndarray:
-    """For each row, the end of ``count`` micro-batches that begin at this row and have as many rows as fit."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    end_of_one = np.append(np.searchsorted(ends, ends - lengths + max_tokens, side="right"), len(lengths))
-    latest = np.arange(len(lengths) + 1)
-    for _ in range(count):
-        latest = end_of_one[latest]
-    return latest
-
-
-def micro_batches(rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int) -> list[np.ndarray]:
-    """Cut rows into micro-batches of rows with similar lengths, each with as many rows as fit.
+def micro_batches(
+    rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int, rank: int = 0, world_size: int = 1
+) -> list[np.ndarray]:
+    """Cut one rank's share of rows into micro-batches of rows with similar lengths, each with as many rows as fit.
 
     Args:
         rows: row numbers.
         lengths: tokens of each row.
         micro_batch_tokens: maximum number of tokens of a micro-batch.
+        rank: the rank.
+        world_size: number of ranks, which share the tokens evenly.
 
     Raises:
         ConfigError: a row is longer than ``micro_batch_tokens``.
     """
     rows, lengths = _by_length(rows, lengths)
-    return [rows[piece] for piece in _pieces(_micro_batch_edges(lengths, micro_batch_tokens))]
+    own = cut_evenly(lengths, world_size)[rank]
+    edges = cut_by_tokens(lengths[own], micro_batch_tokens, key="train.micro_batch_tokens")
+    return [rows[own][first:last] for first, last in pairwise(edges)]
 
 
 def _by_length(rows: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(lengths, kind="stable")
     return rows[order], lengths[order]
-
-
-def _micro_batch_edges(lengths: np.ndarray, max_tokens: int) -> list[int]:
-    return cut_by_tokens(lengths, max_tokens, key="train.micro_batch_tokens")
-
-
-def _pieces(edges: list[int]) -> list[slice]:
-    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def share(count: int, rank: int, world_size: int) -> range:

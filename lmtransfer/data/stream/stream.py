@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lmtransfer.data.stream.sent import Sent, received
-from lmtransfer.data.stream.step_plan import contiguous_streams, cut_by_tokens, rank_share
+from lmtransfer.data.stream.step_plan import (
+    capacity_of_pass,
+    check_longest,
+    contiguous_streams,
+    cut_by_tokens,
+    rank_share,
+    tokens_of_pass,
+)
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
@@ -45,8 +52,8 @@ class Source(ABC):
                 independent.
         """
 
-    def set_capacity(self, tokens: int) -> None:  # noqa: B027 (most sources have batches of their own size)
-        """Fill every later batch up to ``tokens`` tokens, if the source fills batches."""
+    def set_capacity(self, capacity: Callable[[int], int]) -> None:  # noqa: B027 (most sources do not fill batches)
+        """Fill every later batch up to ``capacity(tokens of the longest row)``, if the source fills batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +72,16 @@ class PlannedStream:
     """Steps of rows in random order, with a new order for each epoch; see ``training.learner.BatchStream``.
 
     A step takes rows in that order up to its budget; the last step of an epoch takes the remaining rows. Within a step,
-    rows are sorted by length, shared between the ranks by tokens, and cut into micro-batches. Each rank builds only its
-    own. The rows of a step do not depend on the number of workers or on the world size.
+    rows are sorted by length and cut evenly into micro-batches, the same number for each rank. Each rank builds only
+    its own. The rows of a step do not depend on the number of workers or on the world size.
 
     Args:
         source: the rows.
         seed: seed of the order.
         batch_tokens: maximum number of tokens of a step over all ranks; give this or ``batch_examples``.
         batch_examples: rows of a step over all ranks.
-        micro_batch_tokens: maximum number of tokens of a forward pass; None: one forward pass for each rank and step.
+        micro_batch_tokens: tokens of a forward pass, which may have less than one row more; None: one forward pass for
+            each rank and step.
         num_workers: number of processes that build batches in advance; 0 builds batches in this process.
         rank: rank of this process.
         world_size: number of ranks.
@@ -157,9 +165,24 @@ class PlannedStream:
         return sum(self.steps_in(past) for past in range(whole)) + within
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Set the maximum tokens of a micro-batch for later calls of ``steps``; the rows of each step stay the same."""
+        """Set the tokens of a micro-batch for later calls of ``steps``; the rows of each step stay the same."""
         self.micro_batch_tokens = tokens
-        self.source.set_capacity(tokens)
+        if self.batch_tokens is not None:
+            self.source.set_capacity(self.capacity)
+
+    def capacity(self, longest: int) -> int:
+        """The most tokens of a forward pass, if no row is longer than ``longest``; for steps that count tokens."""
+        most = self._most_tokens(longest)
+        assert most is not None
+        return capacity_of_pass(
+            most, longest=longest, micro_batch_tokens=self.micro_batch_tokens, world_size=self.world_size
+        )
+
+    def _most_tokens(self, longest: int) -> int | None:
+        """The most tokens of a step over all ranks; None: steps count examples."""
+        if self.batch_tokens is None or not self.contiguous:
+            return self.batch_tokens
+        return max(self.batch_tokens // longest, 1) * longest
 
     def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
         """This rank's micro-batches from step ``start`` on."""
@@ -187,14 +210,19 @@ class PlannedStream:
         epoch, first_step = 0, 0
         while True:
             lengths = self._plans[epoch].lengths
+            if micro_batch_tokens is not None:
+                check_longest(lengths, micro_batch_tokens, key="train.micro_batch_tokens")
             order, edges = self._edges(epoch, lengths)
             num_steps = len(edges) - 1
+            pass_tokens = micro_batch_tokens
+            if (most := self._most_tokens(int(lengths.max()))) is not None:
+                pass_tokens = tokens_of_pass(most, micro_batch_tokens=micro_batch_tokens, world_size=self.world_size)
             for place in range(max(start - first_step, 0), num_steps):
                 rows = order[edges[place] : edges[place + 1]]
                 local = rank_share(
                     rows,
                     lengths[rows],
-                    micro_batch_tokens=micro_batch_tokens,
+                    pass_tokens=pass_tokens,
                     rank=self.rank,
                     world_size=self.world_size,
                 )

@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 
 from lmtransfer.config.plain import resolved
-from lmtransfer.data.stream.step_plan import largest_share
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
@@ -117,18 +116,16 @@ class JointText:
         train, hardware = setup.train, setup.hardware
         store, sampled = self.text.prepared.train, derived_seed(seed, "text")
         parts.corruption.observe(store)
-        share = largest_share(self.share.tokens, parts.rows.max_length, distributed.world_size())
         source = PretrainingSource(
             store=store,
             rows=parts.rows,
             corruption=parts.corruption,
             seed=sampled,
             output_positions=needed_output_positions(parts.objectives),
-            capacity=(train.micro_batch_tokens or share) if hardware.compile else None,
             few_shapes=hardware.device.type == "cpu",
             characters=characters_of(self.text.tokenizer),
         )
-        return PlannedStream(
+        stream = PlannedStream(
             source,
             seed=sampled,
             batch_tokens=self.share.tokens,
@@ -138,6 +135,9 @@ class JointText:
             world_size=distributed.world_size(),
             pin_memory=hardware.device.type == "cuda",
         )
+        if hardware.compile:
+            source.capacity = stream.capacity(parts.rows.max_length)
+        return stream
 
     def __str__(self) -> str:
         share = self.share

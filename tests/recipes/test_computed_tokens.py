@@ -1,0 +1,77 @@
+"""What compiled passes compute against what a step holds: plans of the GPU recipes on 1, 2, 3 and 8 ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.objectives import NumberTokenizer, random_documents, store_of
+from omegaconf import OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.config.composing import composed
+from lmtransfer.config.phases import complete_phases, phases_of
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.stream.step_plan import tokens_of_pass
+from lmtransfer.data.stream.stream import PlannedStream, Source
+
+#: Recipes for GPUs, and whether all their phases have rows long enough for this store.
+RECIPES = ("albert_base", "bert_base", "electra_small", "elmo", "gpt_base", "roberta_base", "transformer_xl_base")
+#: Full steps that are planned.
+STEPS = 12
+
+
+class _Lengths(Source):
+    """Rows of these lengths; nothing is built."""
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.lengths = lengths
+
+    def plan(self, epoch: int) -> Any:
+        return self
+
+    def build(self, epoch: int, plan: Any, row_ids: Any, *, follows: bool | None = None) -> Any:
+        return int(self.lengths[row_ids].sum())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    documents = random_documents(900, most_sentences=60, longest=40)
+    return store_of(tmp_path_factory.mktemp("store"), documents)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_passes_compute_little_filler(recipe: str, world_size: int, store: TokenStore) -> None:
+    with composed("pretrain", [f"experiment={recipe}"]) as cfg:
+        complete_phases(cfg)
+        phases = [
+            (OmegaConf.select(cfg, phase.objective), {**cfg.train, **(phase.train or {})}) for phase in phases_of(cfg)
+        ]
+    for objective, train in phases:
+        rows = build(objective.rows, tokenizer=NumberTokenizer())
+        batch_tokens, micro_batch_tokens = train["batch_tokens"], train["micro_batch_tokens"]
+        own = rows.plan(store, seed=0, epoch=0).lengths
+        own = own[own == rows.max_length] if rows.contiguous else own
+        source = _Lengths(np.resize(own, int((STEPS + 2) * batch_tokens / own.mean()) + 1))
+        settings = {
+            "batch_tokens": batch_tokens,
+            "micro_batch_tokens": micro_batch_tokens,
+            "world_size": world_size,
+            "contiguous": rows.contiguous,
+        }
+        real, passes = 0, set()
+        for rank in range(world_size):
+            stream = PlannedStream(source, seed=0, rank=rank, **settings)
+            capacity = stream.capacity(rows.max_length)
+            for step, _ in zip(stream.steps(), range(STEPS), strict=False):
+                assert max(step.micro_batches) <= capacity
+                real += sum(step.micro_batches)
+                passes.add(len(step.micro_batches))
+        (number,) = passes  # of every rank in every step
+        share = tokens_of_pass(batch_tokens, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
+        computed = STEPS * world_size * number * capacity
+        assert real / computed >= 0.98 * share / (share + rows.max_length)
+        if share >= 32 * rows.max_length:
+            assert real / computed >= 0.96
