@@ -17,6 +17,7 @@ import torch
 from lmtransfer.errors import ConfigError
 from lmtransfer.system import ranks
 from lmtransfer.system.cores import usable_cores
+from lmtransfer.system.gpus import claim_gpu
 from lmtransfer.training import distributed
 from lmtransfer.training.precision import Format, Precision, fastest_format
 
@@ -155,7 +156,7 @@ def _device(name: str) -> torch.device:
         if not torch.cuda.is_available():
             return torch.device("cpu")
         _check_one_each()
-        return torch.device("cuda", distributed.local_rank())
+        return torch.device("cuda", _own_gpu())
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -166,7 +167,7 @@ def _device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         if count and ":" not in name:
             _check_one_each()
-        index = distributed.local_rank() if device.index is None else device.index
+        index = _own_gpu() if device.index is None and count else device.index or 0
         if index >= count:
             raise ConfigError(f"hardware.device={name}: PyTorch sees {count} CUDA devices here; use auto or cpu")
         return torch.device("cuda", index)
@@ -175,6 +176,15 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "mps"):
         raise ConfigError(f"hardware.device={name} is not supported: use auto, cpu, cuda, cuda:<number> or mps")
     return device
+
+
+def _own_gpu() -> int:
+    """The GPU of this process: of its rank under ``torchrun``, else one that the fewest other processes use."""
+    count = torch.cuda.device_count()
+    if ranks.local_world_size() > 1 or distributed.world_size() > 1 or count <= 1:
+        return distributed.local_rank()
+    names = [str(getattr(torch.cuda.get_device_properties(index), "uuid", index)) for index in range(count)]
+    return claim_gpu(names)
 
 
 def _check_one_each() -> None:
