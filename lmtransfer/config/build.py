@@ -1,23 +1,25 @@
 """Building objects from config nodes with ``_target_``, and checking their arguments.
 
 A component is a node with ``_target_`` and the arguments of that class. All problems of a component and of the
-components nested in it are found from signatures, before anything is built.
+components nested in it are found from signatures, before anything is built. The class of a nested component must be one
+that the annotation of its argument asks for.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import typing
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import full_key, join, to_plain
 from lmtransfer.config.ranges import out_of_range
-from lmtransfer.config.target import resolve
-from lmtransfer.config.values import BROKEN, Misfit, convert
+from lmtransfer.config.target import all_bases, bases_at, resolve
+from lmtransfer.config.values import BROKEN, Misfit, Unbuilt, convert
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.optional import missing
 
@@ -67,13 +69,6 @@ def _constructed(value: Any, key: str) -> Any:
     return value
 
 
-class _Placeholder:
-    """Takes the place of a component that is not built during a check."""
-
-
-_PLACEHOLDER = _Placeholder()
-
-
 def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
     """Whether plain data describes a component."""
     return isinstance(value, dict) and "_target_" in value
@@ -91,51 +86,62 @@ def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def component_problems(
-    values: dict[str, Any], *, key: str, nodes: Mapping[str, Set[str]], complete: bool
+    values: dict[str, Any],
+    *,
+    key: str,
+    nodes: Mapping[str, Set[str]],
+    complete: bool,
+    bases: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """The problems of a component and of those nested in it, by full key.
+    """The problems of a component and of those nested in it, by full key; nothing is constructed.
 
     Args:
         values: the node as plain data.
         key: its full key.
         nodes: names of the arguments that the command supplies, by the full key of the node that gets them.
         complete: whether a missing argument is a problem.
+        bases: the bases that its class may have; None: those that belong to its key.
     """
-    problems: dict[str, str] = {}
+    if values["_target_"] is BROKEN:
+        return {}
+    try:
+        cls = resolve(values["_target_"], key=key, bases=bases or bases_at(key))
+    except ConfigError as error:  # without the class it is unknown what the arguments may be
+        where = join(key, "_target_")
+        return {where: error.problems[0].removeprefix(f"{where}: ")}
     runtime = nodes.get(key, set())
-    given, with_components = {}, set()
-    for name, value in values.items():
-        if name == "_target_":
-            continue
-        nested = outermost(value, join(key, name))
-        for where, component in nested:
+    nested = {name: outermost(value, join(key, name)) for name, value in values.items() if name != "_target_"}
+    given = {name: _unbuilt(values[name]) for name in nested}
+    with_components = {name for name in nested if nested[name]}
+    problems = problems_of(cls, given, key=key, runtime=runtime, replaceable=with_components, complete=complete)
+    for name in with_components:
+        if join(key, name) in problems:
+            continue  # no component belongs here
+        for where, component in nested[name]:
             # The command builds this component itself and knows arguments that are not in the config.
             passed = name in runtime and where not in nodes
-            problems |= component_problems(component, key=where, nodes=nodes, complete=complete and not passed)
-        if nested:
-            with_components.add(name)
-        given[name] = _with_placeholders(value)
-    if values["_target_"] is BROKEN:
-        return problems
-    try:
-        cls = resolve(values["_target_"], key=key)
-    except ConfigError as error:
-        where = join(key, "_target_")
-        return {where: error.problems[0].removeprefix(f"{where}: ")} | problems
+            expected = bases_at(where) if name in runtime else all_bases()  # else the annotation has decided
+            problems |= component_problems(
+                component, key=where, nodes=nodes, complete=complete and not passed, bases=expected
+            )
     for package in getattr(cls, "needs_packages", ()):
         unavailable = missing(package)
         if unavailable is not None:
             problems[key] = unavailable
-    return problems | problems_of(cls, given, key=key, runtime=runtime, replaceable=with_components, complete=complete)
+    return problems
 
 
-def _with_placeholders(value: Any) -> Any:
+def _unbuilt(value: Any) -> Any:
+    """A value with ``Unbuilt`` in the place of each component; ``BROKEN`` if its class has a problem of its own."""
     if is_component(value):
-        return _PLACEHOLDER
+        try:
+            return Unbuilt(resolve(value["_target_"]))
+        except ConfigError:
+            return BROKEN
     if isinstance(value, dict):
-        return {name: _with_placeholders(item) for name, item in value.items()}
+        return {name: _unbuilt(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_with_placeholders(item) for item in value]
+        return [_unbuilt(item) for item in value]
     return value
 
 
@@ -152,7 +158,8 @@ class Argument:
     required: bool
 
 
-def arguments_of(cls: type) -> dict[str, Argument]:
+@functools.cache
+def arguments_of(cls: type) -> Mapping[str, Argument]:
     """The arguments that ``cls(...)`` accepts by name, in order."""
     parameters = inspect.signature(cls).parameters.values()
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -167,14 +174,14 @@ def problems_of(
 
     Args:
         cls: the class.
-        values: plain data without ``_target_``; built components may be objects of any type.
+        values: plain data without ``_target_``; ``Unbuilt`` in the place of components.
         key: full key of the component's node.
         runtime: names of the arguments that the command supplies.
         replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
         complete: whether a missing argument is a problem.
     """
     arguments = arguments_of(cls)
-    problems = {}
+    problems: dict[str, str] = {}
     for name, value in values.items():
         where = join(key, name)
         if name in RESERVED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
     return [f"{text}: there is no such key; {suggestion}{parent or command} has: {listed(siblings)}"]
 
 
-def _arguments(target: object) -> dict[str, Argument]:
+def _arguments(target: object) -> Mapping[str, Argument]:
     try:
         return arguments_of(resolve(target))
     except ConfigError:

@@ -6,6 +6,7 @@ for numbers and lists, and wrong for text and for paths such as ``init=runs/pret
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -165,22 +166,47 @@ def parse(override: str) -> Override:
     return found
 
 
+#: The settings of Hydra that a user may change; a name that ends with a dot stands for the keys below it.
+_OF_HYDRA = (
+    *("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.", "hydra/help", "hydra.mode"),
+    *("hydra.verbose", "hydra.job.name", "hydra.job.config.", "hydra.run.", "hydra.sweep."),
+)
+
+
+def is_of_hydra(override: str) -> bool:
+    """Whether an override changes a setting of Hydra, or puts the config of a group there (``group@hydra.job``)."""
+    return re.search(r"^hydra\b|[@:](_global_\.)?hydra\b", key_of(override).strip()) is not None
+
+
+def hydra_problem(override: str) -> str | None:
+    """The problem of an override that has Hydra start programs, import code or set the environment; None otherwise."""
+    key = key_of(override).strip()
+    known = key in _OF_HYDRA or any(key.startswith(name) for name in _OF_HYDRA if name.endswith("."))
+    if not is_of_hydra(override) or (known and "_target_" not in override):
+        return None
+    return (
+        f"{override[:80]}: this setting of Hydra is not supported, because it can run other programs or change the "
+        "environment; of Hydra's settings, use hydra/launcher, hydra.launcher.<key> and hydra.sweeper.params"
+    )
+
+
 #: Pairs of keys that set the same thing in two ways.
 _ONE_OF = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
-def check_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
-    """Refuse overrides that contradict each other.
+def check_overrides(given: Sequence[str], folders: Sequence[Path]) -> None:
+    """Refuse overrides that contradict each other, and settings of Hydra that are not supported.
 
     Args:
         given: the ``key=value`` of the command line.
         folders: the folders with config groups.
 
     Raises:
-        ConfigError: a group is chosen twice, a choice is named twice in a list, or one thing is set in two ways.
+        ConfigError: a setting of Hydra could run programs; a group is chosen twice, a choice is named twice in a list,
+            or one thing is set in two ways.
     """
     chosen: dict[str, str] = {}
-    problems = []
+    problems = [problem for problem in map(hydra_problem, given) if problem]
     for word in given:
         key, _, value = word.partition("=")
         if value == "null" or key.startswith("~"):

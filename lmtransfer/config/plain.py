@@ -36,7 +36,7 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
     """Resolve a node into dicts, lists and scalars.
 
     Args:
-        node: a DictConfig or ListConfig, or plain data, which is returned as it is.
+        node: a DictConfig or ListConfig, or plain data, which may hold such nodes.
         key: the full key of the node, for the messages.
 
     Returns:
@@ -64,6 +64,10 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
             if value._is_none():
                 return None
             return [plain(value, index, join(key, index)) for index in range(len(value))]
+        if isinstance(value, dict):  # may hold nodes
+            return {name: walk(item, join(key, name)) for name, item in value.items()}
+        if isinstance(value, list):
+            return [walk(item, join(key, index)) for index, item in enumerate(value)]
         return value
 
     return walk(node, key), problems

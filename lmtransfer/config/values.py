@@ -9,8 +9,11 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union
+
+from lmtransfer.config.target import all_bases, is_subclass
 
 _NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path", type(None): "null"}
 
@@ -21,8 +24,25 @@ _PLAIN = (type(None), bool, int, float, str, Path, list, tuple, dict)
 class Broken:
     """Replaces a value that is missing or cannot be resolved; it fits every type, its problem is reported elsewhere."""
 
+    def __repr__(self) -> str:
+        return "..."
+
 
 BROKEN = Broken()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Unbuilt:
+    """Takes the place of a component during a check, before anything is built.
+
+    Attributes:
+        component: its class.
+    """
+
+    component: type
+
+    def __repr__(self) -> str:
+        return self.component.__name__
 
 
 class Misfit(ValueError):
@@ -33,16 +53,18 @@ def convert(value: Any, annotation: Any) -> Any:
     """Convert ``value`` to the type of ``annotation``.
 
     Args:
-        value: plain data (None, bool, int, float, str, list, dict), or a built component, which fits every annotation
-            except those of plain data.
-        annotation: an evaluated type hint. ``Any`` and hints that do not concern plain data accept everything.
+        value: plain data (None, bool, int, float, str, list, dict), or a component, which fits only an annotation that
+            asks for a component: its own class, or a class that it inherits from.
+        annotation: an evaluated type hint. ``Any`` accepts all plain data.
 
     Raises:
         Misfit: the value does not fit; 3.0 fits ``int``, 3 fits ``float`` and ``str``, a list fits ``tuple``.
     """
     origin = typing.get_origin(annotation)
-    if value is BROKEN or annotation is Any or isinstance(annotation, typing.TypeVar):
+    if value is BROKEN:
         return value
+    if annotation is Any or isinstance(annotation, typing.TypeVar):
+        return _plain(value, annotation)
     if origin is typing.Annotated:
         return convert(value, typing.get_args(annotation)[0])
     if origin in (Union, types.UnionType):
@@ -51,10 +73,10 @@ def convert(value: Any, annotation: Any) -> Any:
         if any(value == choice and type(value) is type(choice) for choice in typing.get_args(annotation)):
             return value
         raise _misfit(value, annotation)
+    if not isinstance(value, _PLAIN):
+        return _component(value, annotation)
     if annotation in _SCALARS:
         return _SCALARS[annotation](value)
-    if not isinstance(value, _PLAIN):
-        return value
     container = origin or annotation
     if isinstance(container, type):
         if issubclass(container, Sequence):
@@ -64,8 +86,28 @@ def convert(value: Any, annotation: Any) -> Any:
     raise _misfit(value, annotation)
 
 
+def _component(value: Any, annotation: Any) -> Any:
+    """A component that fits its annotation; only the bases of components, and what inherits from them, ask for one."""
+    own = value.component if isinstance(value, Unbuilt) else type(value)
+    if isinstance(annotation, type) and is_subclass(annotation, all_bases()) and annotation in own.__mro__:
+        return value
+    raise _misfit(value, annotation)
+
+
+def _plain(value: Any, annotation: Any) -> Any:
+    """Plain data of any kind, without a component inside."""
+    if not isinstance(value, _PLAIN) and value is not BROKEN:
+        raise _misfit(value, annotation)
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            _plain(item, annotation)
+    return value
+
+
 def describe(annotation: Any) -> str:
     """The annotation in words: "an integer or null"."""
+    if annotation is Any or isinstance(annotation, typing.TypeVar):
+        return "plain text, numbers, lists or mappings"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in _NOUNS:
         return _NOUNS[annotation]
@@ -89,6 +131,9 @@ def describe(annotation: Any) -> str:
 
 
 def _misfit(value: Any, annotation: Any) -> Misfit:
+    if not isinstance(value, _PLAIN):
+        own = value.component if isinstance(value, Unbuilt) else type(value)
+        return Misfit(f"the component {own.__name__} does not fit here, where the value must be {describe(annotation)}")
     shown = "null" if value is None else repr(value) if not isinstance(value, bool) else str(value).lower()
     return Misfit(f"{shown} is not {describe(annotation)}")
 

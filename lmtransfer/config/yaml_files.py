@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
+from lmtransfer.config.overrides import hydra_problem
 from lmtransfer.errors import ConfigError
+from lmtransfer.untrusted.documents import yaml_problem
+from lmtransfer.untrusted.files import read_bytes
 
 _PLAIN = "a config is plain YAML, key: value, in UTF-8"
 _LONGEST = 200
+#: A config has some kilobytes, and Hydra reads a megabyte in about ten seconds.
+_MOST_BYTES = 1 << 20
+#: How many values the aliases of a config may repeat.
+_MOST_REPEATED = 10_000
 
 
 def load(path: Path) -> DictConfig:
@@ -24,6 +32,12 @@ def load(path: Path) -> DictConfig:
     """
     text = read_text(path)
     try:
+        try:
+            slow = yaml_problem(text, most_repeated=_MOST_REPEATED)
+        except yaml.YAMLError:  # the error of PyYAML's own parser says more
+            slow = yaml_problem(text, most_repeated=_MOST_REPEATED, loader=yaml.SafeLoader)
+        if slow is not None:
+            raise ConfigError(f"{path}:{slow[0]}: {slow[1]}")
         loaded = OmegaConf.load(path)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -54,10 +68,7 @@ def read_text(path: Path) -> str:
     Raises:
         ConfigError: it cannot be read, or is not UTF-8.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); correct or remove it") from error
+    raw = read_bytes(path, error=ConfigError, most=_MOST_BYTES)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -99,6 +110,7 @@ def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
             continue
         if not content:
             problems.append(f"{path}: is empty; {_PLAIN}")
+        problems += [f"{path}: {problem}" for problem in map(hydra_problem, _words_of_hydra(content)) if problem]
         wanted += [(group, choice, (*above, path)) for group, choice in further]
     if problems:
         raise ConfigError(problems)
@@ -136,6 +148,21 @@ def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
                 where = name.lstrip("/") if name.startswith("/") else f"{group}/{name}"
                 if isinstance(choice, str):
                     yield where.removeprefix("./"), choice
+
+
+def _words_of_hydra(content: DictConfig) -> Iterator[str]:
+    """The settings of Hydra in a file and in its defaults list, as words of a command line."""
+    plain: Any = OmegaConf.to_container(content)
+    pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, dict) and not key.startswith("hydra.sweeper.params"):
+            pending += [(f"{key}.{name}", item) for name, item in value.items()]
+        elif value is not None:
+            yield f"{key}={value}"
+    for entry in plain.get("defaults") or []:
+        for name, choice in entry.items() if isinstance(entry, dict) else [(entry, "")]:
+            yield f"{str(name).removeprefix('optional ').removeprefix('override ').lstrip('/')}={choice}"
 
 
 def _broken(path: Path, reason: str, line: int | None = None) -> str:

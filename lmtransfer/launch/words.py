@@ -22,7 +22,8 @@ def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[li
         line: the command line.
 
     Raises:
-        ConfigError: a word is not an override, two contradict each other, or the folder of configs is invalid.
+        ConfigError: a word is not an override or sets something of Hydra that is refused, two words contradict each
+            other, or the folder of configs is invalid.
     """
     folders = [paths.conf_dir()]
     if line.config_dir is not None:
@@ -32,7 +33,7 @@ def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[li
     if line.config_dir is not None:
         yaml_files.check_yaml_files(Path(line.config_dir), given, line.config_name or command)
     given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
-    overrides.check_contradictions(given, folders)
+    overrides.check_overrides(given, folders)
     return given, folders
 
 

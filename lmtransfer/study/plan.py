@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.overrides import key_of, named_keys, of_command_line
+from lmtransfer.config.overrides import is_of_hydra, key_of, named_keys, of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
 from lmtransfer.study.figure_specs import FigureSpec, figure_specs
@@ -257,6 +257,8 @@ def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
         for word in overrides
         if "=" not in word or word.startswith("-")
     ]  # fmt: skip
+    problems += [f"{where}: '{word}' is a setting of Hydra, which a study does not use" for word in overrides
+                 if is_of_hydra(word)]  # fmt: skip
     return overrides
 
 

@@ -30,6 +30,9 @@ from lmtransfer.transfer.pooling import BiLstmStates, Compared, EveryToken, Pool
 from lmtransfer.transfer.rates import FreezeName, Rates
 from lmtransfer.transfer.vector_method import Layers, PoolingName, VectorMethod
 
+#: The base of the heads that a task may name.
+_HEADS = ("lmtransfer.transfer.heads.base.Head",)
+
 
 class TransferMethod(VectorMethod):
     """Builds the learner of a task for an encoder.
@@ -259,7 +262,7 @@ class TransferMethod(VectorMethod):
                 "activation": activation,
                 "hidden_dropout": self.dropout,
             }
-        made: type[Head] = resolve(head.module, key="task.head")
+        made: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
         return made.of(head, encoder, layers, pieces=self.resolved_pieces(encoder))
 
 

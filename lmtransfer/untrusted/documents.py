@@ -2,13 +2,14 @@
 
 Reading always ends soon, either with plain values that fit the schema or with one message that names file and field.
 These are refused: irregular or too large files (see ``files``), damaged text, too deep nesting, YAML aliases (which
-can expand to any size), and numbers that are not finite or too large for 64 bits.
+can expand to any size), YAML's numbers in base 60, and numbers that are not finite or too large for 64 bits.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ YAML_BYTES = 1 << 22
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ANY = Anything()
+#: 190:20:30 is 685230 in YAML 1.1; PyYAML's time for it is the square of its length.
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 class _Refused(Exception):
@@ -142,15 +145,10 @@ def _json(raw: bytes) -> Any:
 
 
 def _yaml(raw: bytes) -> Any:
-    depth = 0
     try:
-        for event in yaml.parse(raw, Loader=_Loader):
-            if isinstance(event, yaml.AliasEvent):
-                line = 0 if event.start_mark is None else event.start_mark.line
-                raise _Refused(f"line {line + 1} has a YAML alias, which is not allowed")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > LOWEST:
-                raise _Refused(f"is nested more than {LOWEST} deep")
+        problem = yaml_problem(raw, most_repeated=0)
+        if problem is not None:
+            raise _Refused(f"line {problem[0]} {problem[1]}")
         return yaml.load(raw, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -159,6 +157,56 @@ def _yaml(raw: bytes) -> Any:
                        ) from None  # fmt: skip
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # invalid dates and keys
         raise _Refused(f"is damaged or is not YAML with plain values only ({first_line(error)})") from None
+
+
+def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader) -> tuple[int, str] | None:
+    """What makes reading a YAML document take for ever, found before it is read; None if nothing does.
+
+    Args:
+        raw: the document.
+        most_repeated: how many values its aliases may repeat; 0: it may have no alias.
+        loader: PyYAML's loader.
+
+    Returns:
+        The line and the problem, in words that follow the line.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    anchors: dict[str | None, int | None] = {}  # values below an anchor; None while the anchor is still open
+    above: list[tuple[str | None, int]] = []
+    values = repeated = 0
+    for event in yaml.parse(raw, Loader=loader):
+        line = 1 if event.start_mark is None else event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            inside = anchors.get(event.anchor)
+            if event.anchor in anchors and inside is None:
+                return line, f"has the YAML alias *{str(event.anchor)[:40]}, which contains itself"
+            repeated += inside or 1
+            if repeated > most_repeated:
+                return line, "has a YAML alias, which is not allowed" if not most_repeated else (
+                    f"has YAML aliases that repeat more than {most_repeated:,} values: write the values out"
+                )
+            values += inside or 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            if len(above) == LOWEST:
+                return line, f"is nested more than {LOWEST} deep"
+            above.append((event.anchor, values))
+            values += 1
+            if event.anchor is not None:
+                anchors[event.anchor] = None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            if anchor is not None:
+                anchors[anchor] = values - before
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            if event.anchor is not None:
+                anchors[event.anchor] = 1
+            is_tagged = event.tag is not None and event.tag.endswith((":int", ":float")) and ":" in event.value
+            if is_tagged or (event.implicit[0] and _BASE_60.fullmatch(event.value)):
+                return line, f"has {shown(event.value)}, which YAML takes for a number in base 60: write it in quotes"
+    return None
 
 
 def _checked(document: Any, schema: Kind, finite: bool) -> Any:

@@ -563,6 +563,74 @@ def test_a_task_run_of_others_is_held_against_its_schema(name: str, task_world: 
     check(Case(words, names), task_world, answer)
 
 
+COMMAND = {"_target_": "lmtransfer.study.process.Command", "words": ["list"], "log": "canary", "heading": "x"}
+APART = {"_target_": "lmtransfer.study.process.Apart", "command": COMMAND}
+MASKING = {"_target_": "lmtransfer.objectives.corruption.token_masking.TokenMasking"}
+MIXTURE = {"_target_": "lmtransfer.data.corpora.mixture.MixtureCorpus", "name": "x"}
+#: Where a hostile run puts a class that starts a program, or another one.
+HOSTILE: dict[str, tuple[str, Any]] = {
+    "argument": ("task.columns", APART),
+    "list": ("task.columns", [APART]),
+    "mapping": ("task.columns", {"a": {"b": APART}}),
+    "in_a_component": ("task.columns", {**MASKING, "selection": APART}),
+    "in_parts": ("task.columns", {**MIXTURE, "parts": {"a": APART}}),
+    "component_for_text": ("task.name", {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": "texts"}),
+    "supplied": ("task.data_root", APART),
+    "of_the_method": ("transfer.lora_matrices", [APART]),
+    "of_the_model": ("model.activation", APART),
+    "whole_task": ("task", APART),
+    "whole_method": ("transfer", APART),
+    "whole_model": ("model", APART),
+    "other_base": ("model", {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": "texts"}),
+    "through_a_module": ("task.columns", {"_target_": "lmtransfer.study.process.subprocess.Popen", "args": "x"}),
+    "imported_there": ("task.columns", {"_target_": "lmtransfer.study.process.Path"}),
+    "program": ("task.columns", {"_target_": "lmtransfer.__main__.main"}),
+    "plain_class": ("task.columns", COMMAND),
+}
+OPENING = (ASK, ("export", "run=t", "to=e"), ("evaluate", "run=t", "split=dev", "name=x"),
+           ("predict", "run=hf:t", "text=good bal"))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(HOSTILE))
+def test_a_run_of_others_constructs_components_only(
+    name: str, task_world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, value = HOSTILE[name]
+    run = (task_world / "runs/finetune/ft").rename(task_world / "t")
+    setting_of("seed-0", key, value)(run)
+    monkeypatch.setattr("subprocess.Popen.__init__", lambda *args, **kwargs: pytest.fail(f"started {args} {kwargs}"))
+    for words in OPENING:
+        said = check(Case(words, ("config.yaml: ", key)), task_world, answer)
+        assert len(said[said.find("lmtransfer: ") :].splitlines()) == 1, said
+        assert not (task_world / "canary").exists()
+    _, said = answer("embed", "run=t/seed-0", "input=t.tsv", "output=v.npy")  # needs neither the task nor the method
+    assert not (task_world / "canary").exists()
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "+hydra.job.env_set.LMTRANSFER_ALLOW=subprocess",
+        "++hydra.job.env_set={LMTRANSFER_ALLOW:subprocess}",
+        "+hydra.callbacks.x._target_=subprocess.Popen",
+        "+hydra.launcher.x={_target_:subprocess.Popen,args:touch}",
+        "hydra.launcher._target_=subprocess.Popen",
+        "hydra.sweeper._target_=subprocess.Popen",
+        "hydra/job_logging=default",
+        "hydra.job_logging.root.level=DEBUG",
+        "hydra.searchpath=[file://mine]",
+        "+experiment@hydra.job.env_set=own",
+        "+experiment@_global_.hydra.job.env_set=own",
+    ],
+)
+def test_settings_of_hydra_that_run_programs_are_refused(word: str, world: Path, answer: Answer) -> None:
+    for words in (("list", "what=models", word), ("list", "what=models,tasks", "-m", word)):
+        check(Case(words, (word,)), world, answer)
+    study = f"# @package _global_\n# Mine\nname: s\nrecipes: {{a: ['model=bert_tiny', '{word}']}}\n".encode()
+    check(Case(("study", "study=own", "-cd", "mine"), (word,), {"mine/study/own.yaml": study}), world, answer)
+
+
 def test_a_seed_without_a_number_is_none(task_world: Path, answer: Answer) -> None:
     (task_world / "runs/finetune/ft").rename(task_world / "t")
     shutil.copytree("t/seed-0", "t/seed-x")
@@ -580,6 +648,8 @@ REPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "config.big": (setting("train.batch_tokens", 10**400), ("config.yaml",)),
     "config.deep": (put("config.yaml", b"model: " + deep(5000)), ("config.yaml: ", "nested")),
     "config.bomb": (put("config.yaml", b"a: &a [x]\nb: [*a, *a]\n"), ("config.yaml",)),
+    "config.base_60": (put("config.yaml", b"a: 1" + b":1" * 300_000), ("config.yaml: ", "line 1", "1:1:1")),
+    "config.base_60_tag": (put("config.yaml", b"a: !!int '1" + b":1" * 300_000 + b"'\n"), ("config.yaml: ", "1:1:1")),
     "config.pipe": (pipe("config.yaml"), ("config.yaml: ", "pipe")),
     "config.socket": (lambda run: _socket(run / "config.yaml"), ("config.yaml: ", "socket")),
     "result.pipe": (pipe("result.json"), ("result.json: ", "pipe")),

@@ -9,6 +9,15 @@ from bad_input import PRETRAIN, Answer, Case, check
 
 UNCHOSEN = tuple(word for word in PRETRAIN if not word.startswith("model"))
 MODEL = b"# Mine\n_target_: lmtransfer.models.bert.BertEncoder\n"
+
+
+def bomb(form: bytes, first: bytes = b"x") -> bytes:
+    """Nine aliases on each line, of the line before."""
+    return b"a0: &a0 " + first + b"".join(
+        b"\na%d: &a%d " % (line, line) + form % b", ".join([b"*a%d" % (line - 1)] * 9) for line in range(1, 10)
+    )  # fmt: skip
+
+
 #: What is in a file, and what is said of it.
 FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "broken_indent": (b"dim: 8\n  num_layers: 2\n", (":2:",)),
@@ -46,6 +55,12 @@ FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "defaults_number": (b"defaults: [5]\n", ("own.yaml", "defaults")),
     "defaults_nowhere": (b"defaults: [nowhere]\n", ("nowhere",)),
     "defaults_itself": (b"defaults: [own]\n", ("own.yaml", "defaults")),
+    "base_60": (MODEL + b"dim: 1" + b":1" * 300_000, (":3:", "1:1:1:1", "quotes")),
+    "base_60_tag": (MODEL + b"dim: !!float '1" + b":1" * 300_000 + b".5'\n", (":3:", "1:1:1:1", "quotes")),
+    "alias_bomb": (bomb(b"[%s]"), ("own.yaml:6:", "aliases")),
+    "merge_bomb": (bomb(b"{<<: [%s]}", b"{x: 1}"), ("own.yaml:5:", "aliases")),
+    "alias_of_itself": (b"a: &a [*a]\n", (":1:", "*a,")),
+    "too_long": (MODEL + b"#" * 2_000_000, ("own.yaml", "1,048,576")),
     "header": (b"# @package _global_ and more: x\n" + MODEL, (":1:", "package")),
 }  # fmt: skip
 
@@ -76,6 +91,12 @@ def test_a_broken_config_is_named_with_its_line(name: str, world: Path, answer: 
         (("evaluate", "run=runs/pretrain/base", "corpus=own"), "corpus/own.yaml", b"- x\n", ("a list",)),
         (("pretrain", "corpus=mixture", "corpus.parts=[own]"), "corpus/own.yaml", b"- x\n", ("a list",)),
         (("list", "-cd", "mine", "-cn", "own"), "own.yaml", b"a: b: c\n", ("own.yaml:1:",)),
+        ((*PRETRAIN, "+experiment=own"), "experiment/own.yaml",
+         b"# @package _global_\nhydra: {job: {env_set: {LMTRANSFER_ALLOW: subprocess}}}\n", ("own.yaml: ", "env_set")),
+        ((*PRETRAIN, "+experiment=own"), "experiment/own.yaml",
+         b"# @package _global_\nhydra: {callbacks: {x: {_target_: subprocess.Popen}}}\n", ("own.yaml: ", "callbacks")),
+        ((*PRETRAIN, "+experiment=own"), "experiment/own.yaml",
+         b"# @package _global_\ndefaults: [override /hydra/job_logging: default]\n", ("own.yaml: ", "job_logging")),
         (("pretrain", "--help", "model=own"), "model/own.yaml", b"a: b: c\n", ("model/own.yaml:1:",)),
         (("pretrain", "--cfg", "job", "model=own"), "model/own.yaml", b"a: b: c\n", ("model/own.yaml:1:",)),
     ],

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "former_names": set(),
     "system": {"errors"},
     "untrusted": {"errors"},
-    "config": {"errors", "former_names", "system"},
+    "config": {"errors", "former_names", "system", "untrusted"},
     "metrics": {"errors"},
     "verdicts": set(),
     "layers": {"errors", "randomness", BATCH},

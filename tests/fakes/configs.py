@@ -8,6 +8,10 @@ from pathlib import Path  # noqa: F401 - and a foreign class
 from textwrap import dedent
 from typing import Literal
 
+import pytest
+
+from lmtransfer.config import target
+
 
 class Part:
     """A nested component."""
@@ -36,6 +40,16 @@ class Net:
 
 class Inherits(Net):
     """Takes what its parent takes."""
+
+
+def allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow configs to name these classes, as if they were bases of components that the package declares."""
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "fakes.configs")
+    for key, own in {
+        "model": ("fakes.configs.Net", "fakes.configs.Part"),
+        "objective.losses": ("fakes.configs.Part",),
+    }.items():
+        monkeypatch.setitem(target.BASES, key, (*target.BASES[key], *own))  # type: ignore[arg-type]
 
 
 def not_a_class() -> None:

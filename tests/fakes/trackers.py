@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
-from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun
+from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
 
 #: The name of each method is one of these; a service fails or waits in one of them.
 CALLS = ("begin", "log", "finish")
@@ -28,7 +28,7 @@ class Kept:
         return [step for step, _ in self.rows]
 
 
-class FakeService:
+class FakeService(Service):
     """Keeps records by id.
 
     Args:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fakes import configs
 from fakes.configs import Inherits, Net, Part, check_problems
 from omegaconf import OmegaConf
 from refusals import refuses
@@ -13,7 +14,7 @@ from lmtransfer.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def allow_toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMTRANSFER_ALLOW", "fakes.configs")
+    configs.allow(monkeypatch)
 
 
 def node(**arguments: Any) -> Any:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import configs
 from fakes.configs import check_problems, write_tree
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
@@ -56,7 +57,7 @@ NODES = {"model": {"vocab_size"}, "objective.losses.guess": set[str]()}
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = write_tree(tmp_path / "conf", FILES)
     monkeypatch.setattr(paths, "conf_dir", lambda: folder)
-    monkeypatch.setenv("LMTRANSFER_ALLOW", "fakes.configs")
+    configs.allow(monkeypatch)
     return folder
 
 

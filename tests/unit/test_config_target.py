@@ -7,18 +7,20 @@ from fakes import configs
 from refusals import refuses
 
 from lmtransfer.config.target import resolve
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.bert import BertEncoder
 
 
 @pytest.fixture
 def allow_toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs.allow(monkeypatch)
     monkeypatch.setenv("LMTRANSFER_ALLOW", "somewhere_else, fakes.configs")
 
 
 def test_classes_of_allowed_packages_are_found(allow_toys: None) -> None:
     import torch
 
-    assert resolve("lmtransfer.errors.DataError") is DataError
+    assert resolve("lmtransfer.models.bert.BertEncoder") is BertEncoder
     assert resolve("torch.optim.AdamW") is torch.optim.AdamW
     assert resolve("fakes.configs.Net") is configs.Net
 
@@ -61,6 +63,7 @@ def test_foreign_objects_in_allowed_modules_are_refused(target: str, allow_toys:
     [
         ("lmtransfer.config.target.os.system", "lmtransfer.config.target"),
         ("lmtransfer.cli.sys.exit", "lmtransfer.cli"),
+        ("lmtransfer.models.bert.BertEncoder.__init__", "lmtransfer.models.bert"),
     ],
 )
 def test_walking_through_an_allowed_module_is_refused(target: str, module: str) -> None:
@@ -75,8 +78,8 @@ def test_what_is_no_path_of_a_class_is_said(target: object) -> None:
 
 
 def test_misspelt_classes_and_modules_are_answered_with_the_nearest() -> None:
-    with refuses(ConfigError, "'lmtransfer.errors.DataEror'", "'DataError'"):
-        resolve("lmtransfer.errors.DataEror")
+    with refuses(ConfigError, "'lmtransfer.models.bert.BertEncodr'", "'BertEncoder'"):
+        resolve("lmtransfer.models.bert.BertEncodr")
     with refuses(ConfigError, "'lmtransfer.erors.DataError'", "'errors'"):
         resolve("lmtransfer.erors.DataError")
 

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from refusals import refuses
 
-from lmtransfer.config.values import BROKEN, Misfit, convert, describe
+from lmtransfer.config.values import BROKEN, Misfit, Unbuilt, convert, describe
+from lmtransfer.objectives.corruption.base import Corruption
+from lmtransfer.objectives.corruption.selection import Selection, SingleTokens
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,15 @@ def test_of_a_list_only_the_item_that_does_not_fit_is_shown() -> None:
     assert "[" not in str(raised.value)
 
 
-def test_a_built_component_fits_every_annotation_that_is_not_about_plain_data() -> None:
-    component = object()
-    assert convert(component, Misfit) is component
-    assert convert([component], list[Misfit]) == [component]
-    assert convert(component, Misfit | None) is component
+@pytest.mark.parametrize("component", [SingleTokens(), Unbuilt(SingleTokens)], ids=["built", "unbuilt"])
+def test_a_component_fits_only_an_annotation_that_asks_for_it(component: Any) -> None:
+    assert convert(component, Selection) is component
+    assert convert([component], list[Selection]) == [component]
+    assert convert(component, Selection | None) is component
+    for annotation in (Any, object, Corruption, dict[str, Any], Mapping, Misfit, str | None):
+        for value in (component, [component], {"k": [component]}):
+            with pytest.raises(Misfit):
+                convert(value, annotation)
     with refuses(Misfit, "integer"):
         convert(component, int)
 

@@ -219,11 +219,9 @@ def test_a_missing_package_is_a_problem_of_the_configuration(package: str, monke
 
 def test_a_choice_named_twice_is_refused() -> None:
     folders = [paths.conf_dir()]
-    overrides.check_contradictions(
-        ["tracker=[jsonl,wandb]", "learning_rates=[1,1]", "tracker.wandb.tags=[a,a]"], folders
-    )
+    overrides.check_overrides(["tracker=[jsonl,wandb]", "learning_rates=[1,1]", "tracker.wandb.tags=[a,a]"], folders)
     with refuses(ConfigError, "tracker=[wandb,mlflow,wandb]", "wandb is named twice"):
-        overrides.check_contradictions(["tracker=[wandb,mlflow,wandb]"], folders)
+        overrides.check_overrides(["tracker=[wandb,mlflow,wandb]"], folders)
 
 
 def test_a_tracker_without_a_name_of_its_own_is_refused() -> None:

@@ -1,12 +1,13 @@
 """What the training loop tells a tracker, and what a tracker's service must offer.
 
 The loop knows a ``Tracker``. ``Jsonl`` is one, and so is ``Guarded``, which stands between the loop and a ``Service``:
-a library such as wandb. A new service is one class that keeps to ``Service``, and one file in ``conf/tracker``.
+a library such as wandb. A new service is one subclass of ``Service``, and one file in ``conf/tracker``.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,9 +70,10 @@ class Record:
     step: int | None = None
 
 
-class Service(Protocol):
+class Service(ABC):
     """Keeps records of runs; the methods are called one after the other, in one thread, and may raise any error."""
 
+    @abstractmethod
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> Record:
         """Begin the record of a run, or continue it.
 
@@ -80,12 +82,12 @@ class Service(Protocol):
             record: id of the record to continue; None for a run without a record.
             step: last step that was noted for the record; the record may have one more. -1 without a record.
         """
-        ...
 
+    @abstractmethod
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers of a step; steps only rise, also over a resumed run."""
-        ...
 
+    @abstractmethod
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
         """Write the numbers of the result, and close the record.
 
@@ -94,7 +96,6 @@ class Service(Protocol):
             result: the numbers of ``result.json``, by name; empty if the run has no result.
             step: the last step of the record, or 0.
         """
-        ...
 
 
 def leaves(values: Mapping[str, Any], *, separator: str, prefix: str = "") -> dict[str, Any]:

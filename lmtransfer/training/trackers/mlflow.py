@@ -11,7 +11,7 @@ from typing import Any
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import optional
 from lmtransfer.system.printable import short_path
-from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun, leaves
+from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, leaves
 
 #: For a server that does not answer; values that the user has set stay.
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -20,7 +20,7 @@ _STATES: Mapping[Outcome, str] = {"finished": "FINISHED", "interrupted": "KILLED
 _MOST_PARAMS, _LONGEST = 100, 500
 
 
-class MLflow:
+class MLflow(Service):
     """Keeps records in an MLflow tracking store.
 
     Args:

@@ -9,10 +9,10 @@ from typing import Any
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import optional
 from lmtransfer.system.printable import short_path
-from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun
+from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
 
 
-class TensorBoard:
+class TensorBoard(Service):
     """Writes event files to the folder ``tensorboard`` of the run directory."""
 
     needs_packages = ("tensorboard",)

@@ -7,10 +7,10 @@ from typing import Any
 
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import optional
-from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun
+from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
 
 
-class Trackio:
+class Trackio(Service):
     """Keeps records in Trackio's own folder (``TRACKIO_DIR``), or in a Space.
 
     Args:

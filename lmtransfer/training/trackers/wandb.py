@@ -9,14 +9,14 @@ from typing import Any, Literal
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import optional
 from lmtransfer.system.printable import short_path
-from lmtransfer.training.trackers.base import Outcome, Record, TrackedRun
+from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun
 
 _TIMEOUT_SECONDS = 20.0
 _FLUSH_SECONDS = 1.0  # a kill loses what an offline file has not flushed; the default is 15
 _EXIT_CODES: Mapping[Outcome, int] = {"finished": 0, "interrupted": 75, "failed": 1}
 
 
-class Wandb:
+class Wandb(Service):
     """Keeps records at Weights & Biases, or offline in the folder ``trackers`` of the run directory.
 
     A resumed offline run has one more folder there, with the same id.
