@@ -6,16 +6,19 @@ Shape legend: N examples, C labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import numpy as np
 
 from lmtransfer.kept_predictions.scored import ScoredExamples
-from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.confusion import F1, Accuracy, ConfusionMetric, Matthews
-from lmtransfer.metrics.correlation import Pearson, Spearman
-from lmtransfer.metrics.label_sets import LabelSetF1, f1_of_counts
+from lmtransfer.metrics import labels
 
+#: The metrics that are computed from all answers together, by the kind of the answers.
+_OF_ANSWERS = {
+    "classification": ("accuracy", "f1", "macro_f1", "matthews"),
+    "multi_label": ("macro_f1",),
+    "regression": labels.CORRELATIONS,
+}
 #: Up to this many examples, a metric without a shortcut is recomputed once for each left-out example.
 _MOST_LEFT_OUT = 5_000
 
@@ -30,11 +33,21 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     """
     if metric in examples.ratios:
         return examples.ratios[metric].value(rows)
-    compute = _of_answers(examples, metric)
-    if compute is None or (rows is None and not len(examples)) or (rows is not None and not len(rows)):
+    if metric not in _OF_ANSWERS.get(examples.kind, ()) or not (len(examples) if rows is None else len(rows)):
         return None
     predicted, gold = _by_example(examples)
-    return compute(predicted, gold) if rows is None else compute(predicted[rows], gold[rows])
+    if rows is not None:
+        predicted, gold = predicted[rows], gold[rows]
+    return labels.metric_value(metric, predicted, gold, positive=examples.positive)
+
+
+def undefined_metrics(examples: ScoredExamples, metrics: Iterable[str]) -> list[str]:
+    """Sentences about the metrics that are not defined on the answers and count as 0."""
+    if examples.kind not in _OF_ANSWERS:
+        return []
+    predicted, gold = _by_example(examples)
+    found = (labels.undefined(name, predicted, gold, positive=examples.positive) for name in metrics)
+    return [sentence for sentence in found if sentence]
 
 
 def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
@@ -65,20 +78,29 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
 
 def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     """The metric with each example left out in turn, shape (N,)."""
-    compute, num = _of_answers(examples, metric), len(examples)
-    if compute is None or num < 2:
+    num = len(examples)
+    if num < 2:
         return None
     predicted, gold = _by_example(examples)
     if examples.kind == "multi_label":
         right_NC, total_NC = predicted * gold, predicted + gold
-        return f1_of_counts(right_NC.sum(0) - right_NC, total_NC.sum(0) - total_NC, average="macro")
+        right_NC, total_NC = right_NC.sum(0) - right_NC, total_NC.sum(0) - total_NC
+        f1_NC = np.divide(2 * right_NC, total_NC, out=np.zeros(total_NC.shape), where=total_NC > 0)
+        found: np.ndarray = f1_NC.mean(-1)
+        return found
     if examples.kind == "classification":  # examples with equal label and answer are interchangeable
-        _, firsts, which = np.unique(np.stack([predicted, gold]), axis=1, return_index=True, return_inverse=True)
-        values = [compute(np.delete(predicted, row), np.delete(gold, row)) for row in firsts]
+        pairs, which, counts = np.unique(np.stack([predicted, gold]), axis=1, return_inverse=True, return_counts=True)
+        values = []
+        for pair in range(len(counts)):
+            rest = counts - (np.arange(len(counts)) == pair)
+            said, right = pairs[:, rest > 0]
+            values.append(labels.metric_value(metric, said, right, positive=examples.positive, weights=rest[rest > 0]))
         return np.array(values)[which.reshape(-1)]
     if num > _MOST_LEFT_OUT:
         return None
-    return np.array([compute(np.delete(predicted, row), np.delete(gold, row)) for row in range(num)])
+    return np.array(
+        [labels.metric_value(metric, np.delete(predicted, row), np.delete(gold, row)) for row in range(num)]
+    )
 
 
 def _by_example(examples: ScoredExamples) -> tuple[np.ndarray, np.ndarray]:
@@ -87,33 +109,3 @@ def _by_example(examples: ScoredExamples) -> tuple[np.ndarray, np.ndarray]:
         return examples.predicted, examples.gold
     shape = len(examples), len(examples.labels)
     return examples.predicted.reshape(shape), examples.gold.reshape(shape)
-
-
-def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, np.ndarray], float] | None:
-    """Return a function that computes the metric from answers and gold answers; None if the metric has no such form."""
-    num_labels = len(examples.labels)
-    if examples.kind == "classification":
-        confusions: dict[str, Callable[[], ConfusionMetric]] = {
-            "accuracy": lambda: Accuracy(num_labels=num_labels),
-            "f1": lambda: F1(num_labels=num_labels, positive=examples.positive),
-            "macro_f1": lambda: F1(num_labels=num_labels, positive="macro"),
-            "matthews": lambda: Matthews(num_labels=num_labels),
-        }
-        return _computed(confusions[metric]) if metric in confusions else None
-    if examples.kind == "multi_label" and metric == "macro_f1":
-        return _computed(lambda: LabelSetF1(num_labels=num_labels, average="macro"))
-    correlations: dict[str, Callable[[], Pearson | Spearman]] = {"pearson": Pearson, "spearman": Spearman}
-    if examples.kind == "regression" and metric in correlations:
-        return _computed(correlations[metric])
-    return None
-
-
-def _computed(
-    make: Callable[[], Metric],
-) -> Callable[[np.ndarray, np.ndarray], float]:
-    def compute(predicted: np.ndarray, gold: np.ndarray) -> float:
-        metric = make()
-        metric.update(predicted, gold)
-        return metric.compute()
-
-    return compute

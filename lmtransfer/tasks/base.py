@@ -66,6 +66,7 @@ class Task(ABC):
         labels: the label names in order, empty for regression; every run stores them, and other runs are matched to
             them by name.
         main_metric: name of the metric that decides; higher is better for all metrics.
+        metric_names: names of the metrics that the user chose, the main one first; empty if the task has no choice.
         max_length: longest input in tokens, specials included; None: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; None: all of it.
         dev_from_train: fraction of the training examples in the held-out part, which chooses checkpoints and learning
@@ -85,6 +86,7 @@ class Task(ABC):
     name: str
     main_metric: str
     splits: tuple[str, ...]
+    metric_names: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     max_length: int | None = None
     num_train: int | None = None

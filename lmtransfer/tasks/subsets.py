@@ -101,7 +101,8 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     Examples are visited in the order in which subsets grow. A group is decided at its first example: it is held out if
     that example's label has too few held-out examples and the example is not the first of its label, so that each
     label has examples left for training. The labels start at different offsets, so that small subsets of
-    many labels also get their share. If each example is its own group, the number of held-out examples of a label is at
+    many labels also get their share. A rare label, whose share would be no example, gets its second one if the part is
+    large enough for all labels. If each example is its own group, the number of held-out examples of a label is at
     any time the fraction of those visited, to within one.
     """
     values, label_of = np.unique(labels, return_inverse=True)
@@ -109,13 +110,16 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     for i in range(len(values)):
         rows = np.flatnonzero(label_of == i)
         places[rows[permutation(len(rows), seed, "num_train", i)]] = (np.arange(len(rows)) + 0.5) / len(rows)
+    counts, offsets = np.bincount(label_of), (np.arange(len(values)) + 0.5) / len(values)
+    is_rare = (counts * fraction + offsets < 1) & (len(labels) * fraction >= len(values))
     seen, held = [0] * len(values), [0] * len(values)
     roles: dict[str, bool] = {"": False}
     found = np.zeros(len(labels), dtype=bool)
     for row in np.lexsort((label_of, places)).tolist():
         label = int(label_of[row])
         seen[label] += 1
-        is_short = seen[label] > 1 and held[label] < int(seen[label] * fraction + (label + 0.5) / len(values) + 1e-9)
+        share = max(int(seen[label] * fraction + offsets[label] + 1e-9), int(is_rare[label]))
+        is_short = seen[label] > 1 and held[label] < share
         found[row] = is_short if groups is None else roles.setdefault(groups[row], is_short)
         held[label] += int(found[row])
     return found

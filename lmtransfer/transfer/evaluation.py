@@ -18,6 +18,7 @@ from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import DataError
 from lmtransfer.kept_predictions.file import MOST_EXAMPLES, is_kept
 from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.kept_predictions.values import undefined_metrics
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
@@ -64,6 +65,12 @@ class Evaluation:
     collapsed: bool
     answers: ScoredExamples | None = None
     calibration: dict[str, Any] | None = None
+
+    @property
+    def undefined(self) -> dict[str, list[str]]:
+        """The entry ``undefined`` of a result: why metrics count as 0; empty if all are defined, or without answers."""
+        found = [] if self.answers is None else undefined_metrics(self.answers, self.metrics)
+        return {"undefined": found} if found else {}
 
     @property
     def task_fingerprint(self) -> str | None:

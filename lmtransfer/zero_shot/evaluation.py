@@ -13,6 +13,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.kept_predictions.values import undefined_metrics
 from lmtransfer.reporting.units import in_percent, shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
@@ -62,6 +63,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
         seed = pretraining_seed(saved)
+        undefined = undefined_metrics(found.examples, found.metrics)
         result = RunResult(
             command="evaluate",
             task=task.name,
@@ -79,6 +81,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
                 "higher_is_better": True,
                 "chance": found.chance,
                 "num_scored": found.num_scored,
+                **({"undefined": undefined} if undefined else {}),
                 **found.more,
             },
         )
@@ -127,5 +130,5 @@ def _print(
     for name, label in found.shown.items():
         table.add_row(f"  {label}", shown(found.metrics[name], name))
     console.print(table)
-    console.print("; ".join([found.method, *found.notes]), soft_wrap=True)
+    console.print("; ".join([found.method, *found.notes, *result.more.get("undefined", ())]), soft_wrap=True)
     console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,70 +12,84 @@ from seqeval import metrics as seqeval
 from sklearn import metrics as sklearn
 
 from lmtransfer.metrics.chunks import Chunks, chunk_scores
-from lmtransfer.metrics.names import make_label_set_metric, make_metric
+from lmtransfer.metrics.labels import metric_value, undefined
+from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.student import critical, two_sided
 
 
-def compute(name: str, predictions: np.ndarray, targets: np.ndarray, **options: int) -> float:
-    """Our metric, fed in batches of 13."""
-    metric = make_metric(name, **{"num_labels": 2, **options})
-    for start in range(0, len(targets), 13):
-        metric.update(predictions[start : start + 13], targets[start : start + 13])
-    return metric.compute()
-
-
 def answers(seed: int, num_labels: int, num: int = 97) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions, right in about half of the cases, and targets."""
+    """Predictions, right in about half of the cases, and targets; the last two of many labels do not occur."""
     draw = np.random.default_rng(seed)
-    targets = draw.integers(0, num_labels, num)
-    return np.where(draw.random(num) < 0.5, targets, draw.integers(0, num_labels, num)), targets
+    most = num_labels - 2 if num_labels > 3 else num_labels
+    targets = draw.integers(0, most, num)
+    return np.where(draw.random(num) < 0.5, targets, draw.integers(0, most, num)), targets
 
 
-@pytest.mark.parametrize("num_labels", [2, 3, 7])
-@pytest.mark.parametrize("seed", range(3))
-def test_classification(seed: int, num_labels: int) -> None:
-    predictions, targets = answers(seed, num_labels)
-    everything = range(num_labels)
-    assert compute("accuracy", predictions, targets, num_labels=num_labels) == pytest.approx(
-        sklearn.accuracy_score(targets, predictions)
-    )
-    assert compute("matthews", predictions, targets, num_labels=num_labels) == pytest.approx(
-        sklearn.matthews_corrcoef(targets, predictions)
-    )
-    assert compute("macro_f1", predictions, targets, num_labels=num_labels) == pytest.approx(
-        sklearn.f1_score(targets, predictions, labels=everything, average="macro")
-    )
-    each = sklearn.f1_score(targets, predictions, labels=everything, average=None)
-    for label in everything:
-        assert compute("f1", predictions, targets, num_labels=num_labels, positive=label) == pytest.approx(each[label])
+CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray, int], float]] = {
+    "accuracy": lambda gold, said, positive: sklearn.accuracy_score(gold, said),
+    "matthews": lambda gold, said, positive: sklearn.matthews_corrcoef(gold, said),
+    "macro_f1": lambda gold, said, positive: sklearn.f1_score(gold, said, average="macro"),
+    "f1": lambda gold, said, positive: sklearn.f1_score(gold == positive, said == positive, zero_division=0.0),
+}
+PERFECT = np.array([0, 2] * 20), np.array([0, 2] * 20)  # label 1 is absent on both sides
+CONSTANT = np.full(30, 2), np.array([0, 1, 2] * 10)
+EDGES = [([0, 0, 0, 0], [0, 0, 0, 0]), ([1, 1, 1], [0, 0, 0]), ([0, 0, 0], [1, 0, 1]), ([1], [1])]
 
 
-@pytest.mark.parametrize(
-    ("predictions", "targets"),
-    [([0, 0, 0, 0], [0, 0, 0, 0]), ([1, 1, 1], [0, 0, 0]), ([0, 0, 0], [1, 0, 1]), ([1, 1, 1], [1, 0, 1]), ([1], [1])],
-    ids=["only negatives", "all wrong", "none predicted", "all predicted", "one example"],
-)
-def test_classification_at_the_edges(predictions: list[int], targets: list[int]) -> None:
-    ours, gold = np.array(predictions), np.array(targets)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns where a ratio has no denominator
-        f1 = sklearn.f1_score(gold, ours, labels=[0, 1], average=None, zero_division=0.0)
-        matthews = sklearn.matthews_corrcoef(gold, ours)
-    assert compute("accuracy", ours, gold) == sklearn.accuracy_score(gold, ours)
-    assert compute("f1", ours, gold) == pytest.approx(f1[1])
-    assert compute("macro_f1", ours, gold) == pytest.approx(f1.mean())
-    assert compute("matthews", ours, gold) == pytest.approx(matthews)
+@pytest.mark.parametrize("name", CLASSIFICATION)
+@pytest.mark.parametrize("both", [
+    *(answers(seed, num_labels) for seed in range(3) for num_labels in (2, 3, 7)),
+    PERFECT, CONSTANT, *((np.array(said), np.array(gold)) for said, gold in EDGES),
+])  # fmt: skip
+def test_metrics_of_labels_are_those_of_scikit_learn(name: str, both: tuple[np.ndarray, np.ndarray]) -> None:
+    said, gold = both
+    for positive in range(3) if name == "f1" else [1]:
+        assert metric_value(name, said.astype(float), gold.astype(float), positive=positive) == pytest.approx(
+            CLASSIFICATION[name](gold, said, positive), abs=1e-15
+        )
+
+
+def test_perfect_answers_have_a_perfect_macro_f1_whatever_labels_are_absent() -> None:
+    examples = [TextExample(f"dev:{i}", f"text {i}", label=label) for i, label in enumerate([0, 3, 3, 0])]
+    task = TextClassification(
+        name="c", labels=["a", "b", "c", "d"], train="none.tsv", text_column="t", label_column="l",
+        metrics=["macro_f1", "matthews"],
+    )  # fmt: skip
+    right = [LabelAnswer(example.label or 0, "") for example in examples]
+    assert task.score(examples, right) == {"macro_f1": 1.0, "matthews": 1.0}
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ties", [False, True])
 def test_correlations(seed: int, ties: bool) -> None:
     draw = np.random.default_rng(seed)
-    targets = draw.integers(0, 6, 80).astype(float) if ties else draw.normal(size=80)
+    targets = draw.integers(0, 6, 80).astype(float) if ties else draw.normal(size=80) + 1e7
     predictions = 0.4 * targets + draw.normal(size=80)
     predictions = predictions.round(1) if ties else predictions
-    assert compute("pearson", predictions, targets) == pytest.approx(stats.pearsonr(predictions, targets).statistic)
-    assert compute("spearman", predictions, targets) == pytest.approx(stats.spearmanr(predictions, targets).statistic)
+    for name, reference in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
+        assert metric_value(name, predictions, targets) == pytest.approx(reference(predictions, targets).statistic)
+        assert undefined(name, predictions, targets) == ""
+
+
+@pytest.mark.parametrize("name", ["pearson", "spearman"])
+@pytest.mark.parametrize("constant", [0.1, 2.7123415, 1e7 / 3])
+def test_a_correlation_with_a_constant_is_0_and_says_so(name: str, constant: float) -> None:
+    varied, same = np.sort(np.random.default_rng(0).normal(size=1379)), np.full(1379, constant)
+    for said, gold, words in ((same, varied, "prediction"), (varied, same, "gold answer"), (same, same, "prediction")):
+        assert metric_value(name, said, gold) == 0.0
+        with warnings.catch_warnings(record=True) as theirs:
+            warnings.simplefilter("always")
+            assert np.isnan(getattr(stats, f"{name}r")(said, gold).statistic)
+        assert theirs
+        assert words in undefined(name, said, gold)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman"])
+def test_nothing_seen_is_no_number(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        metric_value(name, np.zeros(0), np.zeros(0))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -102,36 +117,31 @@ def test_students_distribution(degrees: float) -> None:
         assert critical(level, degrees) == pytest.approx(stats.t.isf(level / 2, degrees), rel=1e-8)
 
 
+SETS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "micro_f1": lambda gold, said: sklearn.f1_score(gold, said > 0.5, average="micro", zero_division=0.0),
+    "macro_f1": lambda gold, said: sklearn.f1_score(gold, said > 0.5, average="macro", zero_division=0.0),
+    "average_precision": lambda gold, said: sklearn.average_precision_score(gold, said, average="macro"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:No positive class")
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_sets_of_labels(seed: int, ties: bool) -> None:
+def test_sets_of_labels(seed: int, ties: bool, name: str) -> None:
     draw = np.random.default_rng(seed)
     gold = (draw.random((97, 5)) < (0.5, 0.3, 0.1, 0.02, 0.0)).astype(int)  # the last label never occurs
     said = np.clip(0.4 * gold + draw.normal(0.3, 0.2, gold.shape), 0, 1)
+    said[:, 4] = 0.0
     said = said.round(1) if ties else said
-    found = {}
-    for name in ("micro_f1", "macro_f1", "average_precision"):
-        metric = make_label_set_metric(name, num_labels=5)
-        for start in range(0, 97, 13):
-            metric.update(said[start : start + 13], gold[start : start + 13])
-        found[metric.name] = metric.compute()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the label that never occurs
-        expected = {
-            "micro_f1": sklearn.f1_score(gold, said > 0.5, average="micro"),
-            "macro_f1": sklearn.f1_score(gold, said > 0.5, average="macro", zero_division=0),
-            "average_precision": sklearn.average_precision_score(gold, said, average="macro"),
-        }
-    assert found == pytest.approx(expected)
+    assert metric_value(name, said, gold) == pytest.approx(SETS[name](gold, said))
+    absent = "" if name == "micro_f1" else f"counts {int((gold.sum(0) == 0).sum())} of 5 labels as 0"
+    assert absent in undefined(name, np.where(gold > 0, 1.0, 0.0), gold)
 
 
-@pytest.mark.parametrize("name", ["micro_f1", "macro_f1", "average_precision"])
+@pytest.mark.parametrize("name", SETS)
 def test_sets_of_labels_at_the_edges(name: str) -> None:
-    metric = make_label_set_metric(name, num_labels=2)
     with pytest.raises(ValueError, match=name):
-        metric.compute()
-    metric.update(np.zeros((3, 2)), np.zeros((3, 2)))
-    assert metric.compute() == 0.0
-    right = make_label_set_metric(name, num_labels=2)
-    right.update(np.eye(2), np.eye(2))
-    assert right.compute() == 1.0
+        metric_value(name, np.zeros((0, 2)), np.zeros((0, 2)))
+    assert metric_value(name, np.zeros((3, 2)), np.zeros((3, 2))) == 0.0
+    assert metric_value(name, np.eye(2), np.eye(2)) == 1.0

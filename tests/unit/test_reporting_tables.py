@@ -7,6 +7,7 @@ import pytest
 from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
+from lmtransfer.reporting.page.leaderboard import leaderboard
 from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.render.terminal import print_report
 from lmtransfer.reporting.runs.collect import collect
@@ -55,6 +56,39 @@ def test_fits_a_hundred_columns_and_shows_all_numbers(entries):
     assert "[red]x|y[/red]" in text  # names are text, not markup
     assert "unfinished" in text
     assert "objective.mask_prob" in text
+
+
+@pytest.mark.parametrize("metrics", [["accuracy", "macro_f1"], ["accuracy", "macro_f1", "matthews"]])
+def test_every_chosen_metric_of_runs_controls_and_majority_is_in_every_table(tmp_path, metrics):
+    folder = tmp_path / "finetune" / "ft"
+    transfer(folder, [0.70, 0.72], controls=[0.66, 0.67], settings={"task.metrics": metrics})
+    result = json.loads((folder / "result.json").read_text())
+    for part, first in ((result, 0.5), (result["control"], 0.3)):
+        for place, seed in enumerate(part["seeds"]):
+            seed["metrics"] |= {name: first + place / 10 for name in metrics[1:]}
+    result["majority"] = {"accuracy": 0.5, **dict.fromkeys(metrics[1:], 0.25)}
+    (folder / "result.json").write_text(json.dumps(result))
+    entries = make_entries(collect(tmp_path))
+    means = {row.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in table_rows(entries)}
+    wanted = {"majority": 0.25, "control": 0.35, "finetuned": 0.55}
+    assert means == {way: dict.fromkeys(metrics[1:], pytest.approx(mean)) for way, mean in wanted.items()}
+    board = [note for line in leaderboard(entries).groups[0].lines for cell in line.cells for note in cell.notes]
+    for name in metrics[1:]:
+        shown = {"macro_f1": "macro_f1 (%) 55.0 \u00b1 7.1", "matthews": "matthews 0.550 \u00b1 0.071"}[name]
+        assert shown in board
+        assert shown in markdown_table(table_rows(entries)).replace("\\_", "_")
+        assert name in printed(entries)
+        assert json.loads(to_json(table_rows(entries), [], ""))["rows"][0]["other_metrics"][name]["mean"] == 0.25
+
+
+def test_a_metric_that_is_not_defined_is_said_beside_its_score(tmp_path):
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.66, 0.67])
+    path = tmp_path / "finetune" / "ft" / "result.json"
+    result = json.loads(path.read_text())
+    result["control"]["undefined"] = ["pearson is not defined and counts as 0: every prediction is the same"]
+    path.write_text(json.dumps(result))
+    notes = {row.transfer: row.note for row in table_rows(make_entries(collect(tmp_path)))}
+    assert notes == {"majority": "", "control": result["control"]["undefined"][0], "finetuned": ""}
 
 
 def test_without_colour_there_are_no_escape_codes(entries):

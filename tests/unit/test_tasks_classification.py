@@ -350,9 +350,7 @@ def test_settings_that_cannot_be(tmp_path: Path, changes: dict[str, object], nam
 
 def test_the_metric_named_first_decides(tmp_path: Path) -> None:
     task = _task(tmp_path, metrics=["f1", "accuracy"], positive_label="negative")
-    assert task.main_metric == "f1"
-    assert [metric.name for metric in task.metrics()] == ["f1", "accuracy"]
-    assert task.metrics()[0].positive == 0
+    assert (task.main_metric, task.metric_names, task.positive) == ("f1", ("f1", "accuracy"), 0)
 
 
 def _logits(num: int, num_labels: int) -> np.ndarray:

@@ -126,6 +126,21 @@ def test_every_label_is_held_out_in_its_share() -> None:
     assert np.bincount(eight[held_out], minlength=8).max() <= 2
 
 
+@pytest.mark.parametrize("counts", [(150, 47, 3), (2, 400, 400), (300, 2, 6, 2, 300)])
+@pytest.mark.parametrize("fraction", [0.05, 0.1])
+def test_rare_labels_are_on_both_sides(counts: tuple[int, ...], fraction: float) -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    for seed in range(5):
+        train, held_out = training_parts(labels, num_train=None, dev_from_train=fraction, seed=seed)
+        assert {*labels[train]} == {*labels[held_out]} == {*range(len(counts))}
+        assert np.abs(np.bincount(labels[held_out]) - fraction * np.array(counts)).max() <= 1
+
+
+def test_a_held_out_part_that_is_smaller_than_the_number_of_labels_stays_small() -> None:
+    train, held_out = training_parts(np.arange(40) % 20, num_train=None, dev_from_train=0.1, seed=0)
+    assert len(held_out) <= 5
+
+
 def test_one_group_cannot_be_on_two_sides() -> None:
     with refuses(ConfigError, "task.dev_from_train=0.1", " 0 of 100 "):
         training_parts(LABELS, num_train=None, dev_from_train=0.1, seed=0, groups=["one"] * 100)

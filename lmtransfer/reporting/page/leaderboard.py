@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from lmtransfer.reporting.page.table import Cell, Group, Heading, Line, Table, mark_of
-from lmtransfer.reporting.render.cells import metric_heading, score_text
+from lmtransfer.reporting.render.cells import metric_heading, other_metrics_texts, score_text
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import higher_is_better, number
 from lmtransfer.reporting.units import count, duration, shown_difference
@@ -62,7 +62,7 @@ def _cells(entry: Entry) -> tuple[Cell, ...]:
         Cell(entry.transfer, sort=entry.transfer or None),
         Cell(
             score_text(score, metric),
-            notes=(metric_heading(metric), *seeds),
+            notes=(metric_heading(metric), *seeds, *other_metrics_texts(entry.other_metrics)),
             sort=None if score is None else score.mean,
         ),
         _difference(entry),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from lmtransfer.reporting.runs.rows import Row
 from lmtransfer.reporting.runs.sweeps import Sweep, named_values, value_text
@@ -11,9 +10,6 @@ from lmtransfer.reporting.units import count, duration, in_percent, shown, shown
 from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
-
-if TYPE_CHECKING:
-    pass
 
 PLUS_MINUS = "\u00b1"
 
@@ -29,6 +25,7 @@ COLUMNS = (
     "metric",
     "mean",
     "median",
+    "other metrics",
     "difference to control",
     "verdict",
     "smallest detectable",
@@ -46,6 +43,14 @@ def score_text(score: Spread | None, metric: str, *, plus_minus: str = PLUS_MINU
         return ""
     text = shown(score.mean, metric)
     return text if score.deviation is None else f"{text} {plus_minus} {shown(score.deviation, metric)}"
+
+
+def other_metrics_texts(scores: Mapping[str, Spread], *, plus_minus: str = PLUS_MINUS) -> list[str]:
+    """The metrics that do not decide, each with its unit: ``macro_f1 (%) 69.6 +- 0.5``."""
+    return [
+        f"{metric_heading(metric)} {score_text(score, metric, plus_minus=plus_minus)}"
+        for metric, score in scores.items()
+    ]
 
 
 def difference_text(difference: Difference | None, metric: str) -> str:
@@ -78,6 +83,7 @@ def cells(row: Row) -> list[str]:
         metric_heading(row.metric, of_pretraining=row.group == "pretraining") if row.metric else "",
         score_text(row.score, row.metric) if row.score is not None else row.note,
         "" if row.score is None or row.score.n < 2 else shown(row.score.median, row.metric),
+        ", ".join(other_metrics_texts(row.other_metrics)),
         difference_text(row.difference, row.metric),
         verdict_text(row.difference, row.metric),
         detectable_text(row.difference, row.metric),
@@ -93,7 +99,7 @@ def sweep_headings(sweep: Sweep) -> list[str]:
     """The headings of a sweep's table: the swept keys, then the results."""
     of_pretraining = sweep.points[0].entries[0].is_pretraining
     metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
-    return [*sweep.keys, metric, "seeds", "difference to control", "verdict", "tokens/s", "run"]
+    return [*sweep.keys, metric, "seeds", "difference to control", "verdict", "other metrics", "tokens/s", "run"]
 
 
 def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]]:
@@ -102,6 +108,7 @@ def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]
     for point in sweep.points:
         entry, metric = point.entries[0], sweep.metric or ""
         difference = entry.difference if len(point.entries) == 1 else None  # several runs have one each
+        others = entry.other_metrics if len(point.entries) == 1 else {}
         star = " *" if point is sweep.best and len(sweep.points) > 1 else ""
         made.append(
             [
@@ -110,6 +117,7 @@ def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]
                 "" if point.score is None else str(point.score.n),
                 difference_text(difference, metric),
                 verdict_text(difference, metric),
+                ", ".join(other_metrics_texts(others, plus_minus=plus_minus)),
                 "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
                 ", ".join(entry.run.name for entry in point.entries),
             ]
@@ -121,7 +129,7 @@ def failed_cells(sweep: Sweep, label: str) -> list[str]:
     """The row of a point that failed, as in ``sweep_cells``; its label is ``key=value,key=value``."""
     named = named_values(label)
     values = [named.get(key, "") for key in sweep.keys]
-    return [*(values if any(values) else [label, *values[1:]]), "failed", "", "", "", "", label]
+    return [*(values if any(values) else [label, *values[1:]]), "failed", "", "", "", "", "", label]
 
 
 def without_empty(headings: list[str], rows: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -10,6 +10,7 @@ from lmtransfer.reporting.render.cells import (
     PLUS_MINUS,
     failed_cells,
     metric_heading,
+    other_metrics_texts,
     score_text,
     sweep_cells,
     sweep_headings,
@@ -102,6 +103,7 @@ def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
     if row.score is None:
         return row.state, []
     lines = [] if row.score.n < 2 else [f"median {shown(row.score.median, row.metric)}"]
+    lines += other_metrics_texts(row.other_metrics, plus_minus=plus_minus)
     lines += [] if row.state == "finished" else [row.state]
     return score_text(row.score, row.metric, plus_minus=plus_minus), lines
 

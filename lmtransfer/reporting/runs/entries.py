@@ -171,6 +171,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
         cost=Cost() if of_pretraining else cost_of([run.result, *results]),
         settings={} if of_pretraining else task_settings(adapted or run, None if adapted is None else run),
+        metrics=_metrics(config),
         task_fingerprint=next(
             (known for result in [run.result, *results] if isinstance(known := result.get("task_fingerprint"), str)),
             None,
@@ -196,6 +197,12 @@ def _transfer(run: Run, config: Mapping[str, Any]) -> str:
     freeze = method.get("freeze") if isinstance(method, Mapping) else None
     default = "frozen" if run.command == "probe" else "full"
     return _METHODS.get(str(freeze or default), str(freeze))
+
+
+def _metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
+    task = config.get("task")
+    names = task.get("metrics") if isinstance(task, Mapping) else None
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def _num_train(config: Mapping[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from lmtransfer.reporting.runs.collect import COMMANDS, Run
 from lmtransfer.reporting.runs.cost import Cost
 from lmtransfer.reporting.runs.lineage import is_pretraining
+from lmtransfer.reporting.runs.scores import other_metrics
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
@@ -35,6 +36,7 @@ class Entry:
         metric: name of the main metric; None if nothing was scored.
         score: the main metric over the seeds.
         control: the main metric of the control.
+        metrics: names of the chosen metrics, the main one first; empty if the task has no choice.
         majority: the main metric of always answering the majority label.
         difference: ``score`` minus ``control``, judged together with all others of the report.
         pretraining_tokens: real tokens seen in pretraining, over all stages.
@@ -73,6 +75,7 @@ class Entry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     without_control: str = ""
     cost: Cost = field(default_factory=Cost)
+    metrics: tuple[str, ...] = ()
     task_fingerprint: str | None = None
     condition: Condition | None = None
     control_condition: Condition | None = None
@@ -82,6 +85,11 @@ class Entry:
     def is_pretraining(self) -> bool:
         """Whether this is a pretraining run, or an evaluation of one on its held-out text."""
         return is_pretraining(self.run)
+
+    @property
+    def other_metrics(self) -> dict[str, Spread]:
+        """The scores by the chosen metrics that do not decide."""
+        return other_metrics(self.run.result, self.metrics, [seed.result for seed in self.seeds if seed.result])
 
     @property
     def is_control(self) -> bool:

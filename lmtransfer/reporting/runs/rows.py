@@ -9,7 +9,7 @@ from typing import Any
 from lmtransfer.reporting.runs.cost import Cost
 from lmtransfer.reporting.runs.entry import Entry, distinct_names
 from lmtransfer.reporting.runs.learning_rates import searched_text
-from lmtransfer.reporting.runs.scores import is_worse, num_collapsed, number
+from lmtransfer.reporting.runs.scores import is_worse, num_collapsed, number, other_metrics
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
@@ -31,6 +31,7 @@ class Row:
         transfer: "majority", "control", "frozen", "finetuned", ...; empty for pretraining.
         metric: name of the metric; empty if nothing was scored.
         score: the metric over seeds.
+        other_metrics: the scores by the chosen metrics that do not decide.
         difference: difference from the control.
         pretraining_tokens: real tokens of pretraining.
         pretraining_seconds: seconds of pretraining.
@@ -51,6 +52,7 @@ class Row:
     transfer: str = ""
     metric: str = ""
     score: Spread | None = None
+    other_metrics: Mapping[str, Spread] = field(default_factory=dict)
     difference: Difference | None = None
     pretraining_tokens: float | None = None
     pretraining_seconds: float | None = None
@@ -88,6 +90,7 @@ def _position(row: Row) -> tuple[int, str]:
 
 def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
     is_control = transfer == "control"
+    node = entry.run.result.get("control") if is_control else {"metrics": entry.run.result.get("majority")}
     return Row(
         group=entry.group,
         run=name,
@@ -97,6 +100,7 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
         transfer=transfer,
         metric=entry.metric or "",
         score=score,
+        other_metrics=other_metrics(node, entry.metrics),
         num_parameters=entry.num_parameters if is_control else None,
         note="; ".join(_remarks(entry, entry.run.result.get("control"), score)) if is_control else "",
     )
@@ -114,6 +118,7 @@ def _row(entry: Entry, label: str) -> Row:
         transfer=entry.transfer,
         metric=entry.metric or "",
         score=entry.score,
+        other_metrics=entry.other_metrics,
         difference=entry.difference,
         pretraining_tokens=entry.pretraining_tokens,
         pretraining_seconds=entry.pretraining_seconds,
@@ -154,6 +159,7 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
     )
     return [
         *_collapse(result, score),
+        *_undefined(result),
         *(["worse than the majority"] if below else []),
         *([searched] if searched else []),
     ]
@@ -167,6 +173,12 @@ def _collapse(result: Any, score: Spread | None) -> list[str]:
     if score is None or score.n == 1:
         return ["predicts the same label for every example"]
     return [f"{collapsed} of {score.n} seeds predict the same label for every example"]
+
+
+def _undefined(result: Any) -> list[str]:
+    """The sentences of a result about metrics that are not defined on its answers."""
+    found = result.get("undefined") if isinstance(result, Mapping) else None
+    return [sentence for sentence in found if isinstance(sentence, str)] if isinstance(found, list) else []
 
 
 def _loss(loss: float | None) -> str:

@@ -102,6 +102,18 @@ def reported(node: Any, metric: str) -> Spread | None:
     )
 
 
+def other_metrics(node: Any, metrics: Sequence[str], seeds: Sequence[Mapping[str, Any]] = ()) -> dict[str, Spread]:
+    """The scores by the metrics that do not decide, as far as each seed's value is known.
+
+    Args:
+        node: see ``seed_values``.
+        metrics: names of the chosen metrics, the main one first.
+        seeds: see ``seed_values``.
+    """
+    values = {metric: [one.value for one in seed_values(node, metric, seeds)] for metric in metrics[1:]}
+    return {metric: spread(of_seeds) for metric, of_seeds in values.items() if of_seeds}
+
+
 def num_collapsed(node: Any) -> int:
     """The number of seeds that answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
     given = node.get("collapsed") if isinstance(node, Mapping) else None

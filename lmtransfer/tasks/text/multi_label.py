@@ -15,9 +15,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
-from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.label_sets import THRESHOLD
-from lmtransfer.metrics.names import make_label_set_metric
+from lmtransfer.metrics.labels import THRESHOLD
 from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -165,10 +163,6 @@ class MultiLabel(TextFileTask):
     def head(self) -> HeadSpec:
         """A head with a decision for each label."""
         return MultiLabelSpec(len(self.labels), self.pairs)
-
-    def metrics(self) -> list[Metric]:
-        """Make new metrics, the main one first."""
-        return [make_label_set_metric(name, num_labels=len(self.labels)) for name in self.metric_names]
 
     def gold(self, examples: Sequence[TextExample]) -> LabelSetTargets[np.ndarray]:
         """The sets of labels."""

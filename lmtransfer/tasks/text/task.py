@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.names import make_metric
+from lmtransfer.metrics.labels import metric_value
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.folds import check_folds
@@ -24,7 +22,7 @@ from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.tables import TableLayout
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Number of answers that are scored at once, so that memory does not grow with the set.
+#: Number of examples whose outputs become answers at once, so that memory does not grow with the set.
 CHUNK = 4096
 
 
@@ -80,10 +78,6 @@ class TextTask(Task):
         """Index of the label whose F1 counts."""
         return 1
 
-    def metrics(self) -> list[Metric]:
-        """Make new metrics, the main one first."""
-        return [make_metric(name, num_labels=len(self.labels), positive=self.positive) for name in self.metric_names]
-
     def encode(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
@@ -97,13 +91,9 @@ class TextTask(Task):
         Raises:
             DataError: an example has no gold answer.
         """
-        metrics = self.metrics()
-        pairs = zip(map(self.number_of, answers), map(self._known_gold, examples), strict=True)
-        while chunk := list(islice(pairs, CHUNK)):
-            predicted, gold = (np.array(side, dtype=np.float64) for side in zip(*chunk, strict=True))
-            for metric in metrics:
-                metric.update(predicted, gold)
-        return {metric.name: metric.compute() for metric in metrics}
+        pairs = list(zip(map(self.number_of, answers), map(self._known_gold, examples), strict=True))
+        predicted, gold = (np.array([pair[side] for pair in pairs], dtype=np.float64) for side in (0, 1))
+        return {name: metric_value(name, predicted, gold, positive=self.positive) for name in self.metric_names}
 
     def _known_gold(self, example: TextExample) -> float | Sequence[float]:
         gold = self.gold_number(example)

@@ -105,6 +105,7 @@ class CrossValidation:
             "steps": sum(result.more["steps"] for result in results),
             "epochs": mean("epochs"),
             **calibration_of(evaluation),
+            **evaluation.undefined,
             "folds": [
                 {
                     "score": result.score,

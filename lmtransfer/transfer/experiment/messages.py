@@ -9,11 +9,12 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from lmtransfer.reporting.render.cells import metric_heading
 from lmtransfer.reporting.runs.calibration import calibration_text
 from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
-from lmtransfer.reporting.runs.scores import difference_in, is_worse
+from lmtransfer.reporting.runs.scores import difference_in, is_worse, other_metrics
 from lmtransfer.reporting.units import count, duration, in_percent, shown
 from lmtransfer.reporting.verdict_text import short, verdict_lines
 from lmtransfer.runs.result import JointResult
@@ -25,7 +26,9 @@ from lmtransfer.verdicts.holm import corrected
 Result = Mapping[str, Any]
 
 
-def print_result(console: Console, result: Result, *, name: str, next_commands: list[str]) -> None:
+def print_result(
+    console: Console, result: Result, *, name: str, next_commands: list[str], metrics: Sequence[str] = ()
+) -> None:
     """Print a result.
 
     Args:
@@ -33,21 +36,23 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
         result: content of a ``result.json``.
         name: name of the run, for its row.
         next_commands: commands to suggest.
+        metrics: names of the chosen metrics, the main one first.
     """
     metric = str(result["main_metric"])
     unit = " (%)" if in_percent(metric) else ""
     title = f"{result['task']}, {result['split']}: {metric}{unit} of {result['num_scored']:,} examples"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("")
-    for column in ("mean", "deviation", "median", "seeds", "learning rate"):
+    others = [*map(metric_heading, metrics[1:])]
+    for column in ("mean", "deviation", "median", *others, "seeds", "learning rate"):
         table.add_column(column, justify="right")
     if result.get("majority"):
-        table.add_row(
-            result.get("baseline", "majority label"), shown(result["majority"][metric], metric), "", "", "", ""
-        )
+        majority = {"metrics": result["majority"]}
+        cells = [shown(result["majority"][metric], metric), "", "", *_others(majority, metrics), "", ""]
+        table.add_row(result.get("baseline", "majority label"), *cells)
     if result.get("control"):
-        table.add_row("control, not pretrained", *_cells(result["control"], metric))
-    table.add_row(name, *_cells(result, metric), style="bold")
+        table.add_row("control, not pretrained", *_cells(result["control"], metric, metrics))
+    table.add_row(name, *_cells(result, metric, metrics), style="bold")
     console.print(table)
     for line in remarks(result):
         console.print(line, soft_wrap=True)
@@ -85,7 +90,8 @@ def print_sweep(run_dirs: Sequence[Path], failed: Sequence[str] = ()) -> None:
     """
     results = [(path.name, RunDirectory.open(path).read_result().values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
-    one_task = len({result["task"] for _, result in results}) == 1
+    tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}
+    one_task = len(tasks) == 1
     if one_task:
         results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
     metric_column = metrics.pop() if one_task else "mean"
@@ -133,6 +139,7 @@ def remarks(result: Result) -> list[str]:
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example: "
                 "lower the learning rate, or train longer"
             )
+        lines += [f"{sentence} ({label.removeprefix('of ')})" for sentence in (part or {}).get("undefined", ())]
     lines += filter(None, [below_majority(result)])
     if result.get("folds"):
         lines.append(
@@ -161,13 +168,19 @@ def remarks(result: Result) -> list[str]:
     return lines
 
 
-def _cells(part: Result, metric: str) -> list[str]:
+def _others(part: Result, metrics: Sequence[str]) -> list[str]:
+    scores = other_metrics(part, metrics)
+    return [shown(scores[name].mean, name) if name in scores else "" for name in metrics[1:]]
+
+
+def _cells(part: Result, metric: str, metrics: Sequence[str]) -> list[str]:
     deviation = part.get("deviation")
     rate = part.get("learning_rate")
     return [
         shown(part["mean"], metric),
         "" if deviation is None else shown(deviation, metric),
         shown(part["median"], metric),
+        *_others(part, metrics),
         str(part["n"]),
         "" if rate is None else f"{rate:g}",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ def run_result(
             **({"learning_rates": list(learning_rates)} if learning_rates else {}),
             **({"losses": dict(outcome.losses)} if outcome.losses else {}),
             **calibration_of(evaluation),
+            **evaluation.undefined,
             **layer_weights(outcome.learner),
         },
     )
@@ -144,9 +146,19 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
         "deviation": scores.deviation,
         "n": scores.n,
         "collapsed": sum(bool(r.collapsed) for r in results),
+        **_undefined(results),
         **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
         **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if calibrated else {}),
     }
+
+
+def _undefined(results: Sequence[SeedResult]) -> dict[str, list[str]]:
+    """The entry ``undefined``, with the number of seeds of each sentence if it is not true of all."""
+    counts = Counter(sentence for result in results for sentence in result.more.get("undefined", ()))
+    sentences = [
+        text if num == len(results) else f"{text} ({num} of {len(results)} seeds)" for text, num in counts.items()
+    ]
+    return {"undefined": sentences} if sentences else {}
 
 
 def compare(

@@ -67,5 +67,5 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         has_models = task.folds is None and experiment.keeps_weights
         others = [split for split in task.splits if split not in ("train", result.split)] if has_models else []
         commands = next_commands(directory.path, result, others, root=Path(cfg.output_root), init=bool(cfg.get("init")))
-        print_result(console, result.values(), name=name, next_commands=commands)
+        print_result(console, result.values(), name=name, next_commands=commands, metrics=task.metric_names)
     return directory.path

@@ -95,7 +95,8 @@ def evaluate_trained(cfg: DictConfig) -> Path:
             write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
         directory.write_result(result)
         root = short_path(directory.path.parent.parent)
-        print_result(console, result.values(), name=parent.name, next_commands=[f"lmtransfer report {root}"])
+        commands = [f"lmtransfer report {root}"]
+        print_result(console, result.values(), name=parent.name, next_commands=commands, metrics=task.metric_names)
     return directory.path
 
 
@@ -137,7 +138,12 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         seed=seed,
         pretraining_seed=pretraining,
         collapsed=evaluation.collapsed,
-        more={"num_truncated": encoded.num_truncated, **calibration_of(evaluation), **layer_weights(learner)},
+        more={
+            "num_truncated": encoded.num_truncated,
+            **calibration_of(evaluation),
+            **evaluation.undefined,
+            **layer_weights(learner),
+        },
     )
     if evaluation.answers is None:
         return result, None
