@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.errors import ConfigError
+from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inspection.kept_texts import TaskTexts
 from lmtransfer.reporting.render.terminal import print_report, report_console
 from lmtransfer.reporting.runs.collect import collect
@@ -42,6 +42,12 @@ def run(cfg: DictConfig) -> Path:
     folder = Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
     if cfg.to is not None:
         folder = Path(str(cfg.to)).expanduser()
+    for written in [folder / "figures", *([folder] if cfg.to is None else [])]:
+        if written.is_symlink():
+            raise RunDirectoryError(
+                f"{written}: is a link, so the report would be written to another place: delete it, or give a folder "
+                "with to="
+            )
     write_report(
         entries,
         sweeps,

@@ -12,6 +12,7 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs import lock
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import OWN_MARK
+from lmtransfer.system.printable import printable
 
 #: Folders inside a run that other commands have made from it.
 _MADE_FROM_IT = frozenset({"onnx", "report", "figures", "tensorboard"})
@@ -59,6 +60,7 @@ def run_files(path: Path) -> Iterator[Path]:
 
 def _card(directory: RunDirectory, name: str, place: str, on_hub: bool) -> str:
     metadata = ModelCardData(library_name="lmtransfer", tags=["lmtransfer"])
+    name, place = printable(name), printable(place)
     state = "finished" if directory.is_finished else "unfinished"
     return (
         f"---\n{metadata.to_yaml()}\n---\n\n# {name}\n\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lmtransfer.errors import CheckpointError, HubError
 from lmtransfer.hub.copies import cached_copy, download
+from lmtransfer.untrusted.files import check_folder
 
 #: Prefix that marks a published model where a run directory is also allowed: ``init=hf:bert-base-uncased``.
 PREFIX = "hf:"
@@ -76,7 +77,7 @@ def find_published(given: str, *, key: str) -> PublishedFolder:
         key: the configuration key that the user set, for messages.
 
     Raises:
-        CheckpointError: there is no such folder, or it holds neither a model nor a run.
+        CheckpointError: there is no such folder, it holds neither a model nor a run, or a link leads out of it.
         HubError: the hub has no such repository or revision, or cannot be reached.
     """
     text = given.removeprefix(PREFIX)
@@ -87,6 +88,7 @@ def find_published(given: str, *, key: str) -> PublishedFolder:
                 f"{key}={given}: has no config.json; a published model is a folder with config.json, model.safetensors "
                 "(or pytorch_model.bin) and its tokenizer's files (tokenizer.json, or vocab.txt and the like)"
             )
+        check_folder(folder, error=CheckpointError)
         return PublishedFolder(folder.resolve(), str(folder.absolute()))
     if folder.exists():
         raise CheckpointError(f"{key}={given}: is a file; give the folder that holds config.json and the weights")

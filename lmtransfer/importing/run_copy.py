@@ -11,9 +11,17 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.printable import short_path
 
-#: Files of a repository that belong to no run.
-_OF_THE_REPOSITORY = shutil.ignore_patterns("README.md", ".*")
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Names in a folder that are not copied: files of a repository that belong to no run, and links of trackers."""
+    of_trackers = "trackers" in Path(folder).parts
+    return {
+        name
+        for name in names
+        if name == "README.md" or name.startswith(".") or (of_trackers and Path(folder, name).is_symlink())
+    }
 
 
 def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
@@ -31,7 +39,7 @@ def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
     config = source.read_config()
     run = RunDirectory.create(root, _command_of(source, config), name or config.get("name") or folder.name)
     with staged_folder(run.path) as staged:
-        shutil.copytree(source.path, staged, ignore=_OF_THE_REPOSITORY, dirs_exist_ok=True)
+        shutil.copytree(source.path, staged, ignore=_left_out, dirs_exist_ok=True)
     return run
 
 

@@ -72,7 +72,9 @@ class TaskTexts:
         own_root = run.config.get("data_root") if trusted else None
         data_root = self._data_root or (own_root if isinstance(own_root, str) else None)
         try:
-            allowed = dict(node) if trusted else local_task(node, directory.config_path, key="run")
+            allowed = dict(node)
+            if not trusted:
+                allowed = local_task(node, directory.config_path, key="run", data_root=data_root)
         except LmtransferError:
             return f"the run was not made here, and its task {kept.task} names files that are not in the data folder"
         given = {name: None if name in _HUB else value for name, value in allowed.items()}

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import IO, Any, cast, get_args
 
 import numpy as np
 
@@ -21,16 +21,20 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.kept_predictions.scored import MOST_ID_BYTES, MOST_TEXT_BYTES, Kept, Kind, Ratio, ScoredExamples
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.printable import printable
+from lmtransfer.untrusted.documents import parse_json
+from lmtransfer.untrusted.files import DOCUMENT_BYTES, read_bytes
 
 #: The folder of predictions in a run directory.
 FOLDER = "predictions"
 #: Predictions with more examples, or more words, than this are not kept.
 MOST_EXAMPLES, MOST_ANSWERS = 500_000, 10_000_000
-#: Files that unpack to more bytes than this are not read.
-_MOST_BYTES = 1 << 30
+#: Files that unpack to more bytes than this are not read; nor are more labels, nor larger numbers.
+_MOST_BYTES, _MOST_LABELS, _LARGEST = 1 << 30, 10_000, 1e15
 _FORMAT = 1
 _ARRAYS = ("about", "ids", "keys", "clusters", "lengths", "predicted", "gold", "offsets", "classes", "answers",
            "gold_answers")  # fmt: skip
+_DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError)
+_KNOWN = re.compile("|".join((*_ARRAYS, "confidences", "starts", r"(?:parts|counts)_\d+")))
 
 
 def is_kept(examples: ScoredExamples) -> bool:
@@ -58,8 +62,8 @@ def read_predictions(path: Path) -> Kept:
     """
     try:
         return _unpacked(path)
-    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    except (RunDirectoryError, *_DAMAGED) as error:
+        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: ") or type(error).__name__
         raise RunDirectoryError(
             f"{path}: cannot read the predictions ({printable(reason)[:200]}); remove the file to continue without "
             "them, or score the run again with lmtransfer evaluate"
@@ -154,15 +158,18 @@ def _texts(texts: Sequence[str]) -> np.ndarray:
 
 
 def _unpacked(path: Path) -> Kept:
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > _MOST_BYTES:
+    with zipfile.ZipFile(io.BytesIO(read_bytes(path, error=RunDirectoryError, most=_MOST_BYTES))) as archive:
+        # Later versions may write further arrays. Of two arrays of one name, the last one counts.
+        members = {name: member for member in archive.infolist() if _KNOWN.fullmatch(name := member.filename[:-4])}
+        if sum(member.file_size for member in members.values()) > _MOST_BYTES:
             raise ValueError("it unpacks to more than 1 GiB")
-        arrays = {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
-    missing = [name for name in _ARRAYS if name not in arrays]
-    if missing:
-        raise ValueError(f"it has no {missing[0]}")
-    about = json.loads(arrays["about"].astype(np.uint8).tobytes())
+        lengths = {}
+        for name, member in members.items():
+            with archive.open(member) as file:
+                lengths[name] = _length(file, member.file_size)
+        _check_lengths(lengths)
+        arrays = {name: _array(archive.read(member)) for name, member in members.items()}
+    about = parse_json(arrays["about"].astype(np.uint8).tobytes(), path=path, what="about", error=RunDirectoryError)
     if not isinstance(about, dict) or about.get("format") != _FORMAT:
         raise ValueError("it was written by a later version of lmtransfer")
     metrics = _names(about, "metrics")
@@ -216,16 +223,56 @@ def _whole(about: Mapping[str, Any], key: str) -> int | None:
     return found
 
 
-def _array(packed: bytes) -> np.ndarray:
-    """Read an array; its header may not claim more data than there is."""
-    file = io.BytesIO(packed)
+def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any]]:
+    """The number of entries and the type of an array, after which its data begin."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("an array does not have npy format 1.0")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    rest = len(packed) - file.tell()
-    if dtype.hasobject or not dtype.itemsize or len(shape) != 1 or shape[0] * dtype.itemsize != rest:
+    if dtype.kind not in "biufS" or not dtype.itemsize or len(shape) != 1:
+        raise ValueError("the header of an array is not that of a list of numbers or texts")
+    return shape[0], dtype
+
+
+def _length(file: IO[bytes], num_bytes: int) -> int:
+    """The number of entries of an array; its header may not claim more data than there is."""
+    length, dtype = _header(file)
+    if length * dtype.itemsize != num_bytes - file.tell():
         raise ValueError("an array does not match its header")
-    return np.frombuffer(packed, dtype=dtype, offset=file.tell()) if rest else np.zeros(0, dtype=dtype)
+    return length
+
+
+def _array(packed: bytes) -> np.ndarray:
+    """Read an array whose numbers, if it has any, are finite and of a possible size; its length is checked already."""
+    file = io.BytesIO(packed)
+    length, dtype = _header(file)
+    array = np.frombuffer(packed, dtype=dtype, offset=file.tell(), count=length) if length else np.zeros(0, dtype)
+    is_hash = dtype == np.uint64
+    if dtype.kind in "iuf" and not is_hash and not (np.abs(array.astype(np.float64)) <= _LARGEST).all():
+        raise ValueError(f"a number is not finite, or larger than {_LARGEST:g}")
+    return array
+
+
+def _check_lengths(lengths: Mapping[str, int]) -> None:
+    """Check that the arrays fit together, before any of them is unpacked.
+
+    Raises:
+        ValueError: they do not; the message names the array.
+    """
+    missing = [name for name in _ARRAYS if name not in lengths]
+    if missing:
+        raise ValueError(f"it has no {missing[0]}")
+    size, answers = lengths["ids"], lengths["predicted"]
+    if size > MOST_EXAMPLES or answers > MOST_ANSWERS or lengths["about"] > DOCUMENT_BYTES:
+        raise ValueError(f"it has more than {MOST_EXAMPLES:,} examples or {MOST_ANSWERS:,} answers")
+    wanted = {
+        **dict.fromkeys(("keys", "clusters", "lengths", "classes"), (size,)),
+        **dict.fromkeys(("answers", "gold_answers", "starts"), (size, 0)),
+        **{"offsets": (size + 1,), "gold": (answers,), "confidences": (answers, 0)},
+    }
+    for name, length in lengths.items():
+        allowed = (size,) if name.startswith(("parts_", "counts_")) else wanted.get(name, (length,))
+        if length not in allowed:
+            raise ValueError(f"{name} has {length} entries, but {allowed[0]} are needed")
 
 
 def _names(about: Mapping[str, Any], key: str) -> tuple[str, ...]:
@@ -248,25 +295,11 @@ def _check(examples: ScoredExamples) -> None:
         ValueError: they are not; the message names the field.
     """
     size, answers = len(examples.ids), len(examples.predicted)
-    lengths = {
-        "keys": (examples.keys, size),
-        "clusters": (examples.clusters, size),
-        "lengths": (examples.lengths, size),
-        "classes": (examples.classes, size),
-        "offsets": (examples.offsets, size + 1),
-        "gold": (examples.gold, answers),
-        **{f"{name} parts": (ratio.parts, size) for name, ratio in examples.ratios.items()},
-        **{f"{name} counts": (ratio.counts, size) for name, ratio in examples.ratios.items()},
-    }
-    for name, (array, wanted) in lengths.items():
-        if len(array) != wanted:
-            raise ValueError(f"{name} has {len(array)} entries, but {wanted} are needed")
-    for name, texts in (("answers", examples.answers), ("gold_answers", examples.gold_answers)):
-        if texts and len(texts) != size:
-            raise ValueError(f"{name} has {len(texts)} entries, but {size} are needed")
-    for name, array, wanted in (("confidences", examples.confidences, answers), ("starts", examples.starts, size)):
-        if len(array) not in (0, wanted):
-            raise ValueError(f"{name} has {len(array)} entries, but {wanted} are needed")
+    for name, ratio in examples.ratios.items():
+        if not ((ratio.counts == 0) | (ratio.counts >= 1e-6)).all():
+            raise ValueError(f"{name} counts contains a number below 0 or near 0")
+    if len(examples.labels) > _MOST_LABELS or not 0 <= examples.positive <= max(1, len(examples.labels) - 1):
+        raise ValueError(f"labels has more than {_MOST_LABELS:,} labels, or positive is none of them")
     if not ((examples.confidences >= 0) & (examples.confidences <= 1)).all():
         raise ValueError("confidences contains a number that is no probability")
     offsets = examples.offsets

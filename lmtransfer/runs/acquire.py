@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs import lock
+from lmtransfer.untrusted.files import check_folder
 
 
 def acquire(folder: Path, *, resume: bool) -> str | None:
@@ -38,12 +40,15 @@ def acquire(folder: Path, *, resume: bool) -> str | None:
             return exists_already
         if begins and not config.exists():
             lock.clear(folder)
+        check_folder(folder, error=RunDirectoryError)
     except lock.Busy as busy:
         other = "another process" if busy.pid is None else f"another process ({busy.pid})"
         return (
             f"{other} is writing the run {folder}, and only one process may write a run: wait until it ends, or "
             "stop it with Ctrl-C or SIGTERM (it then saves the run)"
         )
+    except RunDirectoryError as error:
+        return str(error)
     except OSError as error:
         reason = error.strerror or str(error)
         return f"cannot make the run directory {folder}: {reason}; set output_root=<another folder>"

@@ -33,6 +33,7 @@ from lmtransfer.system.durable import remove, write_text
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.untrusted.documents import interpolations, read_json, read_yaml
+from lmtransfer.untrusted.files import check_folder
 
 R = TypeVar("R", bound=RunResult)
 
@@ -76,10 +77,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
-        """Open an existing run.
+        """Open an existing run, which someone else may have written.
 
         Raises:
-            RunDirectoryError: there is no run.
+            RunDirectoryError: there is no run, or a link in it leads out of it (see ``untrusted.files``).
         """
         run = cls(Path(path))
         if not run.path.is_dir():
@@ -91,6 +92,7 @@ class RunDirectory:
                 f"{run.path} is not a run directory (it has no config.yaml): give the folder of a run, such as "
                 "runs/pretrain/<name>"
             )
+        check_folder(run.path, error=RunDirectoryError)
         return run
 
     @property

@@ -17,7 +17,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.data.documents import Corpus
+from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError, RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
-from lmtransfer.untrusted.files import read_bytes
+from lmtransfer.untrusted.files import check_folder, read_bytes
 
 OWN_MARK = "made_here"
 _KEY = "made_here.key"
@@ -90,19 +91,21 @@ def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
     return {**node, **changed}
 
 
-def local_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, Any]:
+def local_task(node: Mapping[str, Any], config: Path, *, key: str, data_root: str | None) -> dict[str, Any]:
     """The node of another person's task, with files below the allowed folders and without the hub.
 
     Args:
         node: component node of the run's configuration.
         config: path of the configuration.
         key: the key that named the run, for messages.
+        data_root: the data folder that the user set.
 
     Raises:
         RunDirectoryError: it names files elsewhere.
     """
     named = {name: node[name] for name in _FILES if node.get(name)}
-    named = {name: value for name, value in named.items() if not all(map(_is_below, _names(value)))}
+    roots = [Path.cwd(), *([] if data_root is None else [Path(data_root).expanduser()])]
+    named = {name: value for name, value in named.items() if not all(_is_below(file, roots) for file in _names(value))}
     has_files = bool(node.get("files")) or not node.get("hub")
     if not named and has_files:
         return {name: None if name in _HUB else value for name, value in node.items()}
@@ -168,9 +171,19 @@ def _names(value: Any) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def _is_below(name: str) -> bool:
-    """Whether a file is below the current folder or below the data folder, and is not hidden."""
-    return not name.startswith(("/", "~")) and not any(part.startswith(".") for part in Path(name).parts)
+def _is_below(name: str, roots: Sequence[Path]) -> bool:
+    """Whether a name leads to a place below one of the folders that is not hidden, also after links are resolved."""
+    if name.startswith(("/", "~")) or any(part.startswith(".") for part in Path(name).parts):
+        return False
+    for root in roots:
+        path = find_file(root / name) or root / name
+        if not path.resolve().is_relative_to(root.resolve()):
+            return False
+        try:
+            check_folder(path, error=RunDirectoryError)
+        except RunDirectoryError:
+            return False
+    return True
 
 
 def _refused(what: str, named: Mapping[str, Any], config: Path, key: str) -> RunDirectoryError:

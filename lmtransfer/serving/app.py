@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,7 +28,7 @@ from lmtransfer.system.optional import optional
 #: The share of the time that the evidence of words may use, so that the answer itself arrives without it.
 _FOR_EVIDENCE = 0.5
 #: Refusals that do not tell what is served.
-_WITHOUT_DETAILS = (403, 421)
+_WITHOUT_DETAILS = (400, 403, 421)
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
 
@@ -147,21 +148,28 @@ class Answers:
 
         Raises:
             Refused: the input cannot be answered (422), or not in time (503).
+            asyncio.CancelledError: the client has left; work that has not begun is dropped.
         """
         start_time = time.monotonic()
-        deadline = start_time + _FOR_EVIDENCE * self._seconds
-        working = asyncio.get_running_loop().run_in_executor(self._worker, self._answer, given, deadline)
+        deadline, left = start_time + _FOR_EVIDENCE * self._seconds, threading.Event()
+
+        def is_over() -> bool:
+            return left.is_set() or time.monotonic() > deadline
+
+        working = asyncio.get_running_loop().run_in_executor(self._worker, self._answer, given, is_over)
         try:
             answer = await asyncio.wait_for(working, self._seconds)
         except TimeoutError:
             raise Refused(
                 503, f"there is no answer after {self._seconds:g} seconds (max_seconds): try a shorter text"
             ) from None
+        finally:
+            left.set()
         return {**answer, "seconds": round(time.monotonic() - start_time, 3)}
 
-    def _answer(self, given: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+    def _answer(self, given: Mapping[str, Any], is_over: Callable[[], bool]) -> dict[str, Any]:
         try:
-            answer = self._served.answer(given, deadline=deadline)
+            answer = self._served.answer(given, is_over=is_over)
             json_line(answer)  # numbers that are not finite are refused
         except LmtransferError as error:
             raise Refused(422, str(error)) from None

@@ -8,7 +8,6 @@ difference of log-likelihoods). It works for every encoder and head, and a reade
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -55,7 +54,7 @@ class TooLong(Exception):
 
 
 def leave_one_out(
-    example: TextExample, score: Score, tokenizer: Tokenizer, *, deadline: float
+    example: TextExample, score: Score, tokenizer: Tokenizer, *, is_over: Callable[[], bool]
 ) -> tuple[WordEvidence, ...]:
     """The effect of each word of a text or a pair, in the order of the text.
 
@@ -63,7 +62,7 @@ def leave_one_out(
         example: the text or the pair.
         score: scores examples.
         tokenizer: cuts text without spaces into tokens, which then count as words.
-        deadline: time of ``time.monotonic`` at which the work is given up.
+        is_over: whether the time is over; the work is then given up.
 
     Raises:
         TooLong: the text has more than ``MOST_WORDS`` words, or the time is over.
@@ -76,7 +75,7 @@ def leave_one_out(
     (whole,) = score([example])
     without: list[float] = []
     for first in range(0, len(places), _TOGETHER):
-        if time.monotonic() > deadline:
+        if is_over():
             raise TooLong(f"the time is over after {len(without)} of {len(places)} words")
         without += score([_without(example, *place) for place in places[first : first + _TOGETHER]])
     texts = dict(_texts(example))

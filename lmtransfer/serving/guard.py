@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from lmtransfer.serving.addresses import Address
@@ -19,15 +20,22 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 #: Makes the body and its type of a refusal: from the path, the status and a sentence.
 Refusal = Callable[[str, int, str], tuple[bytes, str]]
 
+#: Headers that decide who is answered: a request has at most one of each.
+_ONCE = (b"host", b"origin")
 #: A body that is too large is read to its end up to this size: a browser shows no answer before it has sent all.
 _LARGEST_READ = 64 << 20
+
+
+class Left(Exception):
+    """The client has closed the connection."""
 
 
 class Guard:
     """An ASGI app around another.
 
-    It refuses, each time with one sentence: a ``Host`` header of another machine (421), a form of another site (403), a
-    body of more than ``max_bytes`` (413), and a body that does not arrive in ``max_seconds`` (408).
+    It refuses, each time with one sentence: two ``Host`` or ``Origin`` headers (400), a ``Host`` header of another
+    machine (421), a form of another site (403), a body of more than ``max_bytes`` (413), and a body that does not
+    arrive in ``max_seconds`` (408). The app is cancelled if the client leaves.
 
     Args:
         app: the app behind it; it gets the whole body at once.
@@ -56,6 +64,11 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        names = [name.lower() for name, _ in scope["headers"]]
+        repeated = next((name.decode() for name in _ONCE if names.count(name) > 1), None)
+        if repeated is not None:
+            await self._refuse(scope, send, 400, f"a request has only one {repeated} header")
+            return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._address.may_ask(host):
@@ -69,20 +82,39 @@ class Guard:
         except TimeoutError:
             await self._refuse(scope, send, 408, f"the request did not arrive in {self._max_seconds:g} seconds")
             return
+        except Left:
+            return
         if body is None:
             limit = f"a request may have {self._max_bytes:,} bytes (max_bytes)"
             await self._refuse(scope, send, 413, f"the text is too long: {limit}; go back and shorten it")
             return
-        await self._app(scope, _once(body, receive), self._with_headers(send))
+        await self._answer(scope, body, receive, self._with_headers(send))
+
+    async def _answer(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
+        """Let the app answer, but only as long as the client waits."""
+        leaving = asyncio.ensure_future(receive())  # after the body, a client can only leave
+        answering = asyncio.ensure_future(self._app(scope, _once(body, leaving), send))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not answering.done():
+                answering.cancel()
+        with suppress(asyncio.CancelledError):
+            await answering
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body; None if it is too large."""
+        """The whole body; None if it is too large.
+
+        Raises:
+            Left: the client has gone.
+        """
         parts: list[bytes] = []
         size = 0
         while size <= _LARGEST_READ:
             message = await receive()
-            if message["type"] != "http.request":  # the client has gone
-                break
+            if message["type"] != "http.request":
+                raise Left
             part = message.get("body", b"")
             size += len(part)
             if size <= self._max_bytes:
@@ -107,11 +139,11 @@ class Guard:
         return send_with_headers
 
 
-def _once(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives the body, and then what the client does."""
+def _once(body: bytes, leaving: asyncio.Future[Message]) -> Receive:
+    """A ``receive`` that gives the body, and then that the client leaves."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:
-        return messages.pop() if messages else await receive()
+        return messages.pop() if messages else await asyncio.shield(leaving)
 
     return receive_body

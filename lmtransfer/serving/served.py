@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,24 +76,24 @@ class Served(ABC):
             "labels": list(self.labels),
         }
 
-    def answer(self, given: Mapping[str, Any], *, deadline: float) -> dict[str, Any]:
+    def answer(self, given: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
         """The answer to one input, as JSON: what ``predict`` writes, with ``remarks`` for people.
 
         Args:
             given: the texts by the names of ``fields``.
-            deadline: time of ``time.monotonic`` after which only the answer itself is given.
+            is_over: whether the time for the evidence of words is over; then only the answer itself is given.
 
         Raises:
             DataError: a text is missing, empty, or cannot be answered.
         """
         notes = Notes()
         example = self._example(given, notes)
-        line = self._answered(example, notes, deadline)
+        line = self._answered(example, notes, is_over)
         remarks = [*line.pop("remarks", []), *(f"{count:,} {kind}" for kind, count in notes.counts.items())]
         return {key: value for key, value in line.items() if key != "id"} | {"remarks": remarks}
 
     @abstractmethod
-    def _answered(self, example: Any, notes: Notes, deadline: float) -> dict[str, Any]:
+    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
         """The answer to an example; see ``answer``."""
 
     def _example(self, given: Mapping[str, Any], notes: Notes) -> Any:
@@ -131,7 +131,7 @@ class ServedMasks(Served):
         super().__init__(saved, MaskedTexts(), [Field("text", f"A text with {MASK} where a token is to be predicted")])
         self._filled = FilledMasks(saved, top_k, hardware)
 
-    def _answered(self, example: Any, notes: Notes, deadline: float) -> dict[str, Any]:
+    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
         return self._filled.lines([example])[0]
 
 
@@ -156,7 +156,7 @@ class ServedTask(Served):
         self._answers = TaskAnswers(runs, task, hardware, self._notes)
         self._with_evidence = evidence
 
-    def _answered(self, example: Any, notes: Notes, deadline: float) -> dict[str, Any]:
+    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
         self._notes.clear()
         answer = self._answers.of([example])[0]
         for kind, count in self._notes.counts.items():
@@ -167,17 +167,19 @@ class ServedTask(Served):
         ):
             return line
         try:
-            return line | {"evidence": self._evidence(example, answer, deadline)}
+            return line | {"evidence": self._evidence(example, answer, is_over)}
         except TooLong as reason:
             return line | {"evidence": None, "remarks": [f"no evidence of words: {reason}"]}
 
-    def _evidence(self, example: TextExample, answer: LabelAnswer | ScoreAnswer, deadline: float) -> dict[str, Any]:
+    def _evidence(
+        self, example: TextExample, answer: LabelAnswer | ScoreAnswer, is_over: Callable[[], bool]
+    ) -> dict[str, Any]:
         label = answer.name if isinstance(answer, LabelAnswer) else None
 
         def score(examples: Sequence[TextExample]) -> list[float]:
             return [_score(one, label) for one in self._answers.of(examples)]
 
-        words = leave_one_out(example, score, self.saved.tokenizer, deadline=deadline)
+        words = leave_one_out(example, score, self.saved.tokenizer, is_over=is_over)
         return {"method": "leave-one-out", "label": label, "words": [word.plain() for word in words]}
 
 

@@ -6,13 +6,16 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.serving.guard import App
 from lmtransfer.system.optional import optional
 
 _PATIENCE = 3  # seconds for running requests to end
-_MOST_CONNECTIONS = 64
+_HEADER_SECONDS = 10  # longest time until a connection has sent the headers of its next request
+_MOST_CONNECTIONS = 500  # below the usual limit of 1,024 open files
 
 
 def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -> None:
@@ -30,6 +33,7 @@ def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors are answers, and texts are not logged
     config = uvicorn.Config(
         app,
+        http=_protocol(),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -41,3 +45,26 @@ def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -
     with contextlib.suppress(KeyboardInterrupt):  # it stops at a signal, and then raises it again
         on_start()
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _protocol() -> type[Any]:
+    """HTTP/1.1 of uvicorn, which by itself waits for ever for the end of headers."""
+    base: Any = import_module("uvicorn.protocols.http.h11_impl").H11Protocol
+
+    class Protocol(base):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._close_unless_asked()
+
+        def on_response_complete(self) -> None:
+            self._close_unless_asked()
+            super().on_response_complete()
+
+        def _close_unless_asked(self) -> None:
+            """Close the connection if no new request has begun in time; each request has a cycle of its own."""
+            answered = self.cycle
+            self.loop.call_later(
+                _HEADER_SECONDS, lambda: self.timeout_keep_alive_handler() if self.cycle is answered else None
+            )
+
+    return Protocol

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmtransfer.data.corpora.hub import check_dataset_folder
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import ConfigError, DataError
 
@@ -98,11 +99,13 @@ def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
         places: where a file was searched before, for the message.
 
     Raises:
-        DataError: the split can neither be loaded nor found in the cache.
+        DataError: the split can neither be loaded nor found in the cache, or a local folder names files outside.
     """
     import datasets  # imported here: the import is slow, and tasks with files do not need it
     from datasets.exceptions import DatasetGenerationError
 
+    if Path(source.name).is_dir():
+        check_dataset_folder(Path(source.name))
     try:
         return datasets.load_dataset(source.name, source.config, split=source.splits.get(split, split))
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -22,6 +24,8 @@ MAX_PIECES: Final = 1 << 24
 _UNSPELLABLE: Final = " "
 #: A text that triggers errors of encoding at load time: letters, an accent, white space, unknown characters.
 _PROBE: Final = "a e\u0301 \u4e2d\u00a0\U0001f9ff\ufffd\x01\n."
+#: How many times longer a text may get by replacements; published tokenizers at most triple it.
+_MOST_GROWTH: Final = 100
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -68,6 +72,12 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         named = {entry["content"] for entry in described["added_tokens"] if entry.get("special")}
         hidden = {name: _UNSPELLABLE + name for name in named | set(specials) | ({unk} if unk is not None else set())}
         added = {entry["content"] for entry in described["added_tokens"]} - set(hidden)
+        growth = _growth(described.get("normalizer"))
+        if growth > _MOST_GROWTH:
+            raise CheckpointError(
+                f"tokenizer.json: its normalizer can make a text {growth:.3g} times as long, but {_MOST_GROWTH} times "
+                "is the maximum: it would use up time and memory; get the tokenizer from its publisher"
+            )
         library = tokenizers.Tokenizer.from_str(json.dumps(_with_names(described, hidden)))
         library.encode_special_tokens = True
         library.encode(_PROBE)
@@ -125,6 +135,57 @@ def _types(part: Any) -> list[str]:
         return []
     inner = part.get("pretokenizers") or part.get("normalizers") or []
     return [str(part.get("type")), *(name for entry in inner for name in _types(entry))]
+
+
+def _growth(normalizer: Any) -> float:
+    """How many characters a character can become, at most, by the replacements of a normaliser.
+
+    Read from the last step to the first, ``weight`` is what a character becomes from the current step on. The
+    characters of a text that is replaced share the weight of its replacement. A regular expression may match between
+    any characters. Growth by a Unicode form counts only for what an earlier step has written, not for what users write.
+    """
+    steps = list(_steps(normalizer))
+    weight = {one: 1.0 for step in steps for one in str(step.get("content", ""))}
+    other = 1.0
+
+    def total(text: str) -> float:
+        return sum(weight.get(one, other) for one in text)
+
+    for step in reversed(steps):
+        kind = step.get("type")
+        if kind == "Replace":
+            content, pattern = total(step["content"]), step["pattern"].get("String")
+            if not pattern:
+                weight, other = {one: before + content for one, before in weight.items()}, other + content
+            elif len(pattern) == 1:
+                weight[pattern] = content
+            else:
+                weight |= {one: max(weight.get(one, other), content / len(pattern)) for one in pattern}
+        elif kind == "Prepend":  # once for each text
+            other = max(other, total(step["prepend"]))
+        elif kind == "Precompiled" and step["precompiled_charsmap"]:
+            rules = b64decode(step["precompiled_charsmap"])
+            replacements = rules[4 + int.from_bytes(rules[:4], "little") :].split(b"\0")
+            longest = max(total(text.decode("utf-8", "replace")) for text in replacements)
+            normalised = tokenizers.normalizers.Precompiled(rules).normalize_str
+            weight, other = {one: total(normalised(one)) for one in weight}, max(other, longest)
+        elif kind in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "BertNormalizer"):
+            form: Any = kind if kind.startswith("NF") else "NFD"
+            spaces = 2 * other if kind == "BertNormalizer" else 0  # around Chinese characters
+            weight = {one: total(unicodedata.normalize(form, one).lower()) + spaces for one in weight}
+        elif kind == "ByteLevel":
+            other = 4 * max([other, *weight.values()])
+            weight = dict.fromkeys(weight, other)
+    return max([other, *weight.values()])
+
+
+def _steps(part: Any) -> Iterator[dict[str, Any]]:
+    """The single steps of a normaliser, in order."""
+    if isinstance(part, dict) and part.get("type") == "Sequence":
+        for entry in part["normalizers"]:
+            yield from _steps(entry)
+    elif isinstance(part, dict):
+        yield part
 
 
 def _unknown(model: Mapping[str, Any]) -> str | None:

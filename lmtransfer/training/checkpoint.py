@@ -143,6 +143,9 @@ def find_damage(folder: Path) -> str | None:
             return f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}: it is truncated or altered"
         if _size_and_hash(path)["sha256"] != expected["sha256"]:
             return f"{path} has changed since it was written (its SHA-256 differs): it is damaged or altered"
+    unlisted = {STATE, *(path.name for path in folder.glob("*.safetensors"))} - set(files)
+    if unlisted:
+        return f"{folder / MANIFEST}: files does not list {min(unlisted)}, so that file cannot be checked"
     try:
         read_state(folder)
     except CheckpointError as error:

@@ -25,6 +25,7 @@ from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import Checkpoint, find_damage, read_state, write_checkpoint
 
 _REVISION = "tokens-"
+_NEEDED = ("config.yaml", "tokenizer")
 
 
 class Checkpoints:
@@ -36,10 +37,23 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
+        self._needed: set[Path] = set()
 
     def exists(self) -> bool:
         """Whether the folder holds any checkpoint, complete or not."""
         return self.folder.is_dir() and any(self.folder.iterdir())
+
+    def note_files(self) -> None:
+        """Note the files of the run without which its checkpoints are of no use; each save looks for them."""
+        run = self.folder.parent
+        paths = (run, *(path for name in _NEEDED for path in (run / name, *(run / name).rglob("*"))))
+        self._needed = {path for path in paths if path.exists()}
+
+    def _check_nothing_gone(self) -> None:
+        gone = [path for path in sorted(self._needed) if not path.exists()]
+        if gone:
+            how = "restore it from a copy and continue with resume=true, or start the run again with another name="
+            raise CheckpointError(f"{gone[0]} was deleted while the run was training, so the run is of no use: {how}")
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
         """Write the checkpoint ``name``; the previous one of that name stays until the new one is complete.
@@ -51,10 +65,12 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the disk is full or cannot be written, or the folder is a link; the earlier checkpoint is
-                not changed.
+                not changed. Or a file that the run needs was deleted, such as its configuration or another checkpoint.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _check_no_link(self.folder)
+        if self._needed and not self.folder.parent.is_dir():
+            self._check_nothing_gone()  # and nothing is written
         try:
             self._finish_interrupted_save(name)
             write_checkpoint(staged, tensors=tensors, state=state)
@@ -64,6 +80,10 @@ class Checkpoints:
                 f"cannot save the checkpoint {final}: {error}. The previous checkpoint is unchanged: free some disk "
                 "space or correct the permissions of the folder, then continue with resume=true"
             ) from error
+        if self._needed:
+            others = {path for path in self._needed if not path.is_relative_to(final)}
+            self._needed = {*others, final, *final.iterdir()}
+        self._check_nothing_gone()
         return final
 
     def _exchange(self, name: str) -> None:

@@ -28,6 +28,7 @@ class Saving:
             CheckpointError: the folder cannot be written, or the disk is too small.
         """
         if self.checkpoints is not None and distributed.is_main():
+            self.checkpoints.note_files()
             num_ahead = sum(point >= self.snapshot.state.tokens for point in self.save_at)
             preflight(
                 self.checkpoints.folder,

@@ -113,21 +113,36 @@ def parse_json(raw: bytes, *, path: Path, what: str, error: type[LmtransferError
         raise error(f"{path}: {what}: {refused}") from None
 
 
-def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted key and value of every string inside plain data, such as ``model.dim`` and ``corpus.path[0]``.
+def parse_yaml(raw: bytes, *, path: Path, error: type[LmtransferError]) -> Any:
+    """Parse YAML that is a part of a file, such as the front matter of a card; see ``parse_json``."""
+    try:
+        if len(raw) > YAML_BYTES:
+            raise _Refused(f"has more than {YAML_BYTES:,} bytes of YAML")
+        return _checked(_yaml(raw), _ANY, finite=True)
+    except _Refused as refused:
+        raise error(f"{path}: {refused}") from None
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every text, number, truth value and null inside plain data, such as ``corpus.path[0]``.
 
     Args:
         value: plain values.
         key: key of ``value`` itself.
     """
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from texts(item, f"{key}.{name}".removeprefix("."))
+            yield from leaves(item, f"{key}.{name}".removeprefix("."))
     elif isinstance(value, list):
         for place, item in enumerate(value):
-            yield from texts(item, f"{key}[{place}]")
+            yield from leaves(item, f"{key}[{place}]")
+    else:
+        yield key, value
+
+
+def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted key and value of every string inside plain data; see ``leaves``."""
+    return ((where, leaf) for where, leaf in leaves(value, key) if isinstance(leaf, str))
 
 
 def interpolations(value: Any) -> Iterator[tuple[str, str]]:

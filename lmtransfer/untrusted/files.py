@@ -1,11 +1,17 @@
-"""Reading files that another person may have written: only regular files, and at most the expected number of bytes."""
+"""Reading files that another person may have written.
+
+A folder of someone else (a run, a published model, a local data set) is checked once, when it is opened, by
+``check_folder``: it holds only regular files and folders, and no link leads out of it. Each file is then read by
+``opened`` or ``read_bytes``, which check again that it is regular, and its size before its content; what it holds is
+checked against a schema (see ``documents``). Content that cannot be parsed appears in no message.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +22,7 @@ DOCUMENT_BYTES = 1 << 26
 #: Highest size in bytes of a file that is read line by line, or of a tokenizer's model.
 LARGEST_BYTES = 1 << 31
 
+_REPLACE = "replace it with the file itself"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -35,6 +42,42 @@ def not_regular(path: Path) -> str | None:
         return _not_regular(path.stat().st_mode)
     except (OSError, ValueError) as fault:
         return f"cannot be read ({_reason(fault)})"
+
+
+def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
+    """Check that everything in a folder is a regular file or a folder, and that its links lead to places in it.
+
+    In a copy in the hub's cache, links may also lead to the ``blobs`` of that cache. Links below ``trackers`` are
+    not followed by lmtransfer (W&B keeps links to its logs there), so they may lead anywhere.
+
+    Args:
+        folder: the folder; it may be a link itself.
+        error: class of the error to raise.
+
+    Raises:
+        LmtransferError: of the class ``error``; the message names the entry.
+    """
+    real = Path(os.path.realpath(folder))
+    blobs = next((above.parent / "blobs" for above in real.parents if above.name == "snapshots"), None)
+    for entry in _entries(real):
+        path = folder / Path(entry.path).relative_to(real)
+        if entry.is_symlink():
+            target = Path(os.path.realpath(entry.path))
+            if not target.is_relative_to(real) and not (blobs is not None and target.is_relative_to(blobs)):
+                raise error(f"{path}: is a link out of its folder, which is not followed: {_REPLACE}")
+        with suppress(OSError):  # a link to a missing file
+            problem = _not_regular(entry.stat().st_mode)
+            if problem is not None and not entry.is_dir():
+                raise error(f"{path}: {problem}")
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Everything below a folder, except below links, below ``trackers``, and in folders that may not be read."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            yield entry
+            if entry.is_dir(follow_symlinks=False) and entry.name != "trackers":
+                yield from _entries(Path(entry.path))
 
 
 @contextmanager
@@ -83,7 +126,7 @@ def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT
 
 def _not_regular(mode: int) -> str | None:
     kind = next((what for is_kind, what in _KINDS if is_kind(mode)), None)
-    return None if kind is None else f"is {kind}, but must be a regular file: replace it with the file itself"
+    return None if kind is None else f"is {kind}, but must be a regular file: {_REPLACE}"
 
 
 def _reason(fault: OSError | ValueError) -> str:

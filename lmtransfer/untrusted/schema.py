@@ -158,7 +158,12 @@ def join(where: str, name: object) -> str:
 
 
 def misfit(value: Any, where: str, wanted: str) -> str:
-    """The message for a wrong value, such as ``step is 'x'; it must be a whole number from 0``."""
+    """The message for a wrong value, such as ``step is 'x'; it must be a whole number from 0``.
+
+    A document that is one text is probably another file, whose content is not shown.
+    """
+    if not where and isinstance(value, str):
+        return f"its content is text; it must be {wanted}"
     return f"{where or 'its content'} is {shown(value)}; it must be {wanted}"
 
 

@@ -655,6 +655,8 @@ REPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "result.pipe": (pipe("result.json"), ("result.json: ", "pipe")),
     "result.big": (put("result.json", b'{"tokens": %d}' % 10**400), ("result.json",)),
     "result.nan": (put("result.json", b'{"seconds": NaN}'), ("result.json: ", "seconds", "nan")),
+    "result.large": (field("result.json", "metrics", {"loss": 1e308}), ("result.json: ", "metrics.loss", "1e+308")),
+    "result.low": (put("result.json", b'{"mean": -1e200}'), ("result.json: ", "mean", "-1e+200")),
     "result.kinds": (
         put("result.json", b'{"metrics": [1], "main_metric": {}, "seconds": "x", "control": 3, "task": []}'),
         (),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -196,10 +197,10 @@ def test_a_mask_is_needed_and_the_text_must_fit(world: Path) -> None:
 
 def test_a_slow_or_broken_run_leaves_the_server_up(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Moody(Served):
-        def _answered(self, example: Any, notes: Any, deadline: float) -> dict[str, Any]:
+        def _answered(self, example: Any, notes: Any, is_over: Any) -> dict[str, Any]:
             raise NotImplementedError
 
-        def answer(self, given: Mapping[str, Any], *, deadline: float) -> dict[str, Any]:
+        def answer(self, given: Mapping[str, Any], *, is_over: Any) -> dict[str, Any]:
             if given["text"] == "slow":
                 time.sleep(0.6)
             if given["text"] == "broken":
@@ -276,6 +277,42 @@ def test_a_real_server(server: Server) -> None:
     code, out, err = server.end(signal.SIGINT)
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "stopped"
+
+
+def connection(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1", b"GET /", "after an answer"])
+def test_connections_that_send_no_whole_request_keep_nobody_out_and_are_closed(
+    server: Server, sent: bytes | str
+) -> None:
+    host = server.url.removeprefix("http://")
+    idle = [connection(server) for _ in range(70)]
+    for one in idle:
+        one.sendall(sent if isinstance(sent, bytes) else f"GET /api HTTP/1.1\r\nHost: {host}\r\n\r\nGET /".encode())
+    assert server.post("/api/answer", b'{"text": "good"}')[0] == 200
+    start = time.monotonic()
+    for one in idle:
+        while one.recv(1 << 16):
+            pass
+    assert time.monotonic() - start < 30
+    assert server.post("/api/answer", b'{"text": "good"}')[0] == 200
+
+
+def test_clients_that_leave_take_no_time_from_others(server: Server) -> None:
+    host = server.url.removeprefix("http://")
+    body = json.dumps({"text": " ".join(["good bad"] * 150)}).encode()
+    head = f"POST /api/answer HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    start = time.monotonic()
+    assert server.post("/api/answer", body)[0] == 200
+    alone = time.monotonic() - start
+    for _ in range(30):
+        with connection(server) as leaving:
+            leaving.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    start = time.monotonic()
+    assert server.post("/api/answer", b'{"text": "good"}')[0] == 200
+    assert time.monotonic() - start < 5 * alone + 2
 
 
 def test_sigterm_also_ends_it_cleanly(server: Server) -> None:

@@ -165,3 +165,48 @@ def test_what_was_loaded_before_comes_from_the_cache_offline(tmp_path: Path) -> 
     corpora = [hub("Salesforce/wikitext", subset="wikitext-2-raw-v1", boundary="heading") for _ in range(2)]
     assert texts(corpora[0]) == ["= First =\nText ."]
     assert corpora[0].fingerprint() == corpora[1].fingerprint()
+
+
+def named(folder: Path, path: str, content: str) -> Path:
+    """A local copy of a data set, with other content of one of its files."""
+    (saved if path.endswith("json") else clone)(folder)
+    (folder / path).parent.mkdir(exist_ok=True)
+    (folder / path).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "place", ["../secret.parquet", "/etc/passwd", "~/x", "hf://datasets/a/b/x", "http://x.org/y", "a/../../x"]
+)
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("README.md", "---\nconfigs:\n- config_name: sub\n  data_files: {}\n---\n# Card\n"),
+        ("README.md", "---\nconfigs:\n- config_name: sub\n  data_files:\n  - split: train\n    path:\n    - {}\n---\n"),
+        ("README.md", "---\r\nconfigs:\r\n- config_name: sub\r\n  data_dir: {}\r\n---\r\n"),
+        (".huggingface.yaml", "configs:\n- config_name: sub\n  data_files: {}\n"),
+        ("state.json", '{{"_data_files": [{{"filename": "{}"}}], "_fingerprint": "x", "_split": null}}'),
+        ("dataset_dict.json", '{{"splits": ["{}"]}}'),
+    ],
+)
+def test_a_local_folder_names_only_its_own_files(path: str, content: str, place: str, tmp_path: Path) -> None:
+    folder = named(tmp_path / "data", path, content.format(place))
+    with refuses(DataError, str(folder / path), place):
+        texts(hub(folder, subset=None if path.endswith("json") else "sub"))
+
+
+@pytest.mark.parametrize("file", ["README.md", "data-00000-of-00001.arrow", "state.json"])
+def test_a_local_folder_has_no_links_to_other_places(file: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "data")
+    (tmp_path / "other").write_bytes((folder / file).read_bytes() if file != "README.md" else b"text")
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).symlink_to(tmp_path / "other")
+    with refuses(DataError, str(folder / file), "link"):
+        texts(hub(folder))
+
+
+def test_a_card_may_tell_of_other_places(tmp_path: Path) -> None:
+    folder = clone(tmp_path / "data")
+    card = (folder / "README.md").read_text().replace("configs:", "license_link: https://x.org/y\nconfigs:")
+    (folder / "README.md").write_text(f"{card}\nSee ../../other and hf://x.\n---\nmore: [\n---\n")
+    assert texts(hub(folder, subset="sub")) == texts(hub(clone(tmp_path / "plain"), subset="sub"))

@@ -71,6 +71,25 @@ def test_names_and_notes_cannot_break_the_page() -> None:
     assert "<script>" not in text
 
 
+@pytest.mark.parametrize("wild", ["\x1b[2J\x1b]0;title\x07", "a\u202eb", "\x9b31m"])
+def test_no_control_character_reaches_a_terminal(wild: str) -> None:
+    card = Card(
+        **{
+            **KNOWN,
+            "name": wild,
+            "facts": {"labels": f"good{wild}, bad"},
+            "loading": f"load('{wild}')",
+            "about": [wild],
+        },
+        notes=[wild],
+        versions={"torch": wild},
+        metadata=metadata(library="transformers", tags=[wild]),
+    )
+    text = write_card(card)
+    assert "good" in text
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
 def test_scores_come_with_seeds_controls_and_intervals(tmp_path: Path) -> None:
     pretraining(tmp_path / "pretrain" / "films")
     init = str(tmp_path / "pretrain" / "films")

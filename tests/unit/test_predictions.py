@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import random
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -390,6 +392,12 @@ def about(**changes: Any) -> Callable[[np.ndarray], np.ndarray]:
         ({"parts_0": None}, ("parts_0",)),
         ({"ids": lambda a: np.array(["x" * 4000] * len(a)).astype("S4000")}, ("text",)),
         ({"keys": lambda a: a.reshape(2, -1)}, ("header",)),
+        ({"parts_0": lambda a: np.full(len(a), np.inf)}, ("number", "finite")),
+        ({"parts_0": lambda a: np.full(len(a), 1e308)}, ("number", "larger")),
+        ({"counts_0": lambda a: np.full(len(a), 1e-300)}, ("counts",)),
+        ({"predicted": lambda a: a + 1e300}, ("number", "larger")),
+        ({"about": about(positive=10**9)}, ("positive",)),
+        ({"about": about(labels=["x"] * 20_000)}, ("labels", "10,000")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value)[:30],
 )
@@ -397,6 +405,29 @@ def test_files_that_are_none_are_refused(changes: dict[str, Any], names: tuple[s
     path = written(tmp_path, **changes)
     with refuses(RunDirectoryError, str(path), "lmtransfer evaluate", *names):
         read_predictions(path)
+
+
+@pytest.mark.parametrize("name", ["ids", "gold", "parts_0", "about"])
+def test_many_zeros_are_refused_before_they_are_unpacked(name: str, tmp_path: Path) -> None:
+    """A compressed array of 400 MB has 400 kB."""
+    path = written(tmp_path)
+    with np.load(path) as arrays:
+        content = {other: arrays[other] for other in arrays.files if other != name}
+    np.savez_compressed(
+        path, **{name: np.zeros(400_000_000, dtype=np.int8).view("S1" if name == "ids" else np.int8)}, **content
+    )
+    tracemalloc.start()
+    with refuses(RunDirectoryError, str(path), "lmtransfer evaluate"):
+        read_predictions(path)
+    assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_what_is_no_file_of_a_known_size_is_refused(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    make(tmp_path / "dev.npz")
+    with refuses(RunDirectoryError, str(tmp_path / "dev.npz"), "regular file"):
+        read_predictions(tmp_path / "dev.npz")
 
 
 def header(claimed: int, rest: bytes) -> bytes:

@@ -246,6 +246,44 @@ def test_broken_files_are_one_clear_error(change: Any, name: str) -> None:
         PublishedTokenizer(json.dumps(described).encode(), specials=toys.BERT)
 
 
+def _replace(before: str, after: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": before}, "content": after}
+
+
+def _between(after: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": "(?=.)"}, "content": after}
+
+
+#: How many times longer the steps make "a", counted by hand; None: so long that they are refused.
+GROWTH: dict[str, tuple[list[dict[str, Any]], int | None]] = {
+    "one after the other": ([_replace("abcdefgh"[i], "bcdefghi"[i] * 10) for i in range(8)], None),
+    "the same again": ([_replace("a", "aa")] * 12, None),
+    "between characters": ([_between("xx")] * 6, None),
+    "by a Unicode form": ([_replace("a", "\ufdfa" * 10), {"type": "NFKC"}], None),
+    "in a sequence": (
+        [{"type": "Sequence", "normalizers": [_replace("a", "b" * 20)]}, _replace("b", "c" * 20)],
+        None,
+    ),
+    "in the other order": ([_replace("abcdefgh"[i], "bcdefghi"[i] * 10) for i in reversed(range(8))], 10),
+    "letters of a language": (list(map(_replace, "\xe4\xf6\xfc\xdfa", ("ae", "oe", "ue", "ss", "aa"))), 2),
+    "two of ten": ([_replace("a", "b" * 10), _replace("b", "c" * 10)], 100),
+}
+
+
+@pytest.mark.parametrize("name", list(GROWTH))
+def test_a_normalizer_that_makes_texts_much_longer_is_refused(name: str) -> None:
+    steps, length = GROWTH[name]
+    described = json.loads(toys.model_of("wordpiece"))
+    described["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    model = json.dumps(described).encode()
+    if length is None:
+        with refuses(CheckpointError, "normalizer", "times as long"):
+            PublishedTokenizer(model, specials=toys.BERT)
+        return
+    assert len(tokenizers.Tokenizer.from_buffer(model).normalizer.normalize_str("a")) == length
+    PublishedTokenizer(model, specials=toys.BERT)
+
+
 def test_what_is_no_json_or_has_other_tokens_is_refused() -> None:
     model = toys.model_of("wordpiece")
     for broken in (b"", b"\xff\xfe", model[:-10], b"[]", b"[" * 100_000, b"null", b'{"model": {}}'):

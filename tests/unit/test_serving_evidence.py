@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -39,13 +38,9 @@ def score(examples: Sequence[TextExample]) -> list[float]:
     return [of(example.text) + 2 * of(example.text_pair) for example in examples]
 
 
-def in_time() -> float:
-    return time.monotonic() + 1000
-
-
 def test_the_effect_of_a_word_is_the_score_without_it() -> None:
     example = TextExample("a", "  not a good\nfilm, not bad ", "good good")
-    found = leave_one_out(example, score, TOKENIZER, deadline=in_time())
+    found = leave_one_out(example, score, TOKENIZER, is_over=lambda: False)
     assert [(one.field, one.word, one.effect) for one in found] == [
         ("text", "not", -3.0),
         ("text", "a", 0.0),
@@ -66,7 +61,7 @@ def test_more_words_than_are_answered_together() -> None:
     def by_place(examples: Sequence[TextExample]) -> list[float]:
         return [-float(places.get(example.text, 0)) for example in examples]
 
-    found = leave_one_out(TextExample("a", text), by_place, TOKENIZER, deadline=in_time())
+    found = leave_one_out(TextExample("a", text), by_place, TOKENIZER, is_over=lambda: False)
     assert [one.effect for one in found[:99]] == list(range(99))
 
 
@@ -81,12 +76,12 @@ def test_text_without_spaces_is_cut_into_tokens() -> None:
 
 def test_long_texts_and_the_end_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "MOST_WORDS", 3)
-    assert len(leave_one_out(TextExample("a", "a b", "c"), score, TOKENIZER, deadline=in_time())) == 3
+    assert len(leave_one_out(TextExample("a", "a b", "c"), score, TOKENIZER, is_over=lambda: False)) == 3
     with refuses(TooLong, "4", "3"):
-        leave_one_out(TextExample("a", "a b", "c d"), score, TOKENIZER, deadline=in_time())
+        leave_one_out(TextExample("a", "a b", "c d"), score, TOKENIZER, is_over=lambda: False)
     with refuses(TooLong, "0 of 2"):
-        leave_one_out(TextExample("a", "a b"), score, TOKENIZER, deadline=time.monotonic() - 1)
+        leave_one_out(TextExample("a", "a b"), score, TOKENIZER, is_over=lambda: True)
 
 
 def test_a_text_without_words_has_no_evidence() -> None:
-    assert leave_one_out(TextExample("a", " "), score, TOKENIZER, deadline=in_time()) == ()
+    assert leave_one_out(TextExample("a", " "), score, TOKENIZER, is_over=lambda: False) == ()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lmtransfer.serving.addresses import address_of
-from lmtransfer.serving.guard import Guard, Message, Receive, Send
+from lmtransfer.serving.guard import App, Guard, Message, Receive, Send
 
 SEEN: list[bytes] = []
 
@@ -22,41 +22,43 @@ async def echo(scope: Message, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": message["body"]})
 
 
-def ask(
-    parts: Sequence[bytes] = (b"",), *, pause: float = 0.0, leaves: bool = False, **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    """Send a request; return status, headers and body of the answer."""
+def send_request(
+    waiting: list[Message], *, app: App = echo, pause: float = 0.0, headers: Sequence[tuple[str, str]] = ()
+) -> list[Any]:
+    """Send a request as a list of messages, after which the client waits; return all that is sent back."""
     SEEN.clear()
     guard = Guard(
-        echo,
+        app,
         address=address_of("127.0.0.1", 8000, allow_remote=False),
         max_bytes=10,
         max_seconds=0.2,
         policy="default-src 'none'",
         refusal=lambda path, status, message: (f"{path} {status} {message}".encode(), "text/plain"),
     )
-    waiting = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-    if leaves:
-        waiting.append({"type": "http.disconnect"})
-    else:
-        waiting[-1]["more_body"] = False
     sent: list[Any] = []
 
     async def receive() -> Message:
-        await asyncio.sleep(pause)
+        await asyncio.sleep(pause if waiting else 60)
         return waiting.pop(0)
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    named = {"host": "127.0.0.1:8000", **headers}
     scope = {
         "type": "http",
         "path": "/api",
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
     }
     asyncio.run(guard(scope, receive, send))
-    start, body = sent
+    return sent
+
+
+def ask(parts: Sequence[bytes] = (b"",), *, pause: float = 0.0, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Send a request; return status, headers and body of the answer."""
+    waiting: list[Message] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    waiting[-1]["more_body"] = False
+    named = {"host": "127.0.0.1:8000", **headers}
+    start, body = send_request(waiting, pause=pause, headers=list(named.items()))
     return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, body["body"]
 
 
@@ -77,8 +79,30 @@ def test_a_body_that_does_not_arrive_is_refused() -> None:
     assert ask([b"a", b"b"], pause=0.3)[0] == 408
 
 
-def test_a_client_that_leaves_is_no_error() -> None:
-    assert ask([b"a"], leaves=True)[0] == 200
+@pytest.mark.parametrize("whole", [False, True], ids=["in the body", "before the answer"])
+def test_nothing_is_done_for_a_client_that_has_left(whole: bool) -> None:
+    ended: list[str] = []
+
+    async def slow(scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.sleep(30)
+            ended.append("answered")
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    body = {"type": "http.request", "body": b"a", "more_body": not whole}
+    sent = send_request([body, {"type": "http.disconnect"}], app=slow, headers=[("host", "127.0.0.1:8000")])
+    assert (sent, ended) == ([], ["cancelled"] if whole else [])
+
+
+@pytest.mark.parametrize("other", ["http://evil.example", "http://127.0.0.1:8000", "null"])
+@pytest.mark.parametrize("name", ["origin", "host", "Origin"])
+def test_two_headers_of_one_name_are_refused(name: str, other: str) -> None:
+    own = [("host", "127.0.0.1:8000"), ("origin", "http://127.0.0.1:8000")]
+    for headers in ([*own, (name, other)], [(name, other), *own]):
+        start, _ = send_request([{"type": "http.request", "body": b"a", "more_body": False}], headers=headers)
+        assert (start["status"], SEEN) == (400, [])
 
 
 @pytest.mark.parametrize("host", ["evil.example", "192.168.7.7", ""])

@@ -112,8 +112,17 @@ DAMAGE = {
     "no tensors": lambda folder: (folder / "model.safetensors").unlink(),
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
     "torn manifest": lambda folder: os.truncate(folder / "manifest.json", 10),
+    "manifest of nothing": lambda folder: (folder / "manifest.json").write_text('{"files": {}}'),
+    "manifest of the state": lambda folder: _forget(folder / "manifest.json", "model.safetensors"),
+    "manifest of the model": lambda folder: _forget(folder / "manifest.json", "state.json"),
     "edited state": lambda folder: (folder / "state.json").write_text('{"step": 9999}'),
 }
+
+
+def _forget(manifest: Path, name: str) -> None:
+    files = json.loads(manifest.read_text())["files"]
+    del files[name]
+    manifest.write_text(json.dumps({"files": files}))
 
 
 def _flip(path: Path) -> None:

@@ -20,13 +20,50 @@ from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
-from lmtransfer.untrusted.documents import first_line
+from lmtransfer.untrusted.documents import first_line, parse_yaml, read_json, read_yaml, texts
+from lmtransfer.untrusted.files import check_folder, read_bytes
 
 if TYPE_CHECKING:
     import datasets
 
 _SAVED_MARKS = ("state.json", "dataset_dict.json")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def check_dataset_folder(folder: Path) -> None:
+    """Check that a local data set names only files in its own folder, since `datasets` reads whatever it names.
+
+    A folder of ``save_to_disk`` names its files in ``state.json`` and ``dataset_dict.json``; a copy of a repository in
+    the ``configs`` of its card.
+
+    Raises:
+        DataError: it names a path outside or an address, or a link leads out of it.
+    """
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    check_folder(folder, error=DataError)
+    named: dict[Path, Any] = {}
+    if any((folder / mark).is_file() for mark in _SAVED_MARKS):
+        paths = [folder / _SAVED_MARKS[1], folder / _SAVED_MARKS[0], *folder.glob(f"*/{_SAVED_MARKS[0]}")]
+        named = {path: read_json(path, error=DataError) for path in paths if path.is_file()}
+    card, settings = folder / "README.md", folder / ".huggingface.yaml"
+    if card.is_file():
+        front = REGEX_YAML_BLOCK.search(read_bytes(card, error=DataError).decode("utf-8", "replace"))
+        named[card] = _configs(parse_yaml(front[2].encode(), path=card, error=DataError)) if front else None
+    if settings.is_file():
+        named[settings] = _configs(read_yaml(settings, error=DataError))
+    for path, content in named.items():
+        for key, text in texts(content):
+            if "://" in text or "::" in text or text.startswith(("/", "~")) or ".." in Path(text).parts:
+                raise DataError(
+                    f"{path}: {key} is {text[:60]!r}, which is not a file in {folder}: a local data set may only name "
+                    "its own files; correct it, or give the name of a data set on the hub"
+                )
+
+
+def _configs(card: Any) -> Any:
+    """The part of a card that names files."""
+    return {"configs": card.get("configs")} if isinstance(card, Mapping) else None
 
 
 class HubCorpus(BaseCorpus):
@@ -122,6 +159,8 @@ class HubCorpus(BaseCorpus):
         from datasets import load_dataset, load_from_disk
         from datasets.exceptions import DatasetGenerationError
 
+        if self.folder:
+            check_dataset_folder(self.folder)
         try:
             if self.folder and any((self.folder / mark).is_file() for mark in _SAVED_MARKS):
                 saved = load_from_disk(str(self.folder))

@@ -14,6 +14,7 @@ from lmtransfer.exporting.seen_by_transformers import pipeline_of
 from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.units import in_percent
+from lmtransfer.system.printable import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ def metadata(
 
 
 def write_card(card: Card) -> str:
-    """Render the text of README.md."""
+    """Render the text of README.md, without control characters that labels or file names of others may have."""
     parts = [f"---\n{card.metadata.to_yaml()}\n---", f"# {_inline(card.name)}", " ".join(card.about)]
     if card.facts:
         rows = [f"| {_cell(name)} | {_cell(text)} |" for name, text in card.facts.items()]
@@ -88,7 +89,7 @@ def write_card(card: Card) -> str:
     if card.versions:
         version_list = ", ".join(f"{name} {version}" for name, version in card.versions.items())
         parts.append(f"## Versions\n\n{version_list}")
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return printable("\n\n".join(part for part in parts if part) + "\n")
 
 
 _SCORES_ARE = (

@@ -17,7 +17,8 @@ from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
 from lmtransfer.system.printable import printable, printable_values
-from lmtransfer.untrusted.documents import read_json, read_json_lines, read_yaml
+from lmtransfer.untrusted.documents import leaves, read_json, read_json_lines, read_yaml
+from lmtransfer.untrusted.files import check_folder
 from lmtransfer.untrusted.schema import Fields
 
 #: The files that make a folder a run.
@@ -30,7 +31,8 @@ _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figure
 #: Deepest nesting of lmtransfer: command / sweep / point / seed / control.
 MAX_DEPTH = 8
 
-_LARGEST_MEASURED = 1e300
+#: Larger numbers than this are not of a measurement; squares and sums of smaller ones are finite.
+_LARGEST = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,11 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
         pass
     except OSError as error:
         problems.append(f"the folder cannot be read: {(error.strerror or str(error)).lower()}")
+    try:
+        check_folder(path, error=RunDirectoryError)
+    except RunDirectoryError as error:
+        problems.append(_within(path, error))
+        return Run(path, printable(key or path.name), "torn", {}, {}, {}, (), tuple(problems))
     config = _read_mapping(path / "config.yaml", problems)
     result = _read_mapping(path / "result.json", problems)
     versions = _read_mapping(path / "versions.json", problems)
@@ -183,7 +190,7 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
     try:
         lines = list(read_json_lines(path, Fields(), error=RunDirectoryError, finite=False))
     except RunDirectoryError as error:
-        problems.append(_within(path, error))
+        problems.append(_within(path.parent, error))
         return (), True
     for number, line, value, problem in lines:
         if problem is None:
@@ -246,23 +253,26 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
             value = current_config(read_yaml(path, Fields(), error=RunDirectoryError))
         else:
             value = read_json(path, Fields(), error=RunDirectoryError)
+        for where, number in leaves(value):
+            if isinstance(number, float) and abs(number) > _LARGEST:
+                raise RunDirectoryError(f"{path}: {where} is {number:g}, but may be at most {_LARGEST:g}")
     except RunDirectoryError as error:
-        problems.append(_within(path, error))
+        problems.append(_within(path.parent, error))
         return {}
     found: Mapping[str, Any] = printable_values(value)
     return found
 
 
-def _within(path: Path, error: RunDirectoryError) -> str:
+def _within(run: Path, error: RunDirectoryError) -> str:
     """The problem of a run's file, without the path of the run."""
-    return printable(str(error).removeprefix(str(path.parent)).lstrip("/"))
+    return printable(str(error).removeprefix(str(run)).lstrip("/"))
 
 
 def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
     """A line of ``metrics.jsonl`` for drawing: entries that are not numbers of a possible size become null."""
     return {
         printable(name): None
-        if isinstance(value, int | float) and not abs(value) <= _LARGEST_MEASURED
+        if isinstance(value, int | float) and not abs(value) <= _LARGEST
         else printable_values(value)
         for name, value in record.items()
     }

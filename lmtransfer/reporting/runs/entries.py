@@ -143,7 +143,9 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     weights = None if transfer == "control" else str(own.get("init") if source is None else source.weights)
     own_score = control = None
     if metric is not None:
-        kept = [] if of_pretraining else kept_answers(run.path)
+        problems: list[str] = []
+        kept = [] if of_pretraining else kept_answers(run.path, problems)
+        run = replace(run, problems=(*run.problems, *(text.removeprefix(f"{run.path}/") for text in problems)))
         split = next((str(result["split"]) for result in [run.result, *results] if result.get("split")), "")
         score_examples = examples_of_score(kept, run.result, metric, results, split=split)
         own_score = scored(run.result, metric, results, pretraining=weights, examples=score_examples)

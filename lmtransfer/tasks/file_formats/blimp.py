@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lmtransfer.data.corpora.hub import check_dataset_folder
 from lmtransfer.data.files import find_file, plain_name
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
@@ -101,6 +102,8 @@ def read_hub_pairs(name: str, paradigms: Sequence[str] | None, *, places: str) -
     import datasets  # imported here: the import is slow, and files do not need it
     from datasets.exceptions import DatasetGenerationError
 
+    if Path(name).is_dir():
+        check_dataset_folder(Path(name))
     try:
         chosen = datasets.get_dataset_config_names(name) if paradigms is None else paradigms
         tables = [datasets.load_dataset(name, paradigm, split="train") for paradigm in chosen]

@@ -48,7 +48,8 @@ def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | No
         RunDirectoryError: the run is not trusted, and its task names files outside the allowed folders.
     """
     if node is None and not saved.trusted:
-        node = OmegaConf.create(local_task(saved.config["task"], saved.directory.config_path, key="run"))
+        config = saved.directory.config_path
+        node = OmegaConf.create(local_task(saved.config["task"], config, key="run", data_root=data_root))
     return task_of(saved, node=node, data_root=data_root)
 
 

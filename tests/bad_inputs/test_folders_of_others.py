@@ -1,0 +1,107 @@
+"""Folders of others whose links and files lead elsewhere, and runs that lose files while they train."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from bad_input import FINETUNE, PRETRAIN, SECRET, Answer, Case, change, check
+
+from lmtransfer.system.durable import remove
+from lmtransfer.training.saving import Saving
+
+
+@pytest.fixture
+def outside(world: Path) -> Path:
+    """A folder that no run may lead to."""
+    folder = world.parent / "outside"
+    folder.mkdir()
+    (folder / "secret.txt").write_text(f"{SECRET} and more")
+    (folder / "t.tsv").write_text("label\ttext\n" + f"good\t{SECRET} bal\nbad\tkit kis\n" * 20)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "config.yaml", "tokenizer/spm.model", "checkpoints/best/state.json"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("import", "source=r", "name=c"),
+        ("predict", "run=r", "text=the [MASK] of"),
+        ("export", "run=r", "to=e"),
+        (*(word for word in FINETUNE if not word.startswith("init=")), "init=r"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_command_follows_a_link_out_of_a_run(
+    words: tuple[str, ...], name: str, world: Path, outside: Path, answer: Answer
+) -> None:
+    shutil.copytree("runs/pretrain/base", "r")
+    remove(world / "r" / name)
+    (world / "r" / name).symlink_to(outside / "secret.txt")
+    check(Case(words, (f"r/{name}", "link")), world, answer)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "root"])
+def test_a_report_leaves_out_a_run_with_a_link_out_of_it(name: str, world: Path, outside: Path, answer: Answer) -> None:
+    shutil.copytree("runs/pretrain/base", "runs/pretrain/r")
+    remove(world / "runs/pretrain/r" / name)
+    (world / "runs/pretrain/r" / name).symlink_to("/" if name == "root" else outside / "secret.txt")
+    status, said = answer("report", "runs", "figures=false")
+    assert status == 0, said
+    page = (world / "runs/report/report.html").read_text()
+    assert f"{name}: is a link" in page
+    assert "base" in page
+    assert SECRET not in page + said
+
+
+@pytest.mark.parametrize(("link", "words"), [("report", ()), ("o/figures", ("to=o",))])
+def test_a_report_is_not_written_through_a_link(
+    link: str, words: tuple[str, ...], world: Path, outside: Path, answer: Answer
+) -> None:
+    before = sorted(outside.rglob("*"))
+    place = world / (link if words else f"runs/{link}")
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(outside)
+    status, said = answer("report", "runs", *words)
+    assert (status, "is a link" in said) == (2, True), said
+    assert sorted(outside.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["data/x.tsv", "data", "x.tsv"])
+def test_a_task_of_others_reads_no_file_through_a_link(name: str, world: Path, outside: Path, answer: Answer) -> None:
+    status, said = answer(*FINETUNE[:-1], "task.dev_from_train=null", "name=t")
+    assert status == 0, said
+    run = (world / "runs/finetune/t").rename(world / "t")
+    (world / name).parent.mkdir(exist_ok=True)
+    if name == "data":
+        (outside / "x.tsv").write_bytes((outside / "t.tsv").read_bytes())
+    (world / name).symlink_to(outside if name == "data" else outside / "t.tsv")
+    file = "data/x.tsv" if name == "data" else name
+    for config in run.rglob("config.yaml"):
+        change(config, {"task.train": file, "task.dev": file})
+    check(Case(("evaluate", "run=t", "split=dev"), ("task.train", file, "trust=true")), world, answer)
+
+
+@pytest.mark.parametrize("gone", ["config.yaml", "tokenizer", "tokenizer/spm.model", "checkpoints", "."])
+@pytest.mark.parametrize("words", [PRETRAIN, (*FINETUNE, "task.dev_from_train=null")], ids=lambda words: words[0])
+def test_a_run_that_loses_a_file_while_it_trains_does_not_end_well(
+    words: tuple[str, ...], gone: str, world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Saving.save
+    run = world / "runs" / words[0] / "x"
+
+    def lose(self: Saving, name: str) -> None:
+        if name == "last":
+            remove(run / gone)
+        save(self, name)
+
+    monkeypatch.setattr(Saving, "save", lose)
+    status, said = answer(*words)
+    assert status != 0, said
+    assert str(run / gone) in said
+    assert "deleted" in said
+    assert "Traceback" not in said
+    assert not (run / "result.json").exists()
+    assert gone != "." or not os.path.lexists(run)
