@@ -47,8 +47,8 @@ def not_regular(path: Path) -> str | None:
 def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
     """Check that everything in a folder is a regular file or a folder, and that its links lead to places in it.
 
-    In a copy in the hub's cache, links may also lead to the ``blobs`` of that cache. Links below ``trackers`` are
-    not followed by lmtransfer (W&B keeps links to its logs there), so they may lead anywhere.
+    In a copy in the hub's cache, links may also lead to the ``blobs`` of that cache. Two kinds of folders are never
+    read, so their links may lead anywhere: hidden ones (``.git``) and ``trackers``, where W&B keeps links to its logs.
 
     Args:
         folder: the folder; it may be a link itself.
@@ -61,23 +61,24 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
     blobs = next((above.parent / "blobs" for above in real.parents if above.name == "snapshots"), None)
     for entry in _entries(real):
         path = folder / Path(entry.path).relative_to(real)
+        with suppress(OSError):  # a link to a missing file
+            problem = None if entry.is_dir() else _not_regular(entry.stat().st_mode)
+            if problem is not None:
+                raise error(f"{path}: {problem}")
         if entry.is_symlink():
             target = Path(os.path.realpath(entry.path))
             if not target.is_relative_to(real) and not (blobs is not None and target.is_relative_to(blobs)):
                 raise error(f"{path}: is a link out of its folder, which is not followed: {_REPLACE}")
-        with suppress(OSError):  # a link to a missing file
-            problem = _not_regular(entry.stat().st_mode)
-            if problem is not None and not entry.is_dir():
-                raise error(f"{path}: {problem}")
 
 
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Everything below a folder, except below links, below ``trackers``, and in folders that may not be read."""
+def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]:
+    """Everything below a folder, except below links and in folders that are not read or may not be."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             yield entry
-            if entry.is_dir(follow_symlinks=False) and entry.name != "trackers":
-                yield from _entries(Path(entry.path))
+            is_read = entry.name != "trackers" and not (at_top and entry.name.startswith("."))
+            if is_read and entry.is_dir(follow_symlinks=False):
+                yield from _entries(Path(entry.path), at_top=False)
 
 
 @contextmanager

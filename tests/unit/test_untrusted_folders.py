@@ -33,7 +33,9 @@ ALLOWED: dict[str, Callable[[Path], object]] = {
     "another file of it": link("inside/again.txt", "../own.txt"),
     "a loop": link("inside/loop", ".."),
     "nothing in it": link("inside/none", "nothing"),
+    "an environment": lambda folder: ((folder / ".venv").mkdir(), link(".venv/python", "/usr/bin/env")(folder)),
     "logs of a tracker": lambda folder: ((folder / "trackers").mkdir(), link("trackers/log", "/var/log")(folder)),
+    "logs of a seed": lambda folder: ((folder / "s/trackers").mkdir(parents=True), link("s/trackers/x", "/")(folder)),
 }
 
 
