@@ -31,7 +31,7 @@ from lmtransfer.runs.fields import CONFIG, VERSIONS
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_text
 from lmtransfer.training import distributed
-from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints, deleted
 from lmtransfer.untrusted.documents import interpolations, read_json, read_yaml
 from lmtransfer.untrusted.files import check_folder
 
@@ -214,8 +214,14 @@ class RunDirectory:
             write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
 
     def write_result(self, result: RunResult) -> None:
-        """Save the result. Only rank 0 writes; on other ranks nothing happens."""
+        """Save the result. Only rank 0 writes; on other ranks nothing happens.
+
+        Raises:
+            RunDirectoryError: the configuration was deleted meanwhile, without which nothing can be done with the run.
+        """
         if distributed.is_main():
+            if not self.config_path.is_file():
+                raise RunDirectoryError(deleted(self.config_path))
             result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:

@@ -52,8 +52,7 @@ class Checkpoints:
     def _check_nothing_gone(self) -> None:
         gone = [path for path in sorted(self._needed) if not path.exists()]
         if gone:
-            how = "restore it from a copy and continue with resume=true, or start the run again with another name="
-            raise CheckpointError(f"{gone[0]} was deleted while the run was training, so the run is of no use: {how}")
+            raise CheckpointError(deleted(gone[0]))
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
         """Write the checkpoint ``name``; the previous one of that name stays until the new one is complete.
@@ -183,6 +182,14 @@ class Checkpoints:
                 "start the run again with another name=, or restore the folder from a copy"
             )
         return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
+
+
+def deleted(path: Path) -> str:
+    """The message for a file that a run has lost."""
+    return (
+        f"{path} was deleted while the run was training, so the run is of no use: restore it from a copy and continue "
+        "with resume=true, or start the run again with another name="
+    )
 
 
 def revision_name(tokens: int) -> str:

@@ -105,3 +105,20 @@ def test_a_run_that_loses_a_file_while_it_trains_does_not_end_well(
     assert "Traceback" not in said
     assert not (run / "result.json").exists()
     assert gone != "." or not os.path.lexists(run)
+
+
+@pytest.mark.parametrize("words", [PRETRAIN, (*FINETUNE, "task.dev_from_train=null")], ids=lambda words: words[0])
+def test_a_run_of_seeds_that_loses_its_config_does_not_end_well(
+    words: tuple[str, ...], world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Saving.save
+    run = world / "runs" / words[0] / "x"
+
+    def lose(self: Saving, name: str) -> None:
+        remove(run / "config.yaml")
+        save(self, name)
+
+    monkeypatch.setattr(Saving, "save", lose)
+    status, said = answer(*words, "seeds=2")
+    assert (status != 0, str(run / "config.yaml") in said, "deleted" in said) == (True, True, True), said
+    assert not (run / "result.json").exists()

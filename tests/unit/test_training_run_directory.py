@@ -99,6 +99,9 @@ def test_a_config_cannot_execute_anything(tmp_path: Path) -> None:
 
 def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "pretrain", "a")
+    with refuses(RunDirectoryError, str(run.config_path), "deleted"):
+        run.write_result(RESULT)
+    run.write_config({"name": "a"})
     run.write_result(replace(RESULT, more={"learning_curve": [1, 2]}))
     said = json.loads(run.result_path.read_text())
     assert (said["learning_curve"], said["task"], said["tokens_per_second"]) == ([1, 2], None, 2.5)
