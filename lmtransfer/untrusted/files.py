@@ -68,7 +68,7 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
         if entry.is_symlink():
             target = Path(os.path.realpath(entry.path))
             if not target.is_relative_to(real) and not (blobs is not None and target.is_relative_to(blobs)):
-                raise error(f"{path}: is a link out of its folder, which is not followed: {_REPLACE}")
+                raise error(f"{path}: is a link to {target}, which is outside its folder: {_REPLACE}")
 
 
 def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]:
