@@ -168,7 +168,7 @@ def _unpacked(path: Path) -> Kept:
             with archive.open(member) as file:
                 lengths[name] = _length(file, member.file_size)
         _check_lengths(lengths)
-        arrays = {name: _array(archive.read(member)) for name, member in members.items()}
+        arrays = {name: _array(name, archive.read(member)) for name, member in members.items()}
     about = parse_json(arrays["about"].astype(np.uint8).tobytes(), path=path, what="about", error=RunDirectoryError)
     if not isinstance(about, dict) or about.get("format") != _FORMAT:
         raise ValueError("it was written by a later version of lmtransfer")
@@ -241,14 +241,13 @@ def _length(file: IO[bytes], num_bytes: int) -> int:
     return length
 
 
-def _array(packed: bytes) -> np.ndarray:
+def _array(name: str, packed: bytes) -> np.ndarray:
     """Read an array whose numbers, if it has any, are finite and of a possible size; its length is checked already."""
     file = io.BytesIO(packed)
     length, dtype = _header(file)
     array = np.frombuffer(packed, dtype=dtype, offset=file.tell(), count=length) if length else np.zeros(0, dtype)
-    is_hash = dtype == np.uint64
-    if dtype.kind in "iuf" and not is_hash and not (np.abs(array.astype(np.float64)) <= _LARGEST).all():
-        raise ValueError(f"a number is not finite, or larger than {_LARGEST:g}")
+    if dtype.kind in "iuf" and name != "keys" and not (np.abs(array.astype(np.float64)) <= _LARGEST).all():
+        raise ValueError(f"{name} contains a number that is not finite, or larger than {_LARGEST:g}")
     return array
 
 

@@ -119,7 +119,7 @@ def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT
         LmtransferError: of the class ``error``: see ``opened``; or it is larger than ``most``.
     """
     with opened(path, error=error) as (file, size):
-        content = file.read(most + 1) if size <= most else b""
+        content = file.read(size + 1) if size <= most else b""
     if max(size, len(content)) > most:
         raise error(f"{path}: has more than {most:,} bytes, which is the maximum for such a file")
     return content
