@@ -167,7 +167,8 @@ def _device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         if count and ":" not in name:
             _check_one_each()
-        index = _own_gpu() if device.index is None and count else device.index or 0
+            return torch.device("cuda", _own_gpu())
+        index = device.index or 0
         if index >= count:
             raise ConfigError(f"hardware.device={name}: PyTorch sees {count} CUDA devices here; use auto or cpu")
         return torch.device("cuda", index)
