@@ -65,6 +65,7 @@ LEFT_OUT: Mapping[str, Any] = {
     **dict.fromkeys(("corpus.weights", "corpus.max_tokens", "corpus.max_epochs")),
     "corpus.shuffle_buffer": 0,
     "transfer.standardise": False,
+    "transfer.fit": "trainer",
     "transfer.attention": "auto",
     "transfer.embedding_rate": 1.0,
     "transfer.head_rate": 1.0,
@@ -84,7 +85,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those keys whose default is different today: a resumed run keeps its old value.
-OTHER_DEFAULT = ("transfer.standardise", "transfer.pairs")
+OTHER_DEFAULT = ("transfer.standardise", "transfer.pairs", "transfer.fit")
 #: Keys with their former default and the words of a command that set them: without these words, a resumed run that has
 #: the former default, or does not have the key and the former default is None, keeps it, whenever it began.
 FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {

@@ -117,7 +117,7 @@ class SeedResult(RunResult):
     Attributes:
         seed: seed of the run.
         pretraining_seed: seed of the encoder that it started from; None for random initialisation.
-        learning_rate: peak learning rate.
+        learning_rate: peak learning rate; None if the head was not trained but fitted to its optimum.
         collapsed: whether it gives every example the same answer.
         higher_is_better: direction of the main metric.
     """
@@ -137,7 +137,7 @@ class SeedResult(RunResult):
             "main_metric": Text(),
             **dict.fromkeys(("seed", "tokens"), Whole()),
             "seconds": Real(least=0),
-            "learning_rate": Real(),
+            "learning_rate": OrNull(Real()),
             "collapsed": Anything(),
         }
     )

@@ -80,6 +80,12 @@ class TaskLearner(ComposedEncoder, Learner):
         return self.freezing.frozen and not above
 
     @property
+    def is_convex(self) -> bool:
+        """Whether training it is a convex problem: a linear head without dropout on fixed features."""
+        head = self.head
+        return self.composes_once and head.convex and head.hidden is None and head.dropout.probability == 0
+
+    @property
     def keeps_tokens(self) -> bool:
         """Whether ``fixed`` has one row for each token; otherwise it has one row for each sequence."""
         every_token = self.composition.tokens == "all"

@@ -87,6 +87,9 @@ class TransferMethod(VectorMethod):
             are computed before the first step and stay fixed. With ``freeze=frozen`` this applies to fixed features
             only: with ``layers=mix`` (which learns its own scale), ``pooling=bilstm`` and ``pooling=attention`` vectors
             are not scaled.
+        fit: "optimum": a linear head without dropout on fixed features is fitted to its optimum, with an L2 penalty
+            (``transfer.convex_fit``), unless there are too many examples; all other heads are trained. "trainer": every
+            head is trained.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything is trained.
         attention: "bidirectional" or "causal", for encoders that support both; "auto": as in the last pretraining.
         text_weight: with ``freeze=joint``, weight of the pretraining objective's loss relative to the task's loss.
@@ -121,6 +124,7 @@ class TransferMethod(VectorMethod):
         head_rate: float = 1.0,
         encoder_rate: float = 1.0,
         standardise: bool = False,
+        fit: Literal["optimum", "trainer"] = "optimum",
         unfreeze_share: float = 0.5,
         attention: Literal["auto", "bidirectional", "causal"] = "auto",
         text_weight: float = 1.0,
@@ -158,6 +162,7 @@ class TransferMethod(VectorMethod):
         self.head_hidden_dim = head_hidden_dim
         self.dropout = dropout
         self.standardise = standardise
+        self.fit = fit
         self.attention: Direction | Literal["auto"] = attention
 
     def attend(self, encoder: Encoder) -> None:

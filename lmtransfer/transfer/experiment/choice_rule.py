@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lmtransfer.transfer.convex_fit import FOLDS
 from lmtransfer.transfer.experiment.setting import Setting
 
 
@@ -18,6 +19,12 @@ def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
         searches_rate: whether the learning rate is chosen, too.
     """
     folds, best = setting.task.folds, setting.checkpoint == "best"
+    if setting.solves:
+        rule = (
+            f"the L2 penalty (C) was chosen by {setting.task.main_metric} (ties: loss) in {FOLDS}-fold cross-validation "
+            "of the training examples; the head is at its optimum"
+        )
+        return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"
     chosen = [*(["checkpoint"] if best else []), *(["learning rate"] if searches_rate else [])]
     if chosen:
         on = chosen_on(setting)

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, open_dict
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
+from lmtransfer.config.overrides import named_keys
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, origin_of
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
@@ -18,6 +19,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.base import Task
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.transfer.convex_fit import MOST_ROWS
 from lmtransfer.transfer.experiment.data import read_task_data, task_notes
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.start_token import with_trained_start
@@ -94,6 +96,7 @@ def choose_settings(
         cache_dir=cache_dir,
         text=text,
     )
+    setting = replace(setting, solves=_solves(cfg, setting, console))
     settings = [
         replace(
             setting,
@@ -107,7 +110,7 @@ def choose_settings(
         for one, weights in has_started
     ] or [setting]
     for started_from in settings:
-        first = Member(started_from, "pretrained", cfg.seed, 0.0)
+        first = Member(started_from, "pretrained", cfg.seed, None)
         learner = first.new_learner()  # raises if method or weights do not fit the encoder
         if started_from.text is not None:
             heads = started_from.text.heads_over(learner.encoder)
@@ -115,3 +118,28 @@ def choose_settings(
     if text is not None and cfg.control:
         console.print("the control reads the same text: joint training too, but from random weights and heads")
     return settings
+
+
+def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
+    """Whether heads are fitted to their optimum; then settings of training are null in the config, and a line says so.
+
+    One decision for all runs of a command, so that a run and its control are fitted alike.
+    """
+    if setting.method.fit == "trainer" or not Member(setting, "pretrained", cfg.seed, None).new_learner().is_convex:
+        return False
+    train = setting.data.train
+    rows = max(len(train.target_rows(train.sequences_of(part.train))) for part in setting.data.whole.values())
+    if rows > MOST_ROWS:
+        console.print(f"{rows:,} training rows are more than {MOST_ROWS:,}: the head is trained in batches")
+        return False
+    keys = ("checkpoint", "learning_rates", "optimizer", "schedule", "train")
+    named = sorted(key for key in named_keys() if key.partition(".")[0] in keys)
+    if named:
+        console.print(
+            f"note: a linear head on fixed features is fitted to its optimum, so {', '.join(named)} "
+            f"{'has' if len(named) == 1 else 'have'} no effect; set transfer.fit=trainer to train it",
+            soft_wrap=True,
+        )
+    with open_dict(cfg):
+        cfg.update(dict.fromkeys(keys))
+    return True

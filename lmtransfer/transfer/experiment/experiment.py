@@ -76,7 +76,7 @@ class Experiment:
         has_control = bool(result.control) or not self.config["control"]
         return has_control and result.n >= len(self.seeds) * len(self.settings)
 
-    def members(self, condition: Condition, learning_rate: float) -> list[Member]:
+    def members(self, condition: Condition, learning_rate: float | None) -> list[Member]:
         """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
         settings = self.settings if condition == "pretrained" else self.settings[:1]
         return [Member(setting, condition, seed, learning_rate) for setting in settings for seed in self.seeds]
@@ -88,7 +88,8 @@ class Experiment:
             condition: [self._run(member) for member in self.members(condition, rates[condition])]
             for condition in self.conditions
         }
-        tries, controls = self.learning_rates.tries(), trained.get("control", [])
+        tries = [] if self.setting.solves else self.learning_rates.tries()
+        controls = trained.get("control", [])
         return joint_result(
             trained["pretrained"],
             controls,
@@ -99,8 +100,10 @@ class Experiment:
             **({"learning_rate_tries": tries} if tries else {}),
         )
 
-    def _learning_rate(self, condition: Condition) -> float:
-        """The learning rate that the condition chooses."""
+    def _learning_rate(self, condition: Condition) -> float | None:
+        """The learning rate that the condition chooses; None if heads are fitted to their optimum."""
+        if self.setting.solves:
+            return None
         who, where = _WHO[condition], chosen_on(self.setting)
         return self.learning_rates.choose(
             lambda rate: self.members(condition, rate),
@@ -120,7 +123,7 @@ class Experiment:
             has_own_folder=bool(parts),
             command=self.command,
             config=self.config,
-            rule=choice_rule(self.setting, searches_rate=self.learning_rates.are_searched),
+            rule=choice_rule(self.setting, searches_rate=not self.setting.solves and self.learning_rates.are_searched),
             who=f"{_WHO[member.condition]}{of_pretraining}, seed {member.seed}",
             say=self._say,
             is_only=self.has_one_run,

@@ -72,6 +72,8 @@ def run_result(
             "epochs": state.epoch,
             **({"learning_rates": list(learning_rates)} if learning_rates else {}),
             **({"losses": dict(outcome.losses)} if outcome.losses else {}),
+            **({} if outcome.optimum is None else {"C": outcome.optimum.strength, "C_tries": outcome.optimum.tries}),
+            "deterministic": member.is_deterministic,
             **calibration_of(evaluation),
             **evaluation.undefined,
             **layer_weights(outcome.learner),
@@ -147,6 +149,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
         "n": scores.n,
         "collapsed": sum(bool(r.collapsed) for r in results),
         **_undefined(results),
+        "deterministic": all(r.more.get("deterministic", False) for r in results),
         **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
         **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if calibrated else {}),
     }

@@ -39,6 +39,7 @@ class Setting:
         data: the examples.
         training: budget, optimiser, schedule and hardware.
         checkpoint: which checkpoint of a run is scored.
+        solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
         cache_dir: folder for large features.
         init: the run that the weights come from; None: random initialisation.
         origin: the repository and the commit of the hub that this run came from; None: not from the hub.
@@ -56,6 +57,7 @@ class Setting:
     training: TrainingSetup
     checkpoint: Literal["best", "last"]
     cache_dir: Path
+    solves: bool = False
     init: str | None = None
     origin: str | None = None
     pretraining_seed: int | None = None
@@ -76,14 +78,14 @@ class Member:
         setting: the shared settings, with the pretrained weights.
         condition: "pretrained" or "control".
         seed: seed of the subset, the head, the order, dropout, and a control's weights.
-        learning_rate: peak learning rate.
+        learning_rate: peak learning rate; None if the head is fitted to its optimum.
         fold: the fold that the run is scored on; None: a split of its own.
     """
 
     setting: Setting
     condition: Condition
     seed: int
-    learning_rate: float
+    learning_rate: float | None
     fold: int | None = None
 
     @property
@@ -95,6 +97,12 @@ class Member:
     def is_control(self) -> bool:
         """Whether the run is a control, which starts from random weights."""
         return self.condition == "control"
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether every seed gives the same score: nothing is drawn, neither examples nor weights nor an order."""
+        task = self.setting.task
+        return self.setting.solves and self.weights is not None and task.num_train is None and task.folds is None
 
     @property
     def weights(self) -> Mapping[str, Tensor] | None:

@@ -75,8 +75,8 @@ class SingleRun:
         if self.has_own_folder:
             self._finish()
         scored = f"{member.setting.shown(result.score)} on {member.setting.data.split}"
-        rate = f"learning rate {member.learning_rate:g}"
-        self.say(f"{self.who}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
+        chosen = f"C {result.more['C']:g}" if "C" in result.more else f"learning rate {member.learning_rate:g}"
+        self.say(f"{self.who}, {chosen}: {scored} after {result.seconds:.0f} s{longer}")
         return result
 
     def _drop_other_rate(self) -> None:
@@ -98,7 +98,7 @@ class SingleRun:
 
     def _own_config(self) -> dict[str, Any]:
         """The config of a command that would train only this run."""
-        member = self.member
+        member, rate = self.member, self.member.learning_rate
         return {
             **self.config,
             "init": member.setting.init,
@@ -106,7 +106,7 @@ class SingleRun:
             "seeds": 1,
             "control": False,
             "learning_rates": None,
-            "optimizer": {**self.config["optimizer"], "learning_rate": member.learning_rate},
+            **({} if rate is None else {"optimizer": {**self.config["optimizer"], "learning_rate": rate}}),
             **({"init": None, "tokenizer_from": self.config["init"]} if member.is_control else {}),
         }
 

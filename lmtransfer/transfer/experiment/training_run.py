@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,7 +24,8 @@ from lmtransfer.training.peak_memory import forget_peak, peak_memory
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.training.weights import load_weights
+from lmtransfer.training.weights import aliases, load_weights, weights
+from lmtransfer.transfer.convex_fit import Optimum, fit_head
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.examples import Examples
 from lmtransfer.transfer.experiment.setting import Member, Setting
@@ -51,6 +53,7 @@ class Outcome:
         peak_memory: largest memory during training, in bytes; see ``training.peak_memory``.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
+        optimum: the choice of the penalty, if the head was fitted to its optimum; None if it was trained.
     """
 
     learner: TaskLearner
@@ -63,6 +66,7 @@ class Outcome:
     peak_memory: int
     was_lengthened: bool
     losses: Mapping[str, float] = field(default_factory=dict)
+    optimum: Optimum | None = None
 
 
 def train_once(
@@ -84,14 +88,17 @@ def train_once(
     data, setup = setting.data, setting.training
     train, hardware = setup.train, setup.hardware
     forget_peak(hardware.device)
+    start_time = time.monotonic()
     learner = member.new_learner().to(hardware.device)
-    choose = run is None or setting.checkpoint == "best"
+    choose = not setting.solves and (run is None or setting.checkpoint == "best")
     part = (data.parts if choose else data.whole)[member.draw]
     examples = Examples(member, learner)
     source, held_out = examples.training(part.train), examples.training(part.held_out)
     learner.head.begin(source.encoded.targets)
     if learner.standardising is not None:
         learner.standardising.fit(examples.seen(source))
+    if setting.solves:
+        return _solve(setting, learner, source, examples.scored(part), run=run, start_time=start_time)
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
     stream = PlannedStream(
         source,
@@ -145,6 +152,40 @@ def train_once(
         peak_memory=largest,
         was_lengthened=plan.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
+    )
+
+
+def _solve(
+    setting: Setting,
+    learner: TaskLearner,
+    source: TaskSource,
+    scored: TaskSource,
+    *,
+    run: RunDirectory | None,
+    start_time: float,
+) -> Outcome:
+    """Fit the head to its optimum on rank 0, save and score it; a fit that was interrupted is made again."""
+    device = setting.training.hardware.device
+    optimum = distributed.from_main(fit_head(learner, source, setting.task) if distributed.is_main() else None)
+    distributed.share_weights(learner.head)
+    state = TrainState(
+        tokens=int(source.encoded.lengths.sum()), seconds=time.monotonic() - start_time, finished="optimum"
+    )
+    if run is not None and distributed.is_main():
+        plain = {**state.state_dict(), "aliases": aliases(learner), "files": ["model"]}
+        run.checkpoints.save("last", tensors={"model": weights(learner)}, state=plain)
+    distributed.barrier()
+    return Outcome(
+        learner=learner,
+        state=state,
+        evaluation=_score(setting, learner, scored, keep=True),
+        choosing_score=optimum.score,
+        num_held_out=0,
+        num_train=len(source.encoded.examples),
+        num_trained=sum(parameter.numel() for parameter in learner.head.parameters()),
+        peak_memory=peak_memory(device),
+        was_lengthened=False,
+        optimum=optimum,
     )
 
 

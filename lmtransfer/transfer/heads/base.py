@@ -55,12 +55,14 @@ class Head(nn.Module):
         per: whether its input is one vector per sequence, (B, E), or one per real token, (T, E), sequences end to end.
         graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty: the
             head cannot be exported.
+        convex: whether ``row_loss`` is defined, so that a linear head can be fitted to its optimum.
         cancelling: the largest sum of magnitudes that cancel in its first layer after standardisation was folded into
             it; rounding errors are proportional to it.
     """
 
     loss_name: ClassVar[str]
     per: ClassVar[Literal["sequence", "token"]]
+    convex: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -117,7 +119,19 @@ class Head(nn.Module):
     def count(self, batch: TaskBatch) -> float:
         """The number that the loss is divided by; known before the forward pass."""
 
+    def rows(self, values: Tensor, batch: TaskBatch) -> Tensor:
+        """The values that belong to each row of the batch's targets, (N, K) -> (R, K); linear in the values."""
+        return values
+
     @abstractmethod
+    def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
+        """The sum of the losses of rows, convex in the logits; needs gold answers.
+
+        Args:
+            logits: the logits of each row, (R, K).
+            targets: the targets of the same rows.
+        """
+
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
         """The loss, at least float32; needs gold answers.
 
@@ -125,8 +139,9 @@ class Head(nn.Module):
             logits: the head's logits for this batch.
             batch: the batch with targets.
         """
+        rows = self.rows(at_least_float32(logits), batch)
+        return Loss(sum=self.row_loss(rows, batch.targets), count=self.count(batch))
 
-    @abstractmethod
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """The outputs of the logits, float32, (R, K): row r answers row r of the batch's targets; uses no gold answers.
 
@@ -134,6 +149,7 @@ class Head(nn.Module):
             logits: the head's logits for this batch.
             batch: the batch; its targets say what to answer.
         """
+        return self.rows(at_least_float32(logits), batch).float()
 
     def begin(self, targets: Targets[np.ndarray]) -> None:
         """Initialise the head from the gold answers of the training part, before the first step.

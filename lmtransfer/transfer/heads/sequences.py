@@ -18,8 +18,7 @@ from lmtransfer.tasks.class_weights import ClassWeights, balanced_weights
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, Targets
-from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
+from lmtransfer.transfer.heads.base import Activation, Head, Pieces
 
 
 class ClassificationHead(Head):
@@ -42,6 +41,7 @@ class ClassificationHead(Head):
 
     loss_name: ClassVar[str] = "classification"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
+    convex: ClassVar[bool] = True
     weights_C: Tensor
 
     def __init__(
@@ -92,28 +92,23 @@ class ClassificationHead(Head):
         labels_B = LabelTargets.of(batch.targets).labels
         return float(self.weights_C.double()[labels_B.to(self.weights_C.device)].sum())
 
-    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+    def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
         """See ``Head``; every label must be known.
 
         Args:
             logits: (B, C).
-            batch: with targets.
+            targets: the labels.
         """
-        logits_BC, labels_B = at_least_float32(logits), LabelTargets.of(batch.targets).labels
+        labels_B = LabelTargets.of(targets).labels
         if not self.training:
-            return Loss(sum=functional.cross_entropy(logits_BC, labels_B, reduction="sum"), count=self.count(batch))
-        total = functional.cross_entropy(
-            logits_BC,
+            return functional.cross_entropy(logits, labels_B, reduction="sum")
+        return functional.cross_entropy(
+            logits,
             labels_B,
-            weight=None if self.class_weights is None else self.weights_C.to(logits_BC.dtype),
+            weight=None if self.class_weights is None else self.weights_C.to(logits),
             label_smoothing=self.label_smoothing,
             reduction="sum",
         )
-        return Loss(sum=total, count=self.count(batch))
-
-    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """See ``Head``; (B, C)."""
-        return logits.float()
 
 
 class MultiLabelHead(Head):
@@ -124,26 +119,21 @@ class MultiLabelHead(Head):
 
     loss_name: ClassVar[str] = "multi_label"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
+    convex: ClassVar[bool] = True
 
     def count(self, batch: TaskBatch) -> int:
         """Sequences times labels, so that the mean loss does not depend on the number of labels."""
         return len(batch.targets) * self.num_labels
 
-    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+    def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
         """See ``Head``; every set of labels must be known.
 
         Args:
             logits: (B, C).
-            batch: with targets.
+            targets: the sets of labels.
         """
-        found_BC = at_least_float32(logits)
-        labels_BC = LabelSetTargets.of(batch.targets).labels.to(found_BC.dtype)
-        total = functional.binary_cross_entropy_with_logits(found_BC, labels_BC, reduction="sum")
-        return Loss(sum=total, count=self.count(batch))
-
-    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """See ``Head``; (B, C)."""
-        return logits.float()
+        labels_BC = LabelSetTargets.of(targets).labels.to(logits.dtype)
+        return functional.binary_cross_entropy_with_logits(logits, labels_BC, reduction="sum")
 
 
 class RegressionHead(Head):
@@ -151,6 +141,7 @@ class RegressionHead(Head):
 
     loss_name: ClassVar[str] = "regression"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
+    convex: ClassVar[bool] = True
 
     @property
     def num_logits(self) -> int:
@@ -168,17 +159,12 @@ class RegressionHead(Head):
         """Sequences."""
         return len(batch.targets)
 
-    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+    def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
         """See ``Head``; every score must be known.
 
         Args:
             logits: (B, 1).
-            batch: with targets.
+            targets: the scores.
         """
-        found_B = at_least_float32(logits)[:, 0]
-        scores_B = ScoreTargets.of(batch.targets).scores.to(found_B.dtype)
-        return Loss(sum=functional.mse_loss(found_B, scores_B, reduction="sum"), count=self.count(batch))
-
-    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """See ``Head``; (B, 1)."""
-        return logits.float()
+        scores_B = ScoreTargets.of(targets).scores.to(logits.dtype)
+        return functional.mse_loss(logits[:, 0], scores_B, reduction="sum")

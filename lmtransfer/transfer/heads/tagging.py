@@ -15,9 +15,8 @@ from torch.nn import functional
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import NO_LABEL, TagTargets
-from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
+from lmtransfer.tasks.targets import NO_LABEL, TagTargets, Targets
+from lmtransfer.transfer.heads.base import Activation, Head, Pieces
 
 
 class TaggingHead(Head):
@@ -39,6 +38,7 @@ class TaggingHead(Head):
 
     loss_name: ClassVar[str] = "tagging"
     per: ClassVar[Literal["sequence", "token"]] = "token"
+    convex: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -70,27 +70,22 @@ class TaggingHead(Head):
         """The number of words with a known label."""
         return int((TagTargets.of(batch.on_host.targets).tags.numpy() != NO_LABEL).sum())
 
-    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+    def rows(self, values: Tensor, batch: TaskBatch) -> Tensor:
+        """The values of each word, (T, K) -> (W, K)."""
+        words = TagTargets.of(batch.targets)
+        first_W, counts_W = batch.target_starts_R + words.first, words.counts
+        if self.pieces == "mean":
+            return _word_means(values, first_W, counts_W)
+        return values[first_W if self.pieces == "first" else first_W + counts_W - 1]
+
+    def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
         """See ``Head``.
 
         Args:
-            logits: (T, C).
-            batch: the batch with targets.
+            logits: (W, C).
+            targets: the tags.
         """
-        logits_WC, labels_W = self._of_words(logits, batch), TagTargets.of(batch.targets).tags
-        total = functional.cross_entropy(logits_WC, labels_W, ignore_index=NO_LABEL, reduction="sum")
-        return Loss(sum=total, count=self.count(batch))
-
-    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """See ``Head``; (T, C) -> (W, C)."""
-        return self._of_words(logits, batch).float()
-
-    def _of_words(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        logits_TC, words = at_least_float32(logits), TagTargets.of(batch.targets)
-        first_W, counts_W = batch.target_starts_R + words.first, words.counts
-        if self.pieces == "mean":
-            return _word_means(logits_TC, first_W, counts_W)
-        return logits_TC[first_W if self.pieces == "first" else first_W + counts_W - 1]
+        return functional.cross_entropy(logits, TagTargets.of(targets).tags, ignore_index=NO_LABEL, reduction="sum")
 
 
 def _word_means(values_TC: Tensor, first_W: Tensor, counts_W: Tensor) -> Tensor:
