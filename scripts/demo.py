@@ -45,7 +45,7 @@ def main() -> None:
             ),
             (
                 f"3. probe: freeze it, and train only a linear layer on {NUM_TRAIN} labelled docstrings",
-                ["probe", "experiment=few_labels_probe", "name=probe", *shared],
+                ["probe", "name=probe", *shared],
             ),
             (
                 "4. finetune all of it; control: the same from random initialisation, with as much tuning",

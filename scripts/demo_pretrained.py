@@ -49,7 +49,7 @@ def main() -> None:
             ),
             (
                 f"2. probe: freeze it, and train only a linear layer on {num_train} labelled docstrings",
-                ["probe", "experiment=few_labels_probe", "name=probe", *shared],
+                ["probe", "name=probe", *shared],
             ),
             (
                 "3. finetune all of it; control: the same from random initialisation, for as long",

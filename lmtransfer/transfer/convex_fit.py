@@ -13,11 +13,13 @@ Shape legend: R rows (sequences, or words for tagging), E width of the head's in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn import functional
 
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -36,6 +38,8 @@ MOST_ROWS = 20_000
 _CURVATURE = 0.25
 #: Eigenvalues that are smaller than this share of the largest are rounding.
 _RANK = 1e-12
+#: Far below what the float32 of the head rounds away.
+_EXACT = {"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 20}
 _SEQUENCES_AT_ONCE = 512
 
 
@@ -46,16 +50,18 @@ class Optimum:
     Attributes:
         strength: C.
         score: the main metric of this C over the examples, each answered by a fit on the other folds.
-        tries: C, score and loss of every value.
+        tries: C, score and loss of every value, and whether all its answers are the same.
     """
 
     strength: float
     score: float
-    tries: list[dict[str, float]]
+    tries: list[dict[str, Any]]
 
 
 def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     """Choose C by the task's main metric (ties: loss), then fit the head on all examples.
+
+    A C whose answers are all the same is chosen only if those of every C are: such a head shows nothing of the encoder.
 
     Args:
         learner: a learner whose head is convex; the head gets the solution.
@@ -64,25 +70,29 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     """
     head, encoded = learner.head, source.encoded
     head.train()
-    targets = encoded.targets.each(torch.from_numpy)
-    problem = Problem(head_inputs(learner, source), targets, head)
+    inputs_RE, targets = head_inputs(learner, source), encoded.targets.each(torch.from_numpy)
     fold_R = np.repeat(folds_of(encoded)[encoded.owners], np.diff(encoded.target_offsets))
-    everything = np.arange(len(fold_R))
-    solutions: dict[int, Tensor] = {}
+    logits_SRK = torch.zeros(len(STRENGTHS), len(fold_R), head.num_logits, dtype=torch.float64)
+    for fold in np.unique(fold_R):
+        rest, held_out = np.flatnonzero(fold_R != fold), np.flatnonzero(fold_R == fold)
+        if len(rest) == 0:
+            continue
+        problem = Problem(inputs_RE[rest], targets.each(lambda values, rest=rest: values[rest]), head)
+        solution = None
+        for place, strength in enumerate(STRENGTHS):
+            solution = problem.solve(strength, start=solution)
+            weight_KE, bias_K = problem.linear(solution)
+            logits_SRK[place, held_out] = inputs_RE[held_out] @ weight_KE.T + bias_K
     tries = []
-    for strength in STRENGTHS:
-        logits_RK = torch.zeros(len(fold_R), head.num_logits, dtype=torch.float64)
-        for fold in range(int(fold_R.max()) + 1):
-            held_out = np.flatnonzero(fold_R == fold)
-            rest = np.flatnonzero(fold_R != fold)
-            solutions[fold] = problem.solve(rest, strength, start=solutions.get(fold))
-            logits_RK[held_out] = problem.logits(solutions[fold], held_out)
+    for strength, logits_RK in zip(STRENGTHS, logits_SRK, strict=True):
         with evaluation_mode(head):
             loss = float(head.row_loss(logits_RK, targets)) / max(1, len(fold_R))
-        metrics = score_outputs(task, encoded, Outputs(logits_RK.float().numpy(), loss)).metrics
-        tries.append({"C": strength, "score": metrics[task.main_metric], "loss": loss})
-    best = max(tries, key=lambda one: (one["score"], -one["loss"]))
-    weight_KE, bias_K = problem.weights(problem.solve(everything, best["C"]))
+        evaluation = score_outputs(task, encoded, Outputs(logits_RK.float().numpy(), loss))
+        score = evaluation.metrics[task.main_metric]
+        tries.append({"C": strength, "score": score, "loss": loss, "collapsed": evaluation.collapsed})
+    best = max(tries, key=lambda one: (not one["collapsed"], one["score"], -one["loss"]))
+    problem = Problem(inputs_RE, targets, head)
+    weight_KE, bias_K = problem.linear(problem.solve(best["C"]))
     with torch.no_grad():
         head.output.weight.copy_(weight_KE)
         head.output.bias.copy_(bias_K)
@@ -127,51 +137,42 @@ class Problem:
         centred_RE = inputs_RE - self.mean_E
         if len(inputs_RE) < inputs_RE.shape[1]:
             values_F, vectors_RF = torch.linalg.eigh(centred_RE @ centred_RE.T)
-            real_F = values_F > _RANK * values_F[-1]
+            real_F = values_F > _RANK * values_F[-1].clamp(min=1e-300)
             self.values_F = values_F[real_F]
             self.vectors_EF = centred_RE.T @ vectors_RF[:, real_F] / self.values_F.sqrt()
         else:
-            self.values_F, self.vectors_EF = torch.linalg.eigh(centred_RE.T @ centred_RE)
-        coordinates_RF = centred_RE @ self.vectors_EF
-        self.coordinates_RF1 = torch.cat([coordinates_RF, torch.ones_like(coordinates_RF[:, :1])], dim=1)
+            values_F, self.vectors_EF = torch.linalg.eigh(centred_RE.T @ centred_RE)
+            self.values_F = values_F.clamp(min=0)
+        self.coordinates_RF1 = functional.pad(centred_RE @ self.vectors_EF, (0, 1), value=1.0)  # the bias comes last
 
-    def solve(self, rows: np.ndarray, strength: float, *, start: Tensor | None = None) -> Tensor:
-        """The optimum for some rows, float64, (K, F + 1): the weights of the coordinates, and the bias.
+    def solve(self, strength: float, *, start: Tensor | None = None) -> Tensor:
+        """The optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
 
         Args:
-            rows: numbers of the rows.
             strength: C.
-            start: a solution to begin from.
+            start: the solution for another C, to begin from.
         """
-        inputs = self.coordinates_RF1[rows]
-        targets = self.targets.each(lambda values: values[rows])
-        share, num = len(rows) / len(self.coordinates_RF1), len(rows)
-        penalty_F1 = torch.cat([torch.ones_like(self.values_F), torch.zeros(1, dtype=torch.float64)]) / (strength * num)
-        curvature_F1 = torch.cat([self.values_F.clamp(min=0) * share / num, torch.ones(1, dtype=torch.float64)])
+        num = len(self.coordinates_RF1)
+        penalty_F1 = functional.pad(torch.ones_like(self.values_F), (0, 1)) / (strength * num)
+        curvature_F1 = functional.pad(self.values_F / num, (0, 1), value=1.0)
         scale_F1 = (_CURVATURE * curvature_F1 + penalty_F1).rsqrt()
         shape = (self.head.num_logits, len(scale_F1))
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
-            weights_KF1 = torch.from_numpy(point).view(shape) * scale_F1
-            logits_RK = (inputs @ weights_KF1.T).requires_grad_()
-            loss = self.head.row_loss(logits_RK, targets) / num
-            loss.backward()
-            assert logits_RK.grad is not None
-            gradient = (logits_RK.grad.T @ inputs + penalty_F1 * weights_KF1) * scale_F1
-            value = float(loss.detach()) + float((penalty_F1 * weights_KF1.square()).sum()) / 2
-            return value, gradient.numpy().ravel()
+            """The mean loss and the penalty, divided by C and R as well; and its gradient."""
+            weight_KF1 = torch.from_numpy(point).view(shape) * scale_F1
+            logits_RK = (self.coordinates_RF1 @ weight_KF1.T).requires_grad_()
+            loss = self.head.row_loss(logits_RK, self.targets) / num
+            (of_logits_RK,) = torch.autograd.grad(loss, logits_RK)
+            gradient_KF1 = (of_logits_RK.T @ self.coordinates_RF1 + penalty_F1 * weight_KF1) * scale_F1
+            value = float(loss.detach()) + float((penalty_F1 * weight_KF1.square()).sum()) / 2
+            return value, gradient_KF1.numpy().ravel()
 
-        first = torch.zeros(shape, dtype=torch.float64) if start is None else start / scale_F1
-        options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-13, "gtol": 1e-8, "maxcor": 20}
-        found = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
-        self.last = found
-        return torch.from_numpy(found.x).view(shape) * scale_F1
+        first_KF1 = torch.zeros(shape, dtype=torch.float64) if start is None else start / scale_F1
+        point = minimize(objective, first_KF1.numpy().ravel(), jac=True, method="L-BFGS-B", options=_EXACT).x
+        return torch.from_numpy(point).view(shape) * scale_F1
 
-    def logits(self, solution: Tensor, rows: np.ndarray) -> Tensor:
-        """Logits of rows, (R, K)."""
-        return self.coordinates_RF1[rows] @ solution.T
-
-    def weights(self, solution: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight (K, E) and bias (K,) of the linear layer."""
-        weight_KE = solution[:, :-1] @ self.vectors_EF.T
-        return weight_KE, solution[:, -1] - weight_KE @ self.mean_E
+    def linear(self, solution_KF1: Tensor) -> tuple[Tensor, Tensor]:
+        """A solution as weight (K, E) and bias (K,) of the linear layer."""
+        weight_KE = solution_KF1[:, :-1] @ self.vectors_EF.T
+        return weight_KE, solution_KF1[:, -1] - weight_KE @ self.mean_E

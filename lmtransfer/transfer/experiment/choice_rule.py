@@ -21,7 +21,7 @@ def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
     folds, best = setting.task.folds, setting.checkpoint == "best"
     if setting.solves:
         rule = (
-            f"the L2 penalty (C) was chosen by {setting.task.main_metric} (ties: loss) in {FOLDS}-fold cross-validation "
+            f"L2 penalty (C) chosen by {setting.task.main_metric} (ties: loss) in {FOLDS}-fold cross-validation "
             "of the training examples; the head is at its optimum"
         )
         return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"

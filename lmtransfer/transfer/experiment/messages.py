@@ -44,11 +44,12 @@ def print_result(
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("")
     others = [*map(metric_heading, metrics[1:])]
-    for column in ("mean", "deviation", "median", *others, "seeds", "learning rate"):
+    was_trained = result.get("learning_rate") is not None
+    for column in ("mean", "deviation", "median", *others, "seeds", *(["learning rate"] if was_trained else [])):
         table.add_column(column, justify="right")
     if result.get("majority"):
         majority = {"metrics": result["majority"]}
-        cells = [shown(result["majority"][metric], metric), "", "", *_others(majority, metrics), "", ""]
+        cells = [shown(result["majority"][metric], metric), "", "", *_others(majority, metrics)]
         table.add_row(result.get("baseline", "majority label"), *cells)
     if result.get("control"):
         table.add_row("control, not pretrained", *_cells(result["control"], metric, metrics))
@@ -136,8 +137,8 @@ def remarks(result: Result) -> list[str]:
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(
-                f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example: "
-                "lower the learning rate, or train longer"
+                f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example"
+                + ("" if part.get("learning_rate") is None else ": lower the learning rate, or train longer")
             )
         lines += [f"{sentence} ({label.removeprefix('of ')})" for sentence in (part or {}).get("undefined", ())]
     lines += filter(None, [below_majority(result)])
@@ -182,5 +183,5 @@ def _cells(part: Result, metric: str, metrics: Sequence[str]) -> list[str]:
         shown(part["median"], metric),
         *_others(part, metrics),
         str(part["n"]),
-        "" if rate is None else f"{rate:g}",
+        *([] if rate is None else [f"{rate:g}"]),
     ]
