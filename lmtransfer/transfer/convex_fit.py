@@ -101,13 +101,13 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
 
 def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
     """The input of the linear layer for each row of the targets, float64, (R, E)."""
-    parts = []
-    with evaluation_mode(learner), torch.no_grad():
+    scale, parts = learner.standardising, []
+    with torch.no_grad():
         for start in range(0, len(source.encoded), _SEQUENCES_AT_ONCE):
             stop = min(start + _SEQUENCES_AT_ONCE, len(source.encoded))
             batch = source.build(0, source.plan(0), range(start, stop))
             assert batch.features is not None, "a fit needs the features of a frozen encoder"
-            features = batch.features if learner.standardising is None else learner.standardising.cpu()(batch.features)
+            features = batch.features if scale is None else scale(batch.features.to(scale.mean.device)).cpu()
             parts.append(learner.head.rows(features.double(), batch))
     return torch.cat(parts)
 
