@@ -22,9 +22,10 @@ OVER_SEEDS = {"seeds", "mean", "median", "deviation", "n"}
 TRAINED = COMMON | {"higher_is_better", "seed", "pretraining_seed", "learning_rate", "labels", "majority_label"}
 TRAINED |= {"num_train", "num_held_out", "num_scored", "num_truncated", "chosen_by", "chosen_score", "chosen_step"}
 TRAINED |= {"steps", "epochs", "collapsed", "layer_weights", "num_trained_parameters", "peak_memory", "calibration"}
+TRAINED |= {"deterministic"}
 WHOLE = TRAINED | OVER_SEEDS | {"majority", "init", "learning_rate_edge", "learning_rates", "difference"}
 SCORED = COMMON | OVER_SEEDS | {"higher_is_better", "collapsed", "majority", "labels", "num_scored", "num_truncated"}
-SCORED |= {"calibration"}
+SCORED |= {"calibration", "deterministic"}
 PAIRS = COMMON | {"zero_shot", "pretraining_seed", "higher_is_better", "chance", "num_scored", "num_sentences"}
 PAIRS |= {"num_paradigms", "num_ties"}
 
@@ -49,7 +50,7 @@ def test_each_command_writes_the_keys_it_always_wrote(text_world: Path) -> None:
     assert set(result("runs/probe/t/seed-1")) == set(result("runs/probe/t/control/seed-1")) == TRAINED
     assert set(result("runs/probe/t")) == WHOLE
     assert set(result("runs/probe/t")["control"]) == OVER_SEEDS | {
-        *("metrics", "collapsed", "layer_weights", "calibration"),
+        *("metrics", "collapsed", "layer_weights", "calibration", "deterministic"),
         *("learning_rate", "learning_rate_edge", "learning_rates"),
     }
     assert lmtransfer("evaluate", "run=runs/probe/t", "hardware=exact", "name=t") == 0

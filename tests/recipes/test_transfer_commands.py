@@ -111,6 +111,35 @@ def test_the_control_has_other_weights_the_same_head_and_the_same_budget(world: 
     assert found["difference"]["verdict"] == "one seed, no spread"
 
 
+def test_a_linear_probe_is_fitted_and_settings_of_training_have_no_effect(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lmtransfer("probe", *QUICK, "seeds=2", "control=true", "name=p") == 0
+    said = capsys.readouterr().out
+    assert "train.epochs" in said
+    assert "optimizer.learning_rate" in said
+    assert "transfer.fit=trainer" in said
+    found = result("runs/probe/p")
+    assert (found["deviation"], found["learning_rate"], found["steps"]) == (0.0, None, 0)
+    assert found["deterministic"]
+    assert found["control"]["deviation"] > 0
+    assert not found["control"]["deterministic"]
+    assert found["C"] in [one["C"] for one in found["C_tries"]]
+    assert lmtransfer("evaluate", "run=runs/probe/p", "split=dev", "hardware=exact", "name=again") == 0
+    assert result("runs/evaluate/again")["deterministic"]
+    assert lmtransfer("probe", *QUICK, "seeds=2", "task.num_train=60", "name=drawn") == 0
+    assert not result("runs/probe/drawn")["deterministic"]
+
+
+@pytest.mark.parametrize("word", ["transfer.fit=trainer", "transfer.dropout=0.1", "transfer.head_hidden_dim=4"])
+def test_other_probes_are_trained(world: Path, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("probe", *QUICK, word, "name=p") == 0
+    assert "no effect" not in capsys.readouterr().out
+    found = result("runs/probe/p")
+    assert found["steps"] > 0
+    assert (found["learning_rate"], found["deterministic"]) == (0.01, False)
+
+
 def test_a_probe_leaves_the_encoder_as_it_was(world: Path) -> None:
     assert lmtransfer("probe", *QUICK, "control=true", "name=p") == 0
     base = _weights("runs/pretrain/base", "last")

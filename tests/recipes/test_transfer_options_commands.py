@@ -140,7 +140,7 @@ def test_few_labels_are_read_more_often_in_both_arms(world: Path, capsys: pytest
     assert "train.min_steps" not in capsys.readouterr().out
     assert lmtransfer("finetune", *QUICK, *words, "name=plain") == 0
     assert _losses("runs/finetune/plain") == _losses("runs/finetune/enough")
-    assert lmtransfer("probe", *QUICK, *words, "train.min_steps=30", "name=p") == 0
+    assert lmtransfer("probe", *QUICK, *words, "train.min_steps=30", "transfer.fit=trainer", "name=p") == 0
     assert result("runs/probe/p")["steps"] == 30
 
 
@@ -152,9 +152,10 @@ def test_steps_at_least_need_a_budget_in_epochs(world: Path, capsys: pytest.Capt
     assert "train.min_steps: 0 " in capsys.readouterr().err
 
 
-def test_a_probe_on_few_labels_trains_its_head_long_enough(world: Path) -> None:
+def test_a_trained_probe_on_few_labels_trains_its_head_long_enough(world: Path) -> None:
     """By default; a budget that is given is kept, and a probe that began when there was no such default goes on."""
     words = ["probe", *(word for word in QUICK if not word.startswith("train.epochs")), "task.num_train=20"]
+    words.append("transfer.fit=trainer")
     assert lmtransfer(*words, "name=default") == 0
     assert result("runs/probe/default")["steps"] == 600
     assert lmtransfer(*words, "train.epochs=10", "name=given") == 0

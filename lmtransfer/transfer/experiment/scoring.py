@@ -125,6 +125,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
     )
     seed, pretraining = saved.config.get("seed"), pretraining_seed(saved)
+    trained = saved.directory.read_result().more if saved.directory.is_finished else {}
     result = SeedResult(
         command="evaluate",
         task=task.name,
@@ -140,6 +141,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         collapsed=evaluation.collapsed,
         more={
             "num_truncated": encoded.num_truncated,
+            "deterministic": bool(trained.get("deterministic")),
             **calibration_of(evaluation),
             **evaluation.undefined,
             **layer_weights(learner),
