@@ -144,7 +144,7 @@ def test_a_probe_leaves_the_encoder_as_it_was(world: Path) -> None:
     assert lmtransfer("probe", *QUICK, "control=true", "name=p") == 0
     base = _weights("runs/pretrain/base", "last")
     for run, same in (("runs/probe/p", True), ("runs/probe/p/control", False)):
-        saved = {name: tensor for name, tensor in _weights(run).items() if name.startswith("encoder.")}
+        saved = {name: tensor for name, tensor in _weights(run, "last").items() if name.startswith("encoder.")}
         assert {name for name in base if name.startswith("encoder.")} == set(saved)
         assert all(torch.equal(saved[name], base[name]) for name in saved) == same
     assert lmtransfer("evaluate", "run=runs/probe/p", "split=dev", "hardware=exact") == 0
