@@ -122,6 +122,7 @@ def test_a_linear_probe_is_fitted_and_settings_of_training_have_no_effect(
     found = result("runs/probe/p")
     assert (found["deviation"], found["learning_rate"], found["steps"]) == (0.0, None, 0)
     assert found["deterministic"]
+    assert found["difference"]["num_seeds"] == [0, 2]  # the run is constant; only the control has seeds
     assert found["control"]["deviation"] > 0
     assert not found["control"]["deterministic"]
     assert found["C"] in [one["C"] for one in found["C_tries"]]

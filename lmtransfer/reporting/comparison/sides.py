@@ -112,4 +112,6 @@ class Side:
             Score(value, member.seed if apart and member.seed is not None else f"{place}", member.pretraining)
             for place, (member, value) in enumerate(zip(self.members, values, strict=True))
         )
-        return Condition(found, examples, collapsed, design="" if apart else None)
+        drawn = any(entry.is_control or entry.run.result.get("deterministic") is not True for entry in self.entries)
+        constant = not drawn and len({member.pretraining for member in self.members}) == 1
+        return Condition(found, examples, collapsed, design="" if apart else None, constant=constant)

@@ -162,7 +162,9 @@ def scored(
     collapsed = num_collapsed(node)
     found = seed_values(node, metric, seeds)
     if found:
-        return Scored(spread([one.value for one in found]), _condition(found, pretraining, collapsed, examples))
+        drawn = not (isinstance(node, Mapping) and node.get("deterministic") is True)
+        made = _condition(found, pretraining, collapsed, examples, drawn=drawn)
+        return Scored(spread([one.value for one in found]), made)
     whole = reported(node, metric)
     return (
         None
@@ -189,9 +191,12 @@ def difference_in(result: Mapping[str, Any]) -> Difference | None:
 
 
 def _condition(
-    found: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None
+    found: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None, *, drawn: bool
 ) -> Condition:
-    """A condition of single values; if a seed is unknown or occurs twice, the condition is never paired."""
+    """A condition of single values; if a seed is unknown or occurs twice, the condition is never paired.
+
+    It is constant if its seeds drew nothing and it has one pretraining.
+    """
     known = [
         Score(
             one.value,
@@ -206,7 +211,8 @@ def _condition(
     if len({(score.pretraining, score.seed) for score in known}) < len(known):
         known = [Score(one.value, f"unknown {place}", pretraining) for place, one in enumerate(found)]
         certain = False
-    return Condition(tuple(known), examples, collapsed, "" if certain else None)
+    constant = not drawn and len({score.pretraining for score in known}) == 1
+    return Condition(tuple(known), examples, collapsed, "" if certain else None, constant)
 
 
 def _value(child: Any, metric: str) -> float | None:

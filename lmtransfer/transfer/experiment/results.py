@@ -205,7 +205,13 @@ def arm_of(
         )
         for result in results
     )
-    return conditions.Condition(scores, examples, collapsed=sum(bool(result.collapsed) for result in results))
+    return conditions.Condition(
+        scores,
+        examples,
+        collapsed=sum(bool(result.collapsed) for result in results),
+        constant=all(result.more.get("deterministic", False) for result in results)
+        and len({score.pretraining for score in scores}) == 1,
+    )
 
 
 def majority_of(setting: Setting) -> dict[str, float] | None:
