@@ -14,9 +14,12 @@ EncodingErrors = Literal["strict", "replace"]
 #: Longest line of a text file, including its end; text8 is one line of a hundred million bytes.
 LONGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-#: First bytes of file formats that are not text.
+_CONVERT = "convert the file to UTF-8 (iconv -f {} -t UTF-8 old > new)"
+#: First bytes of formats that are not text in UTF-8.
 _NO_TEXT = {
+    b"\xff\xfe\x00\x00": f"UTF-32: {_CONVERT.format('UTF-32')}",
+    b"\xff\xfe": f"UTF-16: {_CONVERT.format('UTF-16')}",
+    b"\xfe\xff": f"UTF-16: {_CONVERT.format('UTF-16')}",
     b"PK\x03\x04": "a ZIP archive (.docx, .odt, .xlsx and .epub are ZIP archives too): save it as plain text",
     b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
     b"{\\rtf": "an RTF document: save it as plain text",
@@ -52,16 +55,17 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
             notes.add("lines with bytes that are not UTF-8, replaced", where)
             return raw.decode("utf-8", "replace")
         found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
-        hint = " (this looks like UTF-16)" if raw[:2] in _UTF16_MARKS else ""
+        if b"\0" in raw or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise DataError(f"{where}: not UTF-8 but UTF-16, as it seems: {_CONVERT.format('UTF-16')}") from None
         raise DataError(
-            f"{where}: not UTF-8 at byte {error.start} of the line: {found}{hint}. Convert the file to UTF-8 (iconv -f "
+            f"{where}: not UTF-8 at byte {error.start} of the line: {found}. Convert the file to UTF-8 (iconv -f "
             "LATIN1 -t UTF-8, or with another encoding than LATIN1), or set encoding_errors=replace "
             "(corpus.encoding_errors, task.encoding_errors) to replace these bytes with U+FFFD and count them"
         ) from None
 
 
-def _check_text(path: Path, start: bytes) -> None:
-    """Raise if a file is not text.
+def check_text(path: Path, start: bytes) -> None:
+    """Raise if a file is not text, or is text in UTF-16.
 
     Args:
         path: the file.
@@ -72,11 +76,9 @@ def _check_text(path: Path, start: bytes) -> None:
     """
     for mark, what in _NO_TEXT.items():
         if start.startswith(mark):
-            raise DataError(f"{path}: is not text but {what}")
-    if len(start) >= 16 and start.count(0) > len(start) // 10 and not start.startswith(_UTF16_MARKS):
-        raise DataError(
-            f"{path}: is not text but binary data, or UTF-16: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
-        )
+            raise DataError(f"{path}: is not text {'in UTF-8 ' * what.startswith('UTF')}but {what}")
+    if len(start) >= 16 and start.count(0) > len(start) // 10:
+        raise DataError(f"{path}: is not text but binary data, or UTF-16: {_CONVERT.format('UTF-16')}")
 
 
 def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
@@ -86,7 +88,7 @@ def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
         DataError: the file is not text, or a line is longer than ``LONGEST_LINE_BYTES``.
     """
     start = stream.readline(4096)
-    _check_text(path, start)
+    check_text(path, start)
     line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
     number = 1
     while line:

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.files import plain_name
 from lmtransfer.data.parquet_files import check_text_column, open_parquet, parquet_batches, raw_texts
+from lmtransfer.data.tables import FORMATS, BadRows, Column, TableFormat, TableLayout, table_of_lines, whole_table
 from lmtransfer.data.text_lines import EncodingErrors, decode
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.input import InputSource, lines_of
-from lmtransfer.tasks.text.tables import BadRows, Column, TableLayout, rows_of_lines
 
-Format = Literal["lines", "tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
-_OF_SUFFIX: dict[str, Format] = {
-    ".txt": "lines",
-    ".text": "lines",
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
+Format = Literal["lines"] | TableFormat
+_FORMATS: tuple[Format, ...] = ("lines", *get_args(TableFormat))
+_OF_SUFFIX: dict[str, Format] = {**FORMATS, ".txt": "lines", ".text": "lines"}
+del _OF_SUFFIX[".arrow"]  # the columns of parquet keep their types
 #: Columns that are looked for if the user names none.
 _TEXT_COLUMNS = ("text", "sentence")
 #: A window is closed at this many characters, even if it has few rows.
@@ -75,14 +68,15 @@ def format_of(given: str | None, source: InputSource) -> Format:
     Raises:
         ConfigError: the format is unknown, or a pipe cannot have it.
     """
-    formats: tuple[Format, ...] = get_args(Format)
     if given is None and (source.path is None or source.arrives):
         return "lines"
     suffix = "" if source.path is None else Path(plain_name(source.path)).suffix.lower()
-    found = _OF_SUFFIX.get(suffix) if given is None else next((name for name in formats if name == given), None)
+    found = _OF_SUFFIX.get(suffix) if given is None else next((name for name in _FORMATS if name == given), None)
     if found is None:
         why = f"input={source.name}: its file name sets no format" if given is None else f"format={given}"
-        raise ConfigError(f"{why}: embed reads {', '.join(formats)}; set format= to one of these")
+        raise ConfigError(f"{why}: embed reads {', '.join(_FORMATS)}; set format= to one of these")
+    if given is None and found == "tsv" and source.path is not None:
+        return TableLayout().format_of(source.path)  # its fields may be quoted
     if found == "parquet" and source.arrives:
         raise ConfigError("format=parquet: can be read only from a file; a pipe can have any other format")
     return found
@@ -128,10 +122,8 @@ def open_rows(
             raise ConfigError(f"text_column={text_column}: format=lines has no columns; leave it out")
         rows = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
         table = _Table((_TEXT_COLUMNS[0],), 0, rows)
-    elif file_format == "jsonl":
-        table = _json_table(lines, source.name, text_column, notes)
     else:
-        table = _delimited_table(lines, source.name, file_format, text_column, notes)
+        table = _text_table(lines, source.name, file_format, text_column, notes)
     yield TextRows(source.name, _text_schema(table.names), _table_windows(table, group))
 
 
@@ -150,91 +142,39 @@ class _Table:
     rows: Iterable[Sequence[str | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _RefusedRows(BadRows):
-    """Refuses every row that cannot be read: a vector for each row keeps input and output in step."""
-
-    def found(self, kind: str, where: str, problem: str) -> NoReturn:
-        """Refuse a row; see ``BadRows.found``."""
-        raise DataError(f"{where}: {problem}. Correct or remove the row")
-
-
-def _delimited_table(
-    lines: Iterator[tuple[int, str]],
-    name: str,
-    file_format: Literal["tsv", "quoted_tsv", "csv"],
-    text_column: str | None,
-    notes: Notes,
+def _text_table(
+    lines: Iterator[tuple[int, str]], name: str, file_format: TableFormat, text_column: str | None, notes: Notes
 ) -> _Table:
-    first = next(lines, None)
-    if first is None:
-        raise DataError(f"{name}: is empty; its first line must name the columns")
-    delimiter = "," if file_format == "csv" else "\t"
-    names = first[1].split(delimiter) if file_format == "tsv" else next(csv.reader([first[1]], delimiter=delimiter), [])
-    place = _text_place(names, text_column, f"{name}:{first[0]}")
-    wanted = [Column((column,), "text_column") for column in names]
-    rows = rows_of_lines(
-        chain([first], lines),
-        name,
-        wanted,
-        layout=TableLayout(file_format),
-        bad_rows=_RefusedRows("refuse", notes),
+    """The columns are those of the header line, or the fields of the first object; other values are written as JSON."""
+    wanted = Column(
+        _TEXT_COLUMNS if text_column is None else (text_column,),
+        "text_column",
+        otherwise="format=lines if each line is a text",
     )
-
-    def cleaned() -> Iterator[list[str | None]]:
-        for row in rows:
-            yield [None if value is None else clean(value, row.where, notes) for value in row.values]
-
-    return _Table(tuple(names), place, cleaned())
-
-
-def _text_place(names: Sequence[str], text_column: str | None, where: str) -> int:
-    wanted = _TEXT_COLUMNS if text_column is None else (text_column,)
-    found = next((name for name in wanted if name in names), None)
-    if found is None:
-        shown = ", ".join(name[:40] for name in list(names)[:20])
-        raise DataError(
-            f"{where}: no column {' or '.join(map(repr, wanted))}; the columns are {shown}. Set text_column to one of "
-            "these, or format=lines if each line is a text"
-        )
-    return list(names).index(found)
-
-
-def _json_table(lines: Iterator[tuple[int, str]], name: str, text_column: str | None, notes: Notes) -> _Table:
-    """The fields of the first object are the columns; what is not a text is written as JSON."""
-    objects = _objects(lines, name, notes)
-    first = next(objects, None)
-    if first is None:
-        raise DataError(f"{name}: contains no JSON objects")
-    names = tuple(first[1])
-    place = _text_place(names, text_column, first[0])
+    layout, bad_rows = TableLayout(file_format), BadRows("refuse", notes, "or remove it: each row gets a vector")
+    table = table_of_lines(lines, name, [wanted], layout=layout, bad_rows=bad_rows)
+    first = next(table.records, None)
+    names = tuple(first.values) if table.names is None and first is not None else table.names or ()
+    if not names:
+        raise DataError(f"{name}: is empty; there must be a line with the names of the columns, or a JSON object")
+    if len(set(names)) < len(names):
+        raise DataError(f"{name}: several columns have one name ({', '.join(names)}); rename them")
+    column = next((column for column in wanted.names if column in names), None)
+    if column is None:
+        assert first is not None
+        raise DataError(f"{first.where}: {wanted.missing(names)}. {whole_table(first.values)}".rstrip(". ") + ".")
 
     def rows() -> Iterator[list[str | None]]:
-        for where, found in chain([first], objects):
-            text = found.get(names[place])
-            if names[place] not in found or not (text is None or isinstance(text, str)):
-                what = "is missing" if names[place] not in found else f"is a {type(text).__name__}, not a text"
-                raise DataError(f"{where}: the field {names[place]!r} {what}; correct the row, or set text_column")
-            if found.keys() - set(names):
-                notes.add("rows with fields that the first row does not have, which are left out", where)
-            yield [_as_text(found.get(column), where, notes) for column in names]
+        for record in [] if first is None else chain([first], table.records):
+            text = record.values.get(column)
+            if column not in record.values or not (text is None or isinstance(text, str)):
+                what = "is missing" if column not in record.values else f"is a {type(text).__name__}, not a text"
+                raise DataError(f"{record.where}: the field {column!r} {what}; correct the row, or set text_column")
+            if record.values.keys() - set(names):
+                notes.add("rows with fields that the first row does not have, which are left out", record.where)
+            yield [_as_text(record.values.get(name), record.where, notes) for name in names]
 
-    return _Table(names, place, rows())
-
-
-def _objects(lines: Iterator[tuple[int, str]], name: str, notes: Notes) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in lines:
-        where = f"{name}:{number}"
-        if not line.strip():
-            notes.add("blank lines, skipped", where)
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}); the format jsonl has one object a line") from None
-        if not isinstance(found, dict):
-            raise DataError(f"{where}: found {type(found).__name__}, but one JSON object a line is expected")
-        yield where, found
+    return _Table(names, names.index(column), rows())
 
 
 def _as_text(value: Any, where: str, notes: Notes) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import find_file, plain_name
+from lmtransfer.data.tables import FORMATS, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.answers_in_order import AnswersInOrder
@@ -18,15 +19,7 @@ from lmtransfer.system.machine import naming
 from lmtransfer.tasks.input_files import InputFile, Reader
 
 STANDARD_INPUT = "-"
-_OF_SUFFIX = {
-    ".txt": "lines",
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".conll": "conll",
-    ".conllu": "conllu",
-}
+_OF_SUFFIX = {**FORMATS, ".txt": "lines", ".conll": "conll", ".conllu": "conllu"}
 _PIECE_BYTES = 1 << 16
 
 
@@ -99,6 +92,8 @@ def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
     else:
         suffix = Path(plain_name(source.path)).suffix.lower()
         found = (reader.json_format if suffix == ".json" else _OF_SUFFIX.get(suffix)) or ""
+        if found == "tsv":
+            found = TableLayout().format_of(source.path)  # its fields may be quoted
         why = f"input={source.name}: its file name sets no format"
     if found not in reader.formats:
         raise ConfigError(f"{why}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")

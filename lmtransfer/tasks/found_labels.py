@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 
+from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
 
 #: Maximum characters of a label; a longer text is no label.
@@ -61,6 +63,21 @@ def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column:
             f"{origin}: {len(labels)} different labels in {total} {things}; does {column} name the column of the "
             "labels? If so, list them in task.labels"
         )
+
+
+def in_nfc(label: str, where: str, notes: Notes | None = None) -> str:
+    """Return a label in the Unicode form NFC, because files of one set may write one label in several forms.
+
+    Args:
+        label: the label as it is written.
+        where: ``file:line``, or the setting.
+        notes: counts labels in other forms.
+    """
+    if label.isascii() or unicodedata.is_normalized("NFC", label):
+        return label
+    if notes is not None:
+        notes.add("labels in another Unicode form than NFC, read as NFC", where)
+    return unicodedata.normalize("NFC", label)
 
 
 def short(label: str) -> str:

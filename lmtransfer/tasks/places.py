@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ from lmtransfer.errors import ConfigError, DataError
 class LocatedFiles:
     """One file for each split, searched below ``data_root`` and then below the working directory.
 
-    If the plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` form is found.
+    If the plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` form is found. A file may also be a folder of
+    ``datasets.save_to_disk``.
 
     Args:
         files: file of each split; null: the split has no file.
@@ -43,25 +45,57 @@ class LocatedFiles:
         """Find the file of a split; None if it is not on this machine."""
         if split not in self._files:
             return None
-        found = (find_file(folder / self._files[split]) for folder in self._folders)
-        return next((path for path in found if path is not None), None)
+        for path in self._paths(split):
+            found = find_file(path)
+            if found is not None or (path.is_dir() and any(path.glob("*.arrow"))):
+                return found or path
+        return None
+
+    def _paths(self, split: str) -> list[Path]:
+        """The paths that are searched for a split's file; a single one if it is absolute."""
+        return list(dict.fromkeys(folder / self._files[split] for folder in self._folders))
 
     def places(self, split: str) -> str:
         """List the paths that are searched for a split's file, for messages."""
         if split not in self._files:
             return "(none configured)"
-        return " or ".join(str(folder / self._files[split]) for folder in self._folders)
+        return " or ".join(map(str, self._paths(split)))
 
-    def missing(self, split: str) -> DataError:
-        """Make the error for a missing file, if there is no other source either."""
+    def missing(self, split: str, *, has_folds: bool = False) -> DataError:
+        """Make the error for a missing file, if there is no other source either.
+
+        Args:
+            split: name of the split.
+            has_folds: whether the task can do without a dev split by folds of the training split.
+        """
         if split not in self._files:
+            folds = ", or task.folds=5 to score each fifth of the training file by a run on the rest"
+            folds *= has_folds and split == "dev" and "train" in self._files
             return DataError(
-                f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; "
-                f"set task.files.{split}= to a file"
+                f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; set "
+                f"task.{split}= or task.files.{split}= to a file{folds}"
+            )
+        file = self._files[split]
+        problem = f"task {self._task}, split {split}: no file {self.places(split)}"
+        for path in self._paths(split):
+            if path.is_dir():
+                inside = sorted(one.parent.name for one in path.glob("*/*.arrow"))
+                which = f"such as {file}/{inside[0]} (it has {', '.join(dict.fromkeys(inside))})" if inside else "in it"
+                return DataError(f"{problem}: {path} is a folder. Set task.{split}= to a file {which}")
+            names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+            similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+            if similar:
+                problem += f". Did you mean {Path(file).with_name(similar[0])}?"
+                break
+        problem, folder = problem if problem.endswith("?") else f"{problem}.", Path(file).parent
+        if folder == Path():
+            return DataError(
+                f"{problem} Set task.{split}= or task.files.{split}= to the path of the file, from the folder where "
+                "the command was started or from data_root= (LMTRANSFER_DATA)"
             )
         return DataError(
-            f"task {self._task}, split {split}: no file {self.places(split)}. Set data_root= or LMTRANSFER_DATA to the "
-            f"folder that contains {Path(self._files[split]).parent}, or task.files.{split}= to the file itself"
+            f"{problem} Set data_root= or LMTRANSFER_DATA to the folder that contains {folder}, or "
+            f"task.files.{split}= to the file itself"
         )
 
 

@@ -97,7 +97,7 @@ CASES: dict[str, Case] = {
     "tsv.fewer_columns": texts(HEADER + ROWS + b"good\n", "a.tsv:42", "1 column"),
     "tsv.column_twice": texts(b"label\ttext\ttext\ngood\ta\tb\n", "a.tsv:1", "'text'"),
     "tsv.one_label": texts(HEADER + ROWS.replace(b"bad", b"good"), "'good'", "task.labels"),
-    "tsv.no_label": texts(HEADER + ROWS + b"\tbal\n", "a.tsv:42", "label ''"),
+    "tsv.no_label": texts(HEADER + ROWS + b"\tbal\n", "a.tsv:42", "1 of 41 rows", "bad_rows=skip"),
     "tsv.blank_label": texts(HEADER + ROWS + b"  \tbal\n", "a.tsv:42", "white space"),
     "tsv.space_after_label": texts(HEADER + ROWS + b"good \tbal\n", "a.tsv:42", "'good '", "white space"),
     "tsv.huge_label": texts(HEADER + ROWS + b"g" * 1_000_000 + b"\tbal\n", "a.tsv:42", "1,000,000 characters"),
@@ -109,7 +109,7 @@ CASES: dict[str, Case] = {
     "tsv.dev_empty": texts(b"", "examples", split="dev"),
     "tsv.dev_only_a_header": texts(HEADER, "examples", split="dev"),
     "tsv.not_utf8": texts(HEADER + ROWS + b"good\tcaf\xe9\n", "a.tsv:42", "UTF-8"),
-    "tsv.utf16": texts((HEADER + ROWS).decode().encode("utf-16"), "a.tsv:1", "UTF-16"),
+    "tsv.utf16": texts((HEADER + ROWS).decode().encode("utf-16"), "a.tsv", "iconv -f UTF-16"),
     "tsv.nul": texts(HEADER + b"\0" * 64 + b"\t" + b"\0" * 64 + b"\n", "a.tsv"),
     "tsv.binary": texts(b"\x7fELF\x02\x01\n" + bytes(range(256)) * 10, "a.tsv", "program"),
     "tsv.old_mac": texts((HEADER + ROWS).replace(b"\n", b"\r"), "a.tsv:1"),
@@ -117,14 +117,14 @@ CASES: dict[str, Case] = {
         b"id\tlabel\ttext\n1\tgood\ta\n1\tbad\tb\n", "a.tsv:3", "'1'", "a.tsv:2", more=("task.id_column=id",)
     ),
     "tsv.no_id": texts(b"id\tlabel\ttext\n\tgood\ta\n1\tbad\tb\n", "a.tsv:2", " id", more=("task.id_column=id",)),
-    "tsv.commas": texts(b"label,text\ngood,bal\n", "a.tsv:1"),
+    "tsv.commas": texts(b"label,text\ngood,bal\n", "'good'", "two labels"),
     "gz.torn": texts(b"\x1f\x8b\x08\x00" + bytes(30), "damaged", file="a.tsv.gz"),
     "gz.plain": texts(HEADER + ROWS, "damaged", file="a.tsv.gz"),
     "csv.open_quote": texts(b'label,text\ngood,"bal bam\nbad,kit\n', "a.csv:2", file="a.csv"),
-    "csv.semicolons": texts(b"label;text\ngood;bal\n", "a.csv:1", file="a.csv"),
+    "csv.semicolons": texts(b"label;text\ngood;bal\n", "'good'", "two labels", file="a.csv"),
     "csv.more_columns": texts(b"label,text\ngood,bal,bam\n", "a.csv:2", file="a.csv"),
     "csv.no_label": texts(
-        (HEADER + ROWS).replace(b"\t", b",") + b",bal\n", "a.csv:42", "label ''", file="a.csv"
+        (HEADER + ROWS).replace(b"\t", b",") + b",bal\n", "a.csv:42", "1 of 41 rows", file="a.csv"
     ),
     "jsonl.empty": texts(b"", "rows", file="a.jsonl"),
     "jsonl.list": texts(b'["a"]\n', "a.jsonl:1", "object", file="a.jsonl"),
@@ -137,7 +137,10 @@ CASES: dict[str, Case] = {
     "jsonl.infinite": texts(JSON_ROWS + b'{"label": 1e999, "text": "a"}\n', "a.jsonl:41", "inf", file="a.jsonl"),
     "jsonl.deep": texts(JSON_ROWS + b'{"label": ' + b"[" * 100_000 + b"\n", "a.jsonl:41", file="a.jsonl"),
     "jsonl.long_number": texts(JSON_ROWS + b'{"label": ' + b"9" * 5000 + b"}\n", "a.jsonl:41", file="a.jsonl"),
-    "jsonl.json": texts(b'[\n {"label": "good", "text": "a"}\n]\n', "a.json:1", file="a.json"),
+    "jsonl.json": texts(b'[\n {"label": "good", "text": "a"},\n {"label": 1', "a.json:3", "cut short", file="a.json"),
+    "jsonl.object": texts(b'{\n "label": ["good"]\n}\n', "a.json:1", "lines=True", file="a.json"),
+    "jsonl.by_columns": texts(b'{"label": {"0": "a"}, "text": {"0": "b"}}', "a.json:1", "lines=True", file="a.json"),
+    "jsonl.rows_inside": texts(b'{"data": [{"label": "a"}]}', "a.json:1", "'data'", file="a.json"),
     "jsonl.tsv": texts(HEADER + ROWS, "a.jsonl:1", file="a.jsonl"),
     # scores
     **{f"score.{row.decode()}": scores(row + b"\tbal\n", "a.tsv:42", "score")
@@ -169,9 +172,9 @@ CASES: dict[str, Case] = {
     **{f"tags.jsonl.{name}": tags(line + b"\n", "a.jsonl:1", *names, file="a.jsonl", more=("task.file_format=jsonl",))
        for name, line, *names in (
            ("lengths", b'{"words": ["bal", "kit"], "tags": ["A"]}', "2 words", "1 tag"),
-           ("key", b'{"tokens": ["bal"], "tags": ["A"]}', "task.word_column"),
+           ("key", b'{"forms": ["bal"], "tags": ["A"]}', "task.word_column"),
            ("text", b'{"words": "bal", "tags": ["A"]}', "list"),
-           ("numbers", b'{"words": [1], "tags": [2]}', "list"),
+           ("numbers", b'{"words": ["bal"], "tags": [2]}', "label numbers"),
            ("list", b"[1]", "object"),
            ("torn", b'{"words": ["bal"', "JSON"),
        )},

@@ -79,7 +79,7 @@ ALLOWED: dict[str, set[str]] = {
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "parquet_files", "batch")
+    "data": ("documents", "files", "text_lines", "parquet_files", "tables", "batch")
     + ("corpora", "store", "screening", "stream"),
     "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }

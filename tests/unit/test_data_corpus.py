@@ -56,7 +56,7 @@ def test_formats_may_be_mixed_and_unknown_suffixes_are_text(tmp_path: Path) -> N
     (tmp_path / "b.raw").write_text("Two.")
     source = FileCorpus(path=[str(tmp_path / "a.jsonl"), str(tmp_path / "b.raw")], split_unit="document")
     assert texts(source) == ["One.", "Two."]
-    with refuses(DataError, f"{tmp_path / 'a.jsonl'}:1", "`body`", "corpus.text_field"):
+    with refuses(DataError, f"{tmp_path / 'a.jsonl'}:1", "'body'", "corpus.text_field"):
         texts(corpus(tmp_path / "a.jsonl", text_field="body"))
 
 

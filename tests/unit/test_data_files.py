@@ -95,9 +95,11 @@ def test_bad_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> None:
 
 def test_utf16_is_recognised(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes("hello".encode("utf-16"))
-    with refuses(DataError, f"{path}:1: ", "UTF-16", "encoding_errors=replace"):
-        list(read_lines(path))
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        path.write_bytes(("\ufeff" * encoding.endswith("e") + "hello\n").encode(encoding))
+        for encoding_errors in ("strict", "replace"):  # which would give garbage
+            with refuses(DataError, f"{path}: ", f"iconv -f {encoding[:6].upper()} -t UTF-8"):
+                list(read_lines(path, encoding_errors=encoding_errors))
 
 
 def test_a_byte_order_mark_is_dropped_and_counted(tmp_path: Path) -> None:

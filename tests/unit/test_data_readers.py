@@ -116,7 +116,8 @@ def test_json_lines(tmp_path: Path) -> None:
     documents = read(path, notes, text_field="body", line_break="<br />")
     assert texts(documents) == ["one\ntwo\nthree", "nul \ufffd!"]
     assert documents[1].key == f"{path}:7"
-    assert by_noun(notes.as_dict(), "empty documents", "NUL", "surrogates") == {
+    assert by_noun(notes.as_dict(), "blank lines", "empty documents", "NUL", "surrogates") == {
+        "blank lines": {"count": 3, "first": f"{path}:2"},
         "empty documents": {"count": 2, "first": f"{path}:3"},
         "NUL": {"count": 1, "first": f"{path}:7"},
         "surrogates": {"count": 1, "first": f"{path}:7"},
@@ -127,8 +128,8 @@ def test_json_lines(tmp_path: Path) -> None:
     ("line", "names"),
     [
         ('{"text": "a"', ("JSON",)),
-        ('{"title": "t", "body": "b"}', ("`text`", "body, title", "corpus.text_field")),
-        ("[1]", ("`text`", "list")),
+        ('{"title": "t", "body": "b"}', ("'text'", "title, body", "corpus.text_field")),
+        ("[1]", ("JSON", "list")),
         ('{"text": 3}', (" int", "corpus.text_field")),
         ("[" * 100_000, ("JSON",)),
     ],
@@ -169,9 +170,9 @@ def test_parquet_with_bad_bytes(tmp_path: Path) -> None:
 def test_parquet_problems_are_clear(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [1], "body": ["x"]}), path)
-    with refuses(DataError, f"{path}: ", "`text`", "id, body", "corpus.text_field"):
+    with refuses(DataError, f"{path}: ", "'text'", "id, body", "corpus.text_field"):
         read(path)
-    with refuses(DataError, f"{path}: ", "`id`", "int64", "corpus.text_field"):
+    with refuses(DataError, f"{path}:row 1: ", " int,", "corpus.text_field"):
         read(path, text_field="id")
     path.write_bytes(b"not parquet at all")
     with refuses(DataError, f"{path}: ", " parquet"):

@@ -13,7 +13,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, unmarked_begins
 from lmtransfer.tasks.file_formats.conllu import read_conllu
-from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_json
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_rows
 
 # In the form of the shared task's files; the sentences are ours.
 CONLL_2003 = """\
@@ -189,14 +189,15 @@ def test_conllu_sentences_of_underscores_have_hidden_tags(tmp_path: Path) -> Non
 
 def tagged_json(path: Path, text: str, *, gold: bool = True) -> list[TaggedSentence]:
     path.write_text(text, encoding="utf-8")
-    return list(read_tagged_json(path, words_field="words", tags_field="tags", with_gold=gold, notes=Notes()))
+    fields = {"words_fields": ["words"], "tags_field": "tags"}
+    return list(read_tagged_rows(path, file_format="jsonl", **fields, with_gold=gold, notes=Notes()))
 
 
 def test_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     text = '{"words": ["a", "b c"], "tags": ["X", "Y"], "id": 7}\n\n{"words": ["d"], "tags": null}\n{"words": ["e"]}\n'
     found = tagged_json(path, text, gold=False)
-    assert found[0] == TaggedSentence(str(path), (1, 1), ("a", "b c"), ("X", "Y"), "7")
+    assert found[0] == TaggedSentence(str(path), ("1", "1"), ("a", "b c"), ("X", "Y"), "7")
     assert [(sentence.words, sentence.tags, sentence.name) for sentence in found[1:]] == [
         (("d",), None, None),
         (("e",), None, None),
@@ -214,7 +215,7 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"words": [], "tags": []}', ("'words'", "list")),
         ('{"words": ["a", ""], "tags": ["X", "Y"]}', ("'words'", "list")),
         ('{"words": "a b", "tags": ["X", "Y"]}', ("'words'", "list")),
-        ('{"words": ["a"], "tags": [3]}', ("'tags'", "list")),
+        ('{"words": ["a"], "tags": [3]}', ("'tags'", "label numbers", "to_parquet")),
     ],
 )
 def test_what_is_wrong_in_json_lines_is_named_with_its_line(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:

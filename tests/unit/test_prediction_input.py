@@ -119,10 +119,10 @@ def test_sentences_to_be_tagged(tmp_path: Path) -> None:
     assert lines[0]["asked"].words == ("Ann", "ran", "far", ".")
     assert names_all(lines[1]["error"], f"{path}:2", "empty")
     rows = tmp_path / "in.jsonl"
-    rows.write_text('{"words": ["a b", "c"], "id": "s"}\n\n{"words": []}\n{"tokens": ["a"]}\n{"words": ["a", " "]}\n')
+    rows.write_text('{"words": ["a b", "c"], "id": "s"}\n\n{"words": []}\n{"forms": ["a"]}\n{"words": ["a", " "]}\n')
     lines = answered(rows, TAGS)
     assert (lines[0]["id"], lines[0]["asked"].words) == ("s", ("a b", "c"))
-    named = ((f"{rows}:3", "'words'"), (f"{rows}:4", "'words'", "tokens"), (f"{rows}:5", "words[1]", "empty"))
+    named = ((f"{rows}:3", "'words'"), (f"{rows}:4", "'words'", "forms"), (f"{rows}:5", "words[1]", "empty"))
     for line, names in zip(lines[1:], named, strict=True):
         assert names_all(line["error"], *names)
     conll = tmp_path / "in.conll"

@@ -91,7 +91,7 @@ def test_spans_that_begin_with_inside_are_counted_or_read_as_iob1(tmp_path: Path
         ({"scheme": "bio", "labels": ["O", "NOUN"]}, ("task.labels", "'NOUN'", "task.scheme=words")),
         ({"tag_column": 0}, ("task.tag_column=0", "1")),
         ({"word_column": "form"}, ("task.word_column=form", "1")),
-        ({"word_column": 2}, ("task.tag_column=2",)),
+        ({"word_column": 2, "tag_column": 2}, ("task.tag_column=2",)),
         ({"file_format": "conllu", "tag_column": "lemma"}, ("task.tag_column=lemma", "upos", "xpos")),
         ({"file_format": "conllu", "word_column": 2}, ("task.word_column=2", "null")),
         ({"file_format": "jsonl", "tag_column": 2}, ("task.tag_column=2", "field")),
@@ -112,6 +112,8 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         task(tmp_path, "\n\n", labels=["A", "B"]).examples("train")
     with refuses(DataError, "train.conll", "words"):
         assert task(tmp_path, "").labels
+    with refuses(DataError, "train.conll:1", "2 columns", "task.tag_column"):
+        task(tmp_path, word_column=2, labels=["A", "B"]).examples("train")
     with refuses(DataError, "split=dev", "toy", "train", "task.files.dev="):
         task(tmp_path).examples("dev")
     with refuses(DataError, "gone.conll", "data_root="):

@@ -81,7 +81,7 @@ BAD_ROWS = {
     "sentence\tlabel\na\t1\nb\tmaybe\n": ("train.tsv:3", "'maybe'", "'label'", "0, 1", "task.label_values"),
     "sentence\tlabel\na\t1\nb\n": ("train.tsv:3", "1 column", "(sentence, label)"),
     "sentence\tlabel\na\tb\t1\nb\t0\n": ("train.tsv:2", "3 columns", "(sentence, label)"),
-    'sentence\tlabel\n"a\nb"\t1\nb\t0\n': ("train.tsv:2", "1 column", "=quoted_tsv"),
+    'sentence\tlabel\n"a\nb" c\t1\nb\t0\n': ("train.tsv:2", "1 column", "=quoted_tsv"),
 }
 
 

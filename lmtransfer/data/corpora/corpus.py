@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.data.corpora.readers import Boundary, Format, format_of, read_documents
+from lmtransfer.data.corpora.readers import Boundary, FileFormat, Format, format_of, read_documents
 from lmtransfer.data.corpora.sources import locate, source_digest
 from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
 from lmtransfer.data.documents import Corpus, Document, Notes
@@ -128,18 +128,19 @@ class BaseCorpus(Corpus):
 
 
 class FileCorpus(BaseCorpus):
-    """A corpus of local files: text, JSON lines or parquet, each plain or as .gz, .xz or .zst.
+    """A corpus of local files: text, or a column of tables, each plain or as .gz, .xz or .zst.
 
     Args:
         path: a file, a folder (searched at any depth) or a pattern, or a list of them; ``train.txt`` also finds
             ``train.txt.xz``. Relative paths start at the folder where the command was started.
         name: short name, part of cache folders and of messages.
-        format: ``auto`` decides by the suffix (.txt, .jsonl, .parquet; any other is read as text).
+        format: ``text``, or a table: ``tsv``, ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects), ``parquet``
+            (or arrow); ``auto``: by the suffix, and as text if the suffix is unknown.
         boundary: what separates the documents of text files: ``blank_line``, ``file`` (a file is a document),
             ``line`` (a line is a document) or ``heading`` (WikiText's ``= Title =``). ``auto``: ``blank_line`` for a
             single file, ``file`` for a folder, a pattern or a list.
-        text_field: the field or column of JSON lines and parquet with the text.
-        line_break: a mark for a line end in JSON lines and parquet, such as ``<br />``.
+        text_field: the column of a table, or field of JSON, with the text.
+        line_break: a mark for a line end in the rows of tables, such as ``<br />``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8 and names the line; ``replace`` replaces and
             counts them.
         max_documents: see ``BaseCorpus``.
@@ -200,8 +201,8 @@ class FileCorpus(BaseCorpus):
                 meter=meter,
             )
 
-    def _format_of(self, file: Path) -> Literal["text", "jsonl", "parquet"]:
-        return (format_of(file) or "text") if self.format == "auto" else self.format
+    def _format_of(self, file: Path) -> FileFormat:
+        return format_of(file) if self.format == "auto" else self.format
 
     def _content(self) -> dict[str, Any]:
         digest = blake2b(digest_size=16)

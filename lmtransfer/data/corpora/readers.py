@@ -1,37 +1,41 @@
-"""Read documents from files: text, JSON lines and parquet, one document in memory at a time."""
+"""Read documents from files: text, or a column of a table, one document in memory at a time."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from lmtransfer.data import tables
 from lmtransfer.data.documents import Document, Notes, clean
 from lmtransfer.data.files import Meter, plain_name
-from lmtransfer.data.parquet_files import check_text_column, open_parquet, parquet_batches, raw_texts
-from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
+from lmtransfer.data.tables import BadRows, Column, TableFormat, TableLayout, open_table, whole_table
+from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import DataError
 
-Format = Literal["auto", "text", "jsonl", "parquet"]
+FileFormat = Literal["text", "tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
+Format = Literal["auto", "text", "tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
 Boundary = Literal["auto", "blank_line", "file", "line", "heading"]
 
-FORMATS: dict[str, Literal["text", "jsonl", "parquet"]] = {
+#: Formats of the files that are read from a folder; tables and JSON there are often about the texts, not the texts.
+FORMATS: dict[str, FileFormat] = {
     ".txt": "text",
     ".text": "text",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "parquet",
 }
 MAX_DOCUMENT_CHARACTERS = 1 << 24
 _INDENTED = re.compile(r"(?:\t| {2})\s*\S")
 _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
 
 
-def format_of(path: Path, default: Literal["text"] | None = None) -> Literal["text", "jsonl", "parquet"] | None:
-    """The format of a file by its suffix (ignoring a compression suffix), or ``default``."""
-    return FORMATS.get(Path(plain_name(path)).suffix.lower(), default)
+def format_of(path: Path) -> FileFormat:
+    """The format of a file by its suffix (ignoring a compression suffix); text if the suffix is unknown."""
+    suffix = Path(plain_name(path)).suffix.lower()
+    return TableLayout().format_of(path) if suffix in tables.FORMATS else "text"
 
 
 def join_lines(
@@ -123,45 +127,37 @@ def _text_documents(
         notes.add("empty files skipped", str(path))
 
 
-def _jsonl_documents(
-    path: Path, text_field: str, encoding_errors: EncodingErrors, line_break: str | None, notes: Notes, meter: Meter
+def _table_documents(
+    path: Path,
+    file_format: TableFormat,
+    text_field: str,
+    encoding_errors: EncodingErrors,
+    line_break: str | None,
+    notes: Notes,
+    meter: Meter,
 ) -> Iterator[Document]:
-    for number, line in read_lines(path, encoding_errors=encoding_errors, notes=notes, meter=meter):
-        where = f"{path}:{number}"
-        if not line or line.isspace():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}); a .jsonl file has one JSON object per line") from None
-        if not isinstance(record, dict) or text_field not in record:
-            fields = (
-                ", ".join(sorted(record)) if isinstance(record, dict) else f"a {type(record).__name__}, not an object"
-            )
-            raise DataError(f"{where}: no field `{text_field}` (found: {fields}); set corpus.text_field")
-        document = as_document(record[text_field], where, notes, line_break)
+    wanted = Column((text_field,), "corpus.text_field", otherwise="corpus.format=text to read its lines as text")
+    layout = TableLayout(file_format, encoding_errors=encoding_errors)
+    bad_rows = BadRows("refuse", notes, "or remove it")
+    table = open_table(path, [wanted], layout=layout, bad_rows=bad_rows, meter=meter)
+    if Path(plain_name(path)).suffix.lower() not in FORMATS:
+        notes.add(f"table, of which {text_field!r} is read (corpus.format=text reads its lines)", str(path))
+    for record in table.records:
+        if text_field not in record.values:
+            problem = f"{record.where}: {wanted.missing(list(record.values))}. {whole_table(record.values)}"
+            raise DataError(problem.rstrip(". "))
+        is_text = record.values[text_field] is None or isinstance(record.values[text_field], str)
+        if record.number == 0 and not is_text and (hint := whole_table(record.values)):
+            raise DataError(f"{record.where}: the text is a {type(record.values[text_field]).__name__}. {hint}")
+        document = as_document(record.values[text_field], record.where, notes, line_break)
         if document is not None:
             yield document
-
-
-def _parquet_documents(
-    path: Path, text_field: str, encoding_errors: EncodingErrors, line_break: str | None, notes: Notes, meter: Meter
-) -> Iterator[Document]:
-    with open_parquet(path, meter) as file:
-        check_text_column(file, path, text_field, key="corpus.text_field")
-        for first, batch in parquet_batches(file, path, [text_field]):
-            for row, raw in enumerate(raw_texts(batch.column(0)), start=first):
-                where = f"{path}:row {row}"
-                text = None if raw is None else decode(raw, where, encoding_errors, notes)
-                document = as_document(text, where, notes, line_break)
-                if document is not None:
-                    yield document
 
 
 def read_documents(
     path: Path,
     *,
-    file_format: Literal["text", "jsonl", "parquet"],
+    file_format: FileFormat,
     boundary: Literal["blank_line", "file", "line", "heading"],
     text_field: str,
     encoding_errors: EncodingErrors,
@@ -175,9 +171,9 @@ def read_documents(
         path: the file, plain or compressed.
         file_format: the format of the file.
         boundary: what separates the documents of a text file (see ``join_lines``).
-        text_field: the field or column of JSON lines and parquet with the text.
+        text_field: the column of a table, or field of JSON, with the text.
         encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.text_lines.decode``).
-        line_break: a mark for a line end in the records of JSON lines and parquet.
+        line_break: a mark for a line end in the rows of a table.
         notes: counts irregularities.
         meter: counts the bytes read from disk.
 
@@ -186,6 +182,4 @@ def read_documents(
     """
     if file_format == "text":
         return _text_documents(path, boundary, encoding_errors, notes, meter)
-    if file_format == "jsonl":
-        return _jsonl_documents(path, text_field, encoding_errors, line_break, notes, meter)
-    return _parquet_documents(path, text_field, encoding_errors, line_break, notes, meter)
+    return _table_documents(path, file_format, text_field, encoding_errors, line_break, notes, meter)

@@ -8,8 +8,9 @@ entity) separated by tabs. A number sign does not start a comment, because posts
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import read_lines
@@ -22,7 +23,7 @@ _BLANKS = re.compile("[ \t]+")
 
 
 def read_conll(
-    path: Path, *, word_column: int, tag_column: int, with_gold: bool, notes: Notes
+    path: Path, *, word_column: int, tag_column: int | None, with_gold: bool, notes: Notes
 ) -> Iterator[TaggedSentence]:
     """Read the sentences of a file, in its order.
 
@@ -32,9 +33,9 @@ def read_conll(
     Args:
         path: the file, plain or compressed.
         word_column: column of the word, from 1.
-        tag_column: column of the tag, from 1.
+        tag_column: column of the tag, from 1; None: the last column, as in all files of these tasks.
         with_gold: whether the file must have the tag column.
-        notes: counts document marks.
+        notes: counts document marks, and says which of three or more columns is the last.
 
     Raises:
         DataError: a line has another number of columns, a word or tag is empty, or the file lacks a column; the message
@@ -44,10 +45,11 @@ def read_conll(
     tags: list[str] = []
     lines: list[int] = []
     width: int | None = None
+    tag = tag_column or 2
     by_tabs = False
 
     def sentence() -> TaggedSentence:
-        hidden = width is not None and width < tag_column
+        hidden = width is not None and width < tag
         return TaggedSentence(str(path), tuple(lines), tuple(words), None if hidden else tuple(tags))
 
     for number, line in read_lines(path, notes=notes):
@@ -65,7 +67,10 @@ def read_conll(
         fields = line.split("\t") if by_tabs else _BLANKS.split(line.strip(" \t"))
         if width is None:
             width = len(fields)
-            _check_width(width, where, word_column, tag_column, with_gold)
+            if tag_column is None and width > 2:
+                tag = width
+                notes.add(f"file of {width} columns, of which the last has the tags (task.tag_column)", where)
+            _check_width(width, where, word_column, tag, with_gold)
         if len(fields) != width:
             raise DataError(
                 f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the lines "
@@ -75,15 +80,45 @@ def read_conll(
             raise DataError(f"{where}: the word in column {word_column} is empty; correct or remove the line")
         words.append(fields[word_column - 1])
         lines.append(number)
-        if width >= tag_column:
-            if not fields[tag_column - 1]:
+        if width >= tag:
+            if not fields[tag - 1]:
                 raise DataError(
-                    f"{where}: the word {words[-1]!r} has no tag in column {tag_column}; add the tag, or remove the "
+                    f"{where}: the word {words[-1]!r} has no tag in column {tag}; add the tag, or remove the "
                     "column from the whole file if its tags are hidden"
                 )
-            tags.append(fields[tag_column - 1])
+            tags.append(fields[tag - 1])
     if words:
         yield sentence()
+
+
+def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio", "iob1"], str]:
+    """Recognise what tags mean: properties of single words, or spans, with the usual name of the way they are written.
+
+    Tags mark spans if all of them are ``O`` or a prefix with a kind (``B-PER``), or only ``O``, ``B``, ``I`` and the
+    like. Spans are IOB1 if ``B-`` never begins a span but next to another one of its kind, and ``I-`` does.
+
+    Args:
+        sentences: the tags of each sentence.
+    """
+    tags: set[str] = set()
+    num_unmarked, has_marked = 0, False
+    for sentence in sentences:
+        tags.update(sentence)
+        try:
+            num_unmarked += len(unmarked_begins(sentence))
+        except DataError:
+            return "words", ""
+        before = [OUTSIDE, *sentence][: len(sentence)]
+        has_marked = has_marked or any(
+            tag.startswith("B") and (last == OUTSIDE or last[1:] != tag[1:])
+            for last, tag in zip(before, sentence, strict=True)
+        )
+    prefixes = {tag[0] for tag in tags}
+    if not any("-" in tag for tag in tags) and not {OUTSIDE, "B", "I"} <= tags:
+        return "words", ""
+    if num_unmarked and not has_marked:
+        return "iob1", "IOB1"
+    return "bio", "BIOES" if prefixes & set("ES") else "BILOU" if prefixes & set("LU") else "BIO"
 
 
 def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
@@ -124,6 +159,10 @@ def unmarked_begins(tags: Sequence[str]) -> list[int]:
 def _check_width(width: int, where: str, word_column: int, tag_column: int, with_gold: bool) -> None:
     if width < word_column:
         raise DataError(f"{where}: {width} columns; task.word_column={word_column} must be one of them, counted from 1")
+    if word_column == tag_column and width > 1:
+        raise DataError(
+            f"{where}: {width} columns, of which the last would have both the words and the tags: set task.tag_column"
+        )
     if width < tag_column and with_gold:
         raise DataError(
             f"{where}: {width} column{'s' * (width > 1)}, so there are no tags: task.tag_column={tag_column} must be "

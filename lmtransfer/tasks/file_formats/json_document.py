@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.data.files import open_binary
+from lmtransfer.data.text_lines import check_text
 from lmtransfer.errors import DataError
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -192,6 +193,7 @@ def load_json(path: Path) -> JsonNode:
     """
     with open_binary(path) as stream:
         raw = stream.read()
+    check_text(path, raw[:4096])
     try:
         text = raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

@@ -1,18 +1,19 @@
-"""Read the user's questions, one per line.
+"""Read the user's questions: JSON with one object per line, or an array of objects.
 
-A line is ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``. Each answer is
+An object is ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``. Each answer is
 ``{"text": "Ann", "start": 0}``; without ``start`` it is at the first occurrence of the text in the context. An empty
-list marks a question without an answer; if ``answers`` is missing, they are hidden. The hub's form of SQuAD is also
-read.
+list marks a question without an answer; if ``answers`` is missing, they are hidden. The form in which ``datasets``
+stores SQuAD is also read, from the hub and from files.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import json_values
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
@@ -35,9 +36,8 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
         DataError: a line is not such an object (the message has ``file:line``), an id occurs twice, or bad answers are
             refused.
     """
-    return _read(
-        (_row(line, f"{path}:{number}") for number, line in read_lines(path) if line.strip()), path, bad_answers
-    )
+    values = json_values(read_lines(path), str(path), Notes())
+    return _read((_row(value, where) for where, value in values), path, bad_answers)
 
 
 def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> QuestionFile:
@@ -64,10 +64,7 @@ def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolic
 
 def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
     *texts, answers = row
-    listed = None
-    if answers is not None:
-        pairs = zip(answers["text"], answers["answer_start"], strict=True)
-        listed = [{"text": text, "start": start} for text, start in pairs]
+    listed = None if answers is None else _listed(answers, where)
     return JsonNode(dict(zip(_COLUMNS, [*texts, listed], strict=True)), None, where)
 
 
@@ -85,11 +82,20 @@ def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy)
     return QuestionFile.of(examples, places)
 
 
-def _row(line: str, where: str) -> JsonNode:
-    try:
-        return JsonNode(json.loads(line), None, where)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error}); a .jsonl file has one JSON object per line") from None
+def _row(value: Any, where: str) -> JsonNode:
+    if isinstance(value, ValueError):
+        raise DataError(f"{where}: {value}; there must be one JSON object per line, or an array of them")
+    if isinstance(value, dict) and isinstance(answers := value.get("answers"), dict):
+        value = {**value, "answers": _listed(answers, where)}
+    return JsonNode(value, None, where)
+
+
+def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Turn the two lists in which ``datasets`` stores the answers to a question into one object per answer."""
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        raise DataError(f"{where}: answers must have two lists of one length, 'text' and 'answer_start'")
+    return [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
 
 
 def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:

@@ -1,18 +1,17 @@
-"""Read sentences with their tags from JSON lines or from a split of a ``datasets`` name.
+"""Read sentences with their tags from JSON, parquet, or a split of a ``datasets`` name.
 
-A line is ``{"words": ["Ann", "ran"], "tags": ["PROPN", "VERB"]}``, with an optional ``id``.
+A row is ``{"words": ["Ann", "ran"], "tags": ["PROPN", "VERB"]}``, with an optional ``id``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.tables import BadRows, Column, TableLayout, open_table, whole_table
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.places import HubSource, load_hub_table
 
@@ -23,14 +22,14 @@ class TaggedSentence:
 
     Attributes:
         source: the file that it comes from.
-        lines: line number of each word in it.
+        lines: line number of each word in it, or its row.
         words: its words.
         tags: tag names, one per word; None if the source has no tags.
         name: its id in the source, if any.
     """
 
     source: str
-    lines: tuple[int, ...]
+    lines: tuple[int | str, ...]
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     name: str | None = None
@@ -40,47 +39,57 @@ class TaggedSentence:
         return f"{self.source}:{self.lines[word]}"
 
 
-def read_tagged_json(
-    path: Path, *, words_field: str, tags_field: str, with_gold: bool, notes: Notes
+def read_tagged_rows(
+    path: Path,
+    *,
+    file_format: Literal["jsonl", "parquet"],
+    words_fields: Sequence[str],
+    tags_field: str,
+    with_gold: bool,
+    notes: Notes,
 ) -> Iterator[TaggedSentence]:
     """Read the sentences of a file, in its order; blank lines are skipped.
 
     Args:
         path: the file, plain or compressed.
-        words_field: field of the words.
+        file_format: ``jsonl`` (one object per line, or an array) or ``parquet`` (or arrow).
+        words_fields: possible fields of the words.
         tags_field: field of the tags.
         with_gold: whether all sentences must have tags; otherwise the field may be missing or null: hidden.
         notes: counts unusual input of the file.
 
     Raises:
-        DataError: a line is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
+        DataError: a row is not such an object, or its numbers of tags and words differ; the message has ``file:line``.
     """
-    for number, line in read_lines(path, notes=notes):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}); a .jsonl file has one JSON object per line") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: found {type(record).__name__}, but one JSON object per line is expected")
-        words = _texts(record, words_field, where, "task.word_column")
+    wanted = [
+        Column(tuple(words_fields), "task.word_column", otherwise="write this field"),
+        Column((tags_field,), "task.tag_column", required=with_gold, otherwise="write this field"),
+        Column(("id",), "id", required=False),
+    ]
+    bad_rows = BadRows("refuse", notes, "or remove it")
+    for record in open_table(path, wanted, layout=TableLayout(file_format), bad_rows=bad_rows).records:
+        where = record.where
+        words = _texts(record.values, wanted[0], where)
         tags = None
-        if record.get(tags_field) is not None or with_gold:
-            tags = _texts(record, tags_field, where, "task.tag_column")
+        if record.values.get(tags_field) is not None or with_gold:
+            tags = _texts(record.values, wanted[1], where)
             if len(tags) != len(words):
                 raise DataError(f"{where}: {len(words)} words and {len(tags)} tags; give each word one tag")
-        name = record.get("id")
-        yield TaggedSentence(str(path), (number,) * len(words), words, tags, None if name is None else str(name))
+        name = record.values.get("id")
+        source, _, line = where.rpartition(":")
+        yield TaggedSentence(source, (line,) * len(words), words, tags, None if name is None else str(name))
 
 
-def _texts(record: dict[str, Any], name: str, where: str, key: str) -> tuple[str, ...]:
-    if name not in record:
+def _texts(values: Mapping[str, Any], column: Column, where: str) -> tuple[str, ...]:
+    name = next((name for name in column.names if name in values), None)
+    if name is None:
+        raise DataError(f"{where}: {column.missing(list(values))}. {whole_table(values)}".rstrip())
+    texts = values[name]
+    if isinstance(texts, list) and texts and all(isinstance(text, int) for text in texts):
         raise DataError(
-            f"{where}: no field {name!r}; the fields are {', '.join(record) or 'none'}. Set {key} to one of these"
+            f"{where}: {name!r} has label numbers, as Dataset.to_json writes them: write names in their place "
+            f"(dataset.features[{name!r}].feature.names), or use Dataset.to_parquet, which keeps the names"
         )
-    texts = record[name]
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise DataError(f"{where}: {name!r} must be a list of texts: at least one, and none may be empty")
     return tuple(texts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast
 
@@ -10,23 +12,35 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.chunks import split_tag
-from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, unmarked_begins
+from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, scheme_of, unmarked_begins
 from lmtransfer.tasks.file_formats.conllu import TagColumn, read_conllu
-from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_json
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_rows
+from lmtransfer.tasks.found_labels import in_nfc
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 
-FileFormat = Literal["conll", "conllu", "jsonl"]
+FileFormat = Literal["conll", "conllu", "jsonl", "parquet"]
 Scheme = Literal["words", "bio", "iob1"]
 
 UNMARKED = "spans that begin with I- instead of B-, kept unchanged"
 
 #: File formats by the suffix of a file name; other files have columns.
-_FORMATS: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-_DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
-    "conll": (1, 2),
+_FORMATS: dict[str, FileFormat] = {
+    ".conllu": "conllu",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "parquet",
+}
+#: Columns of the words and of the tags; None: the last column.
+_DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str | None]] = {
+    "conll": (1, None),
     "conllu": ("form", "upos"),
     "jsonl": ("words", "tags"),
+    "parquet": ("words", "tags"),
 }
+#: The usual names of the field of words, which ``datasets`` calls tokens.
+WORDS = ("words", "tokens")
 
 
 class TaggedFiles:
@@ -37,7 +51,7 @@ class TaggedFiles:
         file_format: format of the files.
         word_column: number, name or field of the words; None: the default of the format.
         tag_column: number, name or field of the tags; None: the default of the format.
-        scheme: meaning of the tags.
+        scheme: meaning of the tags; None: recognise it by the tags of the training split.
         hub: the data set on the hub for splits without a file; None: files only.
         hub_columns: its columns of the words and of the tags.
 
@@ -52,11 +66,12 @@ class TaggedFiles:
         file_format: FileFormat,
         word_column: int | str | None,
         tag_column: int | str | None,
-        scheme: Scheme,
+        scheme: Scheme | None,
         hub: HubSource | None,
         hub_columns: Sequence[str],
     ) -> None:
-        self.located, self.file_format, self.scheme = located, file_format, scheme
+        self.located, self.file_format = located, file_format
+        self._scheme, self.recognised = scheme, ""
         default_word, default_tag = _DEFAULT_COLUMNS[file_format]
         self.word_column = default_word if word_column is None else word_column
         self.tag_column = default_tag if tag_column is None else tag_column
@@ -67,6 +82,20 @@ class TaggedFiles:
             raise ConfigError(f"task.hub_columns={list(hub_columns)}: name the column of the words, then of the tags")
         if not self.splits:
             raise ConfigError("task.files is empty and task.hub is null: set a file for each split, or a datasets name")
+
+    @cached_property
+    def scheme(self) -> Scheme:
+        """The meaning of the tags; ``recognised`` says afterwards how spans are written, if no setting said it.
+
+        Raises:
+            ConfigError: it is not set, and there is no training split to recognise it by.
+        """
+        if self._scheme is not None:
+            return self._scheme
+        if "train" not in self.splits:
+            raise ConfigError("task.scheme=null: there is no training file to recognise it by; set words, bio or iob1")
+        found, self.recognised = scheme_of(sentence.tags or () for sentence in self._sentences("train", Notes()))
+        return found
 
     def origin(self, split: str) -> str:
         """Return the file or the hub split from which a split is read.
@@ -91,7 +120,7 @@ class TaggedFiles:
         Raises:
             DataError: the split is missing or malformed; the message has ``file:line``.
         """
-        found = self._sentences(split, notes)
+        found = (self._normalised(sentence, notes) for sentence in self._sentences(split, notes))
         return found if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in found)
 
     def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
@@ -113,11 +142,23 @@ class TaggedFiles:
     def _sentences_of(self, path: Path, notes: Notes, *, with_gold: bool) -> Iterator[TaggedSentence]:
         if self.file_format == "conllu":
             return read_conllu(path, tag_column=cast(TagColumn, self.tag_column), with_gold=with_gold, notes=notes)
-        if self.file_format == "jsonl":
-            words, tags = str(self.word_column), str(self.tag_column)
-            return read_tagged_json(path, words_field=words, tags_field=tags, with_gold=with_gold, notes=notes)
-        word, tag = int(self.word_column), int(self.tag_column)
+        if self.file_format in ("jsonl", "parquet"):
+            return read_tagged_rows(
+                path,
+                file_format=self.file_format,
+                words_fields=words_fields(self.word_column),
+                tags_field=str(self.tag_column),
+                with_gold=with_gold,
+                notes=notes,
+            )
+        word, tag = int(self.word_column), None if self.tag_column is None else int(self.tag_column)
         return read_conll(path, word_column=word, tag_column=tag, with_gold=with_gold, notes=notes)
+
+    def _normalised(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
+        """Return a sentence whose tags are in NFC."""
+        if all(map(str.isascii, sentence.tags or ())):
+            return sentence
+        return replace(sentence, tags=tuple(in_nfc(tag, sentence.where(), notes) for tag in sentence.tags or ()))
 
     def _as_bio(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
         if sentence.tags is None:
@@ -128,16 +169,19 @@ class TaggedFiles:
             except DataError as error:
                 raise DataError(f"{sentence.where(word)}: {error} (task.scheme=words)") from None
         if self.scheme == "iob1":
-            return TaggedSentence(
-                sentence.source, sentence.lines, sentence.words, iob1_to_bio(sentence.tags), sentence.name
-            )
+            return replace(sentence, tags=iob1_to_bio(sentence.tags))
         unmarked = unmarked_begins(sentence.tags)
         if unmarked:
             notes.add(UNMARKED, sentence.where(unmarked[0]), len(unmarked))
         return sentence
 
 
-def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: int | str) -> None:
+def words_fields(word_column: int | str) -> tuple[str, ...]:
+    """Return the possible names of the field of words."""
+    return WORDS if word_column == WORDS[0] else (str(word_column),)
+
+
+def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: int | str | None) -> None:
     if file_format == "conllu":
         if word_column != "form":
             raise ConfigError(
@@ -146,9 +190,11 @@ def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: 
         if tag_column not in ("upos", "xpos"):
             raise ConfigError(f"task.tag_column={tag_column}: must be upos or xpos in CoNLL-U")
     for key, column in (("word_column", word_column), ("tag_column", tag_column)):
+        if column is None:
+            continue
         if file_format == "conll" and (not isinstance(column, int) or column < 1):
             raise ConfigError(f"task.{key}={column}: must be the number of a column, from 1")
-        if file_format == "jsonl" and not isinstance(column, str):
+        if file_format in ("jsonl", "parquet") and not isinstance(column, str):
             raise ConfigError(f"task.{key}={column}: must be the name of a field")
     if word_column == tag_column:
         raise ConfigError(f"task.tag_column={tag_column}: words and tags must be in different columns")

@@ -20,7 +20,7 @@ from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.tagged import TaggedSentence
-from lmtransfer.tasks.found_labels import check_label, check_labels, listed
+from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.tagging.example import TaggedExample
@@ -42,16 +42,18 @@ class Tagging(Task):
         name: the task's name in tables and results.
         scheme: meaning of the tags. ``words``: a property of each single word; the metric is accuracy over words.
             ``bio``: spans and their kinds (also BIOES, BILOU); the main metric is F1 of spans. ``iob1``: the same, in
-            files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO.
+            files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO. null: by
+            the tags of the training split.
         labels: the tags in order; null: those of the training file, sorted, ``O`` first.
         files: file of each split, such as ``{train: wnut17/train.conll}``.
         train: file of the training split, instead of ``files``.
         dev: file of the development split, instead of ``files``.
         test: file of the test split, instead of ``files``.
-        file_format: ``conll`` (columns, a blank line between sentences), ``conllu`` or ``jsonl``.
-        word_column: conll: number of the word's column from 1, null: 1; jsonl: field of the words, null: ``words``.
-        tag_column: conll: number of the tag's column, null: 2; jsonl: field of the tags, null: ``tags``; conllu:
-            ``upos`` or ``xpos``, null: ``upos``.
+        file_format: ``conll`` (columns, a blank line between sentences), ``conllu``, ``jsonl`` or ``parquet``.
+        word_column: conll: number of the word's column from 1, null: 1; jsonl and parquet: field of the words, null:
+            ``words`` or ``tokens``.
+        tag_column: conll: number of the tag's column, null: the last one; jsonl and parquet: field of the tags, null:
+            ``tags``; conllu: ``upos`` or ``xpos``, null: ``upos``.
         hub: ``datasets`` name for splits without a file; null: files only.
         hub_config: its configuration.
         hub_splits: hub name of each split; the same name if it is not listed.
@@ -76,7 +78,7 @@ class Tagging(Task):
         self,
         *,
         name: str,
-        scheme: Scheme,
+        scheme: Scheme | None = None,
         labels: Sequence[str] | None = None,
         files: Mapping[str, str | None] | None = None,
         train: str | None = None,
@@ -95,8 +97,6 @@ class Tagging(Task):
         data_root: str | None = None,
     ) -> None:
         self.name = name
-        self.scheme: Scheme = scheme
-        self.main_metric = "accuracy" if scheme == "words" else "f1"
         self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
         named = {split: given for split, given in {"train": train, "dev": dev, "test": test}.items() if given}
         self.files = TaggedFiles(
@@ -111,12 +111,22 @@ class Tagging(Task):
         self.splits = self.files.splits
         self.notes: dict[str, Notes] = {}
         if labels is not None:
-            self.labels = self._checked([str(label) for label in labels])
+            self.labels = self._checked([in_nfc(str(label), "task.labels") for label in labels], scheme or "words")
+
+    @property
+    def scheme(self) -> Scheme:
+        """The meaning of the tags."""
+        return self.files.scheme
+
+    @property
+    def main_metric(self) -> str:  # type: ignore[override]
+        """Accuracy over words, or F1 of spans."""
+        return "accuracy" if self.scheme == "words" else "f1"
 
     @cached_property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
         """The tags in order."""
-        return self._checked(self.discover_labels())
+        return self._checked(self.discover_labels(), self.scheme)
 
     def discover_labels(self) -> list[str]:
         """Find the tags of the training split: ``O``, then the others sorted.
@@ -130,7 +140,9 @@ class Tagging(Task):
                 f"task.labels=null: the tags are read from the training file, but task {self.name} has none; list them "
                 "in task.labels=[...], or set task.files.train= to a file"
             )
-        column, counts = f"task.tag_column={self.files.tag_column}", Counter[str]()
+        tag_column = self.files.tag_column
+        column = "task.tag_column (now the last)" if tag_column is None else f"task.tag_column={tag_column}"
+        counts = Counter[str]()
         for sentence in self.files.sentences("train", Notes()):
             for word, tag in enumerate(sentence.tags or ()):
                 if tag not in counts:
@@ -139,10 +151,10 @@ class Tagging(Task):
         check_labels(counts, origin=self.origin("train"), things="words", column=column)
         return sorted(counts, key=lambda tag: (tag != OUTSIDE, tag))
 
-    def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
+    def _checked(self, labels: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
         if len(labels) < 2 or len(set(labels)) != len(labels):
             raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
-        if self.scheme != "words":
+        if scheme != "words":
             try:
                 for label in labels:
                     split_tag(label)
@@ -192,6 +204,11 @@ class Tagging(Task):
             found.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
         if not found:
             raise DataError(f"{self.origin(split)}: contains no sentences")
+        if self.scheme != "words" and self.files.recognised:
+            kind = (
+                f"sentences whose tags mark spans ({self.files.recognised}), scored by F1 (task.scheme=words: by words)"
+            )
+            notes.add(kind, self.origin(split), len(found))
         return found
 
     def _indices(self, sentence: TaggedSentence, index: Mapping[str, int]) -> tuple[int, ...] | None:

@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import Literal
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
+from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed, short
 from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.text.example import TextExample, with_sentences
-from lmtransfer.tasks.text.files import TextColumns, TextRow
+from lmtransfer.tasks.text.files import HIDDEN_NUMBER, TextColumns, TextRow
 from lmtransfer.tasks.text.single_label import Classification, LabelMetric
-from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.task import TextFileTask
 
 
@@ -39,12 +39,13 @@ class TextClassification(TextFileTask, Classification):
         label_column: column of the label.
         id_column: column of the examples' names; null: names are ``split:number``, from 0.
         label_values: values of the labels in the files, in the order of ``labels``; null: the names of the labels.
-        hidden_values: values in the files that mean a hidden label, unless they are labels themselves.
+        hidden_values: values in the files that mean a hidden label, unless they are labels themselves; -1 in GLUE's.
         dropped_values: values in the files that mean no label; such rows are left out and counted in ``notes``.
         columns: names of all columns, for files without a header line.
         optional_columns: how many of the last ``columns`` a row may lack.
-        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
-            name.
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
+            or ``parquet`` (or arrow); null: by the file's name, and by its quotation marks if it is tab-separated.
+        delimiter: the character between columns, or ``tab``; null: the one with which the first line names the columns.
         phrases: the training split holds sentences and their phrases; then the held-out part and the training part
             share no sentence.
         bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
@@ -87,6 +88,7 @@ class TextClassification(TextFileTask, Classification):
         columns: Sequence[str] | None = None,
         optional_columns: int = 0,
         file_format: TableFormat | None = None,
+        delimiter: str | None = None,
         phrases: bool = False,
         bad_rows: BadRowsPolicy = "refuse",
         encoding_errors: EncodingErrors = "strict",
@@ -117,7 +119,9 @@ class TextClassification(TextFileTask, Classification):
         if label_values is not None and (labels is None or len(label_values) != len(labels)):
             wanted = "task.labels too" if labels is None else f"one value for each of the {len(labels)} labels"
             raise ConfigError(f"task.label_values={list(label_values)}: give {wanted}")
-        self._label_values = None if label_values is None else [str(value) for value in label_values]
+        self._label_values = None
+        if label_values is not None:
+            self._label_values = [in_nfc(str(value), "task.label_values") for value in label_values]
         self.read_from(
             files,
             train=train,
@@ -129,7 +133,7 @@ class TextClassification(TextFileTask, Classification):
                 id_column=id_column,
                 label_column=label_column,
             ),
-            layout=TableLayout(file_format, columns, optional_columns, bad_rows, encoding_errors),
+            layout=TableLayout.of_task(file_format, columns, optional_columns, bad_rows, encoding_errors, delimiter),
             hub=HubSource.of(hub, hub_config, hub_splits),
             hidden_values=set(hidden_values) - set(self._label_values or labels or ()),
             dropped_values=dropped_values,
@@ -155,7 +159,7 @@ class TextClassification(TextFileTask, Classification):
             )
         column, counts = f"task.label_column={self._label_column}", Counter[str]()
         for row in self.files.rows("train", Notes()):
-            if row.gold:  # a row without a label is refused when the examples are read, with its line
+            if row.gold is not None:  # a row without a label is refused when the examples are read, with its line
                 check_label(row.gold, row.where, column)
                 counts[row.gold] += 1
         check_labels(counts, origin=self.origin("train"), things="rows", column=column)
@@ -178,7 +182,10 @@ class TextClassification(TextFileTask, Classification):
         if row.gold is not None and row.gold not in known:
             meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
             shown = listed(list(known))
+            hint = f"; if it stands for a hidden label, set task.hidden_values=[{row.gold}]" * (
+                row.gold == HIDDEN_NUMBER
+            )
             raise ValueError(
-                f"label {short(row.gold)} in column {self._label_column!r} is not one of {shown} ({meaning})"
+                f"label {short(row.gold)} in column {self._label_column!r} is not one of {shown} ({meaning}{hint})"
             )
         return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.answers import LabelAnswer
@@ -22,7 +23,6 @@ from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.single_label import LabelMetric
-from lmtransfer.tasks.text.tables import Column
 
 
 class CrossLingualClassification(TextClassification):

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.data.documents import Notes, clean
+from lmtransfer.data.parquet_files import named_label
+from lmtransfer.data.tables import BadRows, Column, Record, Row, TableLayout, check_columns, read_rows, rows_of
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.places import HubSource, LocatedFiles
+from lmtransfer.tasks.found_labels import in_nfc
+from lmtransfer.tasks.places import HubSource, LocatedFiles, load_hub_table
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.hub_rows import read_hub_rows
-from lmtransfer.tasks.text.tables import BadRows, Column, Row, TableLayout, read_rows
+
+#: The number with which ``datasets`` marks a hidden label.
+HIDDEN_NUMBER = "-1"
 
 #: Files of each split; several names for one split are tried in order.
 SplitFiles = Mapping[str, str | Sequence[str] | None]
@@ -29,6 +33,7 @@ class TextRow:
         gold: label or score; None if hidden.
         named: whether ``gold`` is a label's own name, even if the task's files write labels in another way.
         language: code of the language; None if the file has no such column.
+        is_missing: whether the row has no gold answer at all, not even a value that means a hidden one.
     """
 
     id: str
@@ -38,6 +43,7 @@ class TextRow:
     gold: str | None
     named: bool
     language: str | None = None
+    is_missing: bool = False
 
 
 ExampleOf = Callable[[TextRow], TextExample]
@@ -172,7 +178,7 @@ class TextFiles:
             return str(path)
         if self._hub is not None:
             return self._hub.origin(split)
-        raise self._located[0].missing(split)
+        raise self._located[0].missing(split, has_folds=True)
 
     def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
         """Read the examples of a split, in the order of the source.
@@ -185,7 +191,8 @@ class TextFiles:
             DataError: the split is missing, malformed (the message has ``file:line``) or has no examples.
         """
         notes = self.notes[split] = Notes()
-        found = self._examples(self.rows(split, notes), example_of, notes)
+        rows = self.rows(split, notes)
+        found = self._examples(rows if split.startswith("test") else self._with_gold(rows, notes), example_of, notes)
         if not found:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
             raise DataError("; ".join([f"{self.origin(split)}: contains no examples", *kinds]))
@@ -208,11 +215,11 @@ class TextFiles:
         elif self._hub is not None:
             places = self._located[0].places(split)
             wanted = self.columns.wanted(with_gold=with_gold)
-            found = read_hub_rows(self._hub, split, wanted, places=places)
-            named = found.named[wanted.index(replace(self.columns.gold, required=with_gold))]
-            yield from self._text_rows(found.rows, split, BadRows(self.layout.bad_rows, notes), named=named)
+            bad_rows = BadRows(self.layout.bad_rows, notes)
+            records = hub_records(self._hub, split, wanted, places=places)
+            yield from self._text_rows(rows_of(records, wanted, bad_rows), split, bad_rows)
         else:
-            raise self._located[0].missing(split)
+            raise self._located[0].missing(split, has_folds=True)
 
     def rows_of(self, path: Path, split: str, notes: Notes, *, with_gold: bool) -> Iterator[TextRow]:
         """Read the rows of a file.
@@ -229,7 +236,7 @@ class TextFiles:
         bad_rows = BadRows(self.layout.bad_rows, notes)
         wanted = self.columns.wanted(with_gold=with_gold)
         rows = read_rows(path, wanted, layout=self.layout, bad_rows=bad_rows)
-        yield from self._text_rows(rows, split, bad_rows, named=False)
+        yield from self._text_rows(rows, split, bad_rows)
 
     def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
         bad_rows = BadRows(self.layout.bad_rows, notes)
@@ -241,13 +248,36 @@ class TextFiles:
                 bad_rows.found("rows whose gold answer cannot be used", row.where, str(problem))
         return found
 
+    def _with_gold(self, rows: Iterator[TextRow], notes: Notes) -> Iterator[TextRow]:
+        """Leave out the rows without a gold answer, or refuse them all together.
+
+        Raises:
+            DataError: there are such rows, and bad rows are refused.
+        """
+        num_rows, missing = 0, []
+        for row in rows:
+            num_rows += 1
+            if row.is_missing:
+                missing.append(row.where)
+            else:
+                yield row
+        if missing and self.layout.bad_rows == "refuse":
+            raise DataError(
+                f"{missing[0]}: {len(missing):,} of {num_rows:,} rows have no value in the column {self.columns.gold} "
+                "(this is the first). Correct the rows, or set task.bad_rows=skip to leave such rows out and count them"
+            )
+        if missing:
+            notes.add("rows without a gold answer, left out", missing[0], len(missing))
+
     def _find(self, split: str) -> Path | None:
+        if split not in self.splits and self._hub is None:
+            raise self._located[0].missing(split, has_folds=True)
         if split not in self.splits:
             raise DataError(f"split={split}: task {self._task} has the splits {', '.join(self.splits)}")
         found = (located.find(split) for located in self._located)
         return next((path for path in found if path is not None), None)
 
-    def _text_rows(self, rows: Iterator[Row], split: str, bad_rows: BadRows, *, named: bool) -> Iterator[TextRow]:
+    def _text_rows(self, rows: Iterator[Row], split: str, bad_rows: BadRows) -> Iterator[TextRow]:
         num_texts = 1 if self.columns.text_pair is None else 2
         first_places: dict[str, str] = {}
         for row in rows:
@@ -255,7 +285,10 @@ class TextFiles:
             if any(text is None for text in texts):
                 bad_rows.found("rows without a text", row.where, "there is no text")
                 continue
-            if gold in self._dropped:
+            named = bool(row.named) and row.named[num_texts]
+            if gold == "" and not self.columns.gold.may_be_list:
+                gold = None  # an empty list is an answer, an empty label is none
+            if gold in self._dropped or (gold is None and named and HIDDEN_NUMBER in self._dropped):
                 bad_rows.notes.add("rows without a gold answer, left out", row.where)
                 continue
             given = None if self.columns.id is None else row.values[num_texts + 1] or ""
@@ -271,10 +304,37 @@ class TextFiles:
                 where=row.where,
                 text=kept[0],
                 text_pair=kept[1] if num_texts == 2 else None,
-                gold=None if gold in self._hidden else gold,
+                gold=None if gold is None or gold in self._hidden else in_nfc(gold, row.where, bad_rows.notes),
                 named=named,
                 language=None if self.columns.language is None else row.values[-1],
+                is_missing=gold is None and not named,
             )
+
+
+def hub_records(source: HubSource, split: str, wanted: Sequence[Column], *, places: str) -> Iterator[Record]:
+    """Read the wanted columns of a split from the hub, with label numbers replaced by their names.
+
+    Args:
+        source: the data set on the hub.
+        split: our name of the split.
+        wanted: the columns to return.
+        places: where a file was searched before, for the message.
+
+    Raises:
+        DataError: the split can neither be loaded nor found in the cache, or a column is missing.
+    """
+    table = load_hub_table(source, split, places=places)
+    where = source.origin(split)
+    check_columns(table.column_names, wanted, where)
+    columns = [name for name in table.column_names if any(name in column.names for column in wanted)]
+    names_of = {name: getattr(table.features[name], "names", None) for name in columns}
+    renamed = frozenset(name for name, names in names_of.items() if names is not None)
+    for number, cells in enumerate(zip(*(table[name] for name in columns), strict=True)):
+        values = {
+            name: value if (names := names_of[name]) is None else named_label(value, names)
+            for name, value in zip(columns, cells, strict=True)
+        }
+        yield Record(number, f"{where}, row {number}", values, renamed)
 
 
 def located_files(files: SplitFiles, *, task: str, data_root: str | None) -> list[LocatedFiles]:

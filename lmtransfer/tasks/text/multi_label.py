@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -19,29 +22,33 @@ from lmtransfer.metrics.labels import THRESHOLD
 from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
+from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed, short
 from lmtransfer.tasks.heads import HeadSpec, MultiLabelSpec
 from lmtransfer.tasks.targets import NO_LABEL, LabelSetTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
-from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.task import CHUNK, TextFileTask
 
+LabelForm = Literal["names", "vectors"]
 LabelSetMetric = Literal["micro_f1", "macro_f1", "average_precision"]
 
 
 class MultiLabel(TextFileTask):
     """Single texts or pairs with any number of labels each, from one file for each split.
 
-    The column of labels holds names between separators (``sport, politics``) or a JSON list (``["sport"]``); in JSON
-    lines it may also be a list. An empty column or list means no label. Each label is decided by itself: it is given if
-    its probability is above 0.5. Subsets and held-out parts are random; they do not keep the proportions of the labels.
+    The column of labels holds names between separators (``sport, politics``) or a list of them (``["sport"]``), or a
+    vector with 1 or 0 for each label (``[1, 0, 1]``; numbered from 0 without ``labels``), or an object
+    (``{"sport": 1}``); or each label has a column of its own. An empty column or list means no label. Each label is
+    decided by itself: it is given if its probability is above 0.5. Subsets and held-out parts are random; they do not
+    keep the proportions of the labels.
 
     Args:
         name: the task's name in tables and results.
-        labels: names of the labels in order; null: those in the training file, by alphabet.
+        labels: names of the labels in order; null: those in the training file, by alphabet, or by the order of columns.
         text_column: column of the text, or of the first text of a pair.
-        label_column: column of the labels.
+        label_column: column of the labels. Of several names, a file has one; or all, each with 1 or 0 for one label.
+        label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have equally many
+            (two or more) values, all 0 or 1.
         files: file of each split, such as ``{train: my/train.tsv}``; several names for one are tried in order.
         train: file of the training split, instead of ``files``.
         dev: file of the dev split, instead of ``files``.
@@ -50,8 +57,9 @@ class MultiLabel(TextFileTask):
         text_pair_column: column of the second text; null: single texts.
         id_column: column of the examples' names; null: names are ``split:number``, from 0.
         columns: names of all columns, for files without a header line.
-        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
-            name.
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
+            or ``parquet`` (or arrow); null: by the file's name, and by its quotation marks if it is tab-separated.
+        delimiter: the character between columns, or ``tab``; null: the one with which the first line names the columns.
         bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
         metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not count the
@@ -77,6 +85,7 @@ class MultiLabel(TextFileTask):
         labels: Sequence[str] | None,
         text_column: str | Sequence[str],
         label_column: str | Sequence[str],
+        label_form: LabelForm | None = None,
         files: Mapping[str, str | Sequence[str] | None] | None = None,
         train: str | None = None,
         dev: str | None = None,
@@ -86,6 +95,7 @@ class MultiLabel(TextFileTask):
         id_column: str | None = None,
         columns: Sequence[str] | None = None,
         file_format: TableFormat | None = None,
+        delimiter: str | None = None,
         bad_rows: BadRowsPolicy = "refuse",
         encoding_errors: EncodingErrors = "strict",
         metrics: Sequence[LabelSetMetric] = ("micro_f1", "macro_f1", "average_precision"),
@@ -102,7 +112,9 @@ class MultiLabel(TextFileTask):
             raise ConfigError("task.separator: is empty; set the character between two labels, such as ','")
         self._separator = separator
         if labels is not None:
-            self.labels = _checked([str(label) for label in labels])
+            self.labels = _checked([in_nfc(str(label), "task.labels") for label in labels])
+        self._label_form, self._form = label_form, label_form or "names"
+        self._forms: dict[str, LabelForm] = {}
         read = TextColumns.of(
             text_column=text_column,
             text_pair_column=text_pair_column,
@@ -114,8 +126,8 @@ class MultiLabel(TextFileTask):
             train=train,
             dev=dev,
             test=test,
-            columns=replace(read, gold=replace(read.gold, may_be_list=True)),
-            layout=TableLayout(file_format, columns, 0, bad_rows, encoding_errors),
+            columns=replace(read, gold=replace(read.gold, may_be_list=True, each=True)),
+            layout=TableLayout.of_task(file_format, columns, 0, bad_rows, encoding_errors, delimiter),
             hub=None,
             hidden_values=(),
             dropped_values=(),
@@ -137,10 +149,16 @@ class MultiLabel(TextFileTask):
                 "them in task.labels=[...], or set task.files.train= to a file"
             )
         column, origin = f"task.label_column={self._label_column}", self.origin("train")
+        if self._form_of("train") == "vectors":
+            first = next(cells for row in self.files.rows("train", Notes()) if (cells := self._cells(row)))
+            return [str(number) for number in range(len(first))]
         counts, num_rows = Counter[str](), 0
         for row in self.files.rows("train", Notes()):
             num_rows += 1
-            for label in self._readable_names(row):
+            cells = self._cells(row)
+            if isinstance(cells, dict):
+                return list(cells)
+            for label in cells or ():
                 check_label(label, row.where, column)
                 counts[label] += 1
         if len(counts) < 2:
@@ -152,12 +170,36 @@ class MultiLabel(TextFileTask):
         check_labels(counts, origin=origin, things="labels of rows", column=column)
         return sorted(counts)
 
-    def _readable_names(self, row: TextRow) -> list[str]:
-        """The names of a row; none if they cannot be read, which is refused when the examples are read."""
+    def _cells(self, row: TextRow) -> Cells:
+        """What the labels of a row are written as; None if they cannot be read, which is refused with the examples."""
         try:
-            return label_names(row.gold or "", self._separator)
+            return None if row.gold is None else label_cells(row.gold, self._separator)
         except ValueError:
-            return []
+            return None
+
+    def _form_of(self, split: str) -> LabelForm:
+        """The form of the labels in a split."""
+        if self._label_form is not None:
+            return self._label_form
+        if split not in self._forms:
+            lengths: set[int] = set()
+            for row in self.files.rows(split, Notes()):
+                cells = self._cells(row)
+                lengths.add(len(cells) if isinstance(cells, list) and set(cells) <= {"0", "1"} else 0)
+                if len(lengths) > 1:
+                    break
+            is_vector = len(lengths) == 1 and max(lengths) > 1
+            self._forms[split] = "vectors" if is_vector else "names"
+        return self._forms[split]
+
+    def examples(self, split: str) -> list[TextExample]:
+        """Read all examples of a split, in the order of the source; see ``Task.examples``."""
+        self._form = self._form_of(split)
+        found = super().examples(split)
+        if self._form == "vectors" and self._label_form is None:
+            kind = "rows whose labels were read as vectors with 1 or 0 for each label (label_form=names reads names)"
+            self.notes[split].add(kind, self.origin(split), len(found))
+        return found
 
     @property
     def head(self) -> HeadSpec:
@@ -232,7 +274,7 @@ class MultiLabel(TextFileTask):
         """Make the example of a row; see ``TextFileTask``."""
         if row.gold is None:
             return TextExample(row.id, row.text, row.text_pair)
-        names = label_names(row.gold, self._separator)
+        names = self._names(label_cells(row.gold, self._separator), row.gold)
         unknown = next((name for name in names if name not in self._index_of), None)
         if unknown is not None:
             raise ValueError(
@@ -242,34 +284,100 @@ class MultiLabel(TextFileTask):
         indices = tuple(sorted(self._index_of[name] for name in names))
         return TextExample(row.id, row.text, row.text_pair, label_set=indices)
 
+    def _names(self, cells: list[str] | dict[str, bool], text: str) -> list[str]:
+        """Return the names of the labels of a row.
 
-def label_names(text: str, separator: str) -> list[str]:
-    """Return the names in a column of labels.
+        Raises:
+            ValueError: a vector is not one of 0 and 1 for each label, a name is empty, or a name occurs twice.
+        """
+        if isinstance(cells, dict):
+            return [name for name, is_given in cells.items() if is_given]
+        if self._form == "vectors":
+            if len(cells) != len(self.labels) or not set(cells) <= {"0", "1"}:
+                raise ValueError(
+                    f"the labels {short(text)} must be {len(self.labels)} numbers, 1 or 0 for each of "
+                    f"{listed(self.labels)} (task.labels), or names with task.label_form=names"
+                )
+            return [label for label, cell in zip(self.labels, cells, strict=True) if cell == "1"]
+        if not all(cells):
+            raise ValueError(f"the labels {short(text)} contain an empty name")
+        twice = next((name for name, count in Counter(cells).items() if count > 1), None)
+        if twice is not None:
+            raise ValueError(f"the label {short(twice)} occurs twice in {short(text)}")
+        return cells
+
+
+#: Names or the numbers of a vector, or for each label whether it is given.
+Cells = list[str] | dict[str, bool] | None
+_TRUTHS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False, "": False}
+
+
+def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
+    """Split a column of labels into names or numbers.
 
     Args:
-        text: names between separators, or a JSON list of them; empty for no label.
+        text: names or numbers between separators; a list of them, as JSON, Python or numpy write it; or a JSON object
+            with 1 or 0 for each label. Empty for no label.
         separator: what separates names; a space stands for any white space.
 
+    Returns:
+        Names or numbers; for an object, whether each label is given.
+
     Raises:
-        ValueError: the list is not JSON or holds something else than names, a name is empty, or a name occurs twice.
+        ValueError: the list or object cannot be parsed, or holds something else.
     """
-    if text.lstrip().startswith("["):
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"the labels {short(text)} begin with [ but are not a JSON list ({error})") from None
-        if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in given):
-            raise ValueError(f"the labels {short(text)} must be a list of names")
-        names = [str(name) for name in given]
+    text = text.strip()
+    if text.startswith("{"):
+        return _truths(text)
+    if not text.startswith("["):
+        return [part.strip() for part in text.split(None if separator.isspace() else separator)] if text else []
+    if _NUMPY_VECTOR.fullmatch(text):
+        values: Any = [float(number) for number in text[1:-1].split()]
     else:
-        parts = text.split(None if separator.isspace() else separator) if text.strip() else []
-        names = [part.strip() for part in parts]
-    if not all(name.strip() for name in names):
-        raise ValueError(f"the labels {short(text)} contain an empty name")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise ValueError(f"the label {short(twice)} occurs twice in {short(text)}")
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            values = _python_list(text)
+            if values is None:
+                raise ValueError(f"the labels {short(text)} begin with [ but are not a JSON list ({error})") from None
+    names = []
+    for value in values:
+        number = int(value) if isinstance(value, bool | float) and value in (0, 1) else value
+        if not isinstance(number, str | int):
+            raise ValueError(f"the labels {short(text)} must be a list of names, or of 0 and 1")
+        names.append(str(number).strip())
     return names
+
+
+#: ``[1 0 1]`` and ``[1. 0. 1.]``
+_NUMPY_VECTOR = re.compile(r"\[\s*[01]\.?(?:\s+[01]\.?)*\s*\]")
+#: Longest list of Python that is parsed.
+_LONGEST_LIST = 1 << 14
+
+
+def _python_list(text: str) -> list[Any] | None:
+    """Parse a list of texts as Python writes it (``['a', 'b']``), which pandas does in tables; None if it is none."""
+    if len(text) > _LONGEST_LIST or text.count("[") > 1 or "(" in text:
+        return None
+    try:
+        values = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return values if isinstance(values, list) else None
+
+
+def _truths(text: str) -> dict[str, bool]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the labels {short(text)} begin with {{ but are not a JSON object ({error})") from None
+    found = {}
+    for name, value in values.items():
+        truth = _TRUTHS.get("" if value is None else str(value).lower())
+        if truth is None:
+            raise ValueError(f"the label {short(name)} is {short(str(value))}, but must be 1 (the text has it) or 0")
+        found[name] = truth
+    return found
 
 
 def _checked(labels: Sequence[str]) -> tuple[str, ...]:

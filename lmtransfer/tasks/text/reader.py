@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from lmtransfer.data.documents import Notes, clean
+from lmtransfer.data.tables import BadRows, Column, TableFormat, TableLayout, open_table, rows_of, table_of_lines
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, two_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns
-from lmtransfer.tasks.text.tables import BadRows, Column, TableFormat, TableLayout, rows_of_lines
 
-_TABLES: tuple[TableFormat, ...] = ("tsv", "quoted_tsv", "csv", "jsonl")
+_TABLES: tuple[TableFormat, ...] = get_args(TableFormat)
 
 
 class TextReader(Reader):
@@ -26,12 +27,14 @@ class TextReader(Reader):
     """
 
     formats = ("lines", *_TABLES)
+    file_only = ("parquet",)
     has_columns = True
 
     def __init__(
         self, kind: str, *, who: str, columns: TextColumns | None = None, layout: TableLayout | None = None
     ) -> None:
         super().__init__(kind)
+        self.json_format = "jsonl"
         self._who, self._layout = who, layout or TableLayout()
         self._columns = columns or TextColumns.of(
             text_column=("text", "sentence"), text_pair_column=None, id_column=None, label_column="label"
@@ -58,10 +61,15 @@ class TextReader(Reader):
         """Read one text or pair per row; further columns, such as labels, are not used."""
         columns = self._asked_columns(source.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
-        layout = replace(self._layout, file_format=next(name for name in _TABLES if name == source.file_format))
-        bad_rows = _RefusedRows("refuse", source.notes, source.refuse)
+        file_format = next(name for name in _TABLES if name == source.file_format)
+        layout = replace(self._layout, file_format=file_format)
+        bad_rows = _RefusedRows("refuse", source.notes, refuse=source.refuse)
         is_pair = columns.text_pair is not None
-        for row in rows_of_lines(source.lines, source.name, wanted, layout=layout, bad_rows=bad_rows):
+        if file_format == "parquet" and source.path is not None:
+            table = open_table(source.path, wanted, layout=layout, bad_rows=bad_rows)
+        else:
+            table = table_of_lines(source.lines, source.name, wanted, layout=layout, bad_rows=bad_rows)
+        for row in rows_of(table.records, wanted, bad_rows):
             texts = [clean(text or "", row.where, source.notes) for text in row.values[: 1 + is_pair]]
             try:
                 if not all(text.strip() for text in texts):
@@ -97,7 +105,7 @@ class TextReader(Reader):
 class _RefusedRows(BadRows):
     """Treats rows that cannot be read like other invalid examples."""
 
-    refuse: Callable[[str], None]
+    refuse: Callable[[str], None] = field(kw_only=True)
 
     def found(self, kind: str, where: str, problem: str) -> None:
         """Refuse a row; see ``BadRows.found``."""

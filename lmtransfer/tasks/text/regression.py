@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
@@ -18,7 +19,6 @@ from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.targets import ScoreTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
-from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.task import TextFileTask
 
 ScoreMetric = Literal["pearson", "spearman"]
@@ -45,8 +45,9 @@ class TextRegression(TextFileTask):
         dropped_values: values in the files that mean no score; such rows are left out and counted in ``notes``.
         columns: names of all columns, for files without a header line.
         optional_columns: how many of the last ``columns`` a row may lack.
-        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
-            name.
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
+            or ``parquet`` (or arrow); null: by the file's name, and by its quotation marks if it is tab-separated.
+        delimiter: the character between columns, or ``tab``; null: the one with which the first line names the columns.
         bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
         metrics: names of the metrics; the first is the main one.
@@ -83,6 +84,7 @@ class TextRegression(TextFileTask):
         columns: Sequence[str] | None = None,
         optional_columns: int = 0,
         file_format: TableFormat | None = None,
+        delimiter: str | None = None,
         bad_rows: BadRowsPolicy = "refuse",
         encoding_errors: EncodingErrors = "strict",
         metrics: Sequence[ScoreMetric] = ("pearson", "spearman"),
@@ -109,7 +111,7 @@ class TextRegression(TextFileTask):
                 id_column=id_column,
                 score_column=score_column,
             ),
-            layout=TableLayout(file_format, columns, optional_columns, bad_rows, encoding_errors),
+            layout=TableLayout.of_task(file_format, columns, optional_columns, bad_rows, encoding_errors, delimiter),
             hub=HubSource.of(hub, hub_config, hub_splits),
             hidden_values=hidden_values,
             dropped_values=dropped_values,

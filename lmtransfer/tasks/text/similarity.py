@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from lmtransfer.data.tables import TableFormat
 from lmtransfer.kept_predictions.scored import ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import ScoreMetric, TextRegression
-from lmtransfer.tasks.text.tables import TableFormat
 from lmtransfer.tasks.without_head import TaskWithoutHead
 
 #: Correlation of answers that know nothing.

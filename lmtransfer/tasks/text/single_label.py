@@ -16,7 +16,7 @@ from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.class_weights import weights_in_order
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.folds import fold_of
-from lmtransfer.tasks.found_labels import listed
+from lmtransfer.tasks.found_labels import in_nfc, listed
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets
 from lmtransfer.tasks.text.example import TextExample
@@ -74,7 +74,7 @@ class Classification(TextTask):
         self._positive_label = positive_label
         self._class_weights, self._label_smoothing = class_weights, label_smoothing
         if labels is not None:
-            self.labels = self._checked([str(label) for label in labels])
+            self.labels = self._checked([in_nfc(str(label), "task.labels") for label in labels])
 
     @cached_property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lmtransfer.data.tables import TableLayout
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.labels import metric_value
 from lmtransfer.tasks.base import Task
@@ -19,7 +20,6 @@ from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import SplitFiles, TextColumns, TextFiles, TextRow
 from lmtransfer.tasks.text.reader import TextReader
-from lmtransfer.tasks.text.tables import TableLayout
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: Number of examples whose outputs become answers at once, so that memory does not grow with the set.

@@ -60,6 +60,8 @@ def choose_settings(
         _ = task.head  # raises: there is nothing to train
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file; saved with the run by name
+    if cfg.task.get("scheme", "") is None:
+        cfg.task.scheme = getattr(task, "scheme", None)  # likewise
     # Check the weights against the configs before an encoder of that size is built.
     held = [(one, hold_encoder(one)) for one in pretraining_seeds(source)] if cfg.get("init") else []
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)

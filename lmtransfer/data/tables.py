@@ -1,0 +1,599 @@
+"""Read the rows of tables: separated values, JSON (one object per line, or an array of objects), parquet and arrow.
+
+Tasks, corpora, ``predict`` and ``embed`` all read tables here. A name decides the format (``FORMATS``), and the content
+decides the rest: the separator of columns, whether quotation marks enclose fields, and JSON lines or array. Notes say
+what was decided, and messages have ``file:line``.
+
+GLUE's files are tab-separated *without* quoting: a quotation mark is text, and there is exactly one row per line. A
+reader that takes it for the start of a quoted field merges rows silently. pandas writes quoted fields under the same
+names, so ``is_quoted`` tells the two apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import Meter, plain_name
+from lmtransfer.data.parquet_files import columnar_records
+from lmtransfer.data.text_lines import EncodingErrors, read_lines
+from lmtransfer.errors import ConfigError, DataError
+
+TableFormat = Literal["tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
+BadRowsPolicy = Literal["refuse", "skip"]
+
+FORMATS: Final[dict[str, TableFormat]] = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "parquet",
+}
+MAX_FIELD_CHARACTERS = 1 << 24
+#: How much of a tab-separated file shows whether its fields are quoted.
+_SAMPLE_CHARACTERS = 1 << 22
+_SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
+_QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_JSON_SPACE = re.compile(r"[ \t\r\n]*")
+_AS_LINES = "df.to_json(path, orient='records', lines=True)"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A wanted column.
+
+    Attributes:
+        names: possible names of the column; the first one that a file has is used.
+        setting: the configuration key that names it, for messages.
+        required: whether a file must have it.
+        may_be_list: whether JSON and parquet may hold a list or an object, which is returned as JSON.
+        each: if a file has all ``names``, the value is a JSON object with all of them: one column for each label.
+        otherwise: advice if no column has such a name.
+    """
+
+    names: tuple[str, ...]
+    setting: str
+    required: bool = True
+    may_be_list: bool = False
+    each: bool = False
+    otherwise: str = "set task.columns for a file without a header line"
+
+    def __str__(self) -> str:
+        return " or ".join(repr(name) for name in self.names)
+
+    def missing(self, names: Sequence[str]) -> str:
+        """Say that a table with these columns lacks this one."""
+        shown = ", ".join(name[:40] for name in list(names)[:20])
+        return f"no column {self}; the columns are {shown}. Set {self.setting} to one of these, or {self.otherwise}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """The format of files.
+
+    Attributes:
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (one object per line, or
+            an array of objects) or ``parquet`` (also arrow); None: by the name of the file, ``tsv`` if the name does
+            not decide, and ``quoted_tsv`` if its quotation marks enclose fields.
+        columns: names of all columns, for files without a header line. A first line that names the wanted columns is
+            still read as a header.
+        optional_columns: how many of the last ``columns`` a row may lack.
+        bad_rows: what to do with rows that cannot be read.
+        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
+        delimiter: the character between columns; None: a tab or a comma, by the format, or the separator with which the
+            first line names the wanted columns.
+    """
+
+    file_format: TableFormat | None = None
+    columns: Sequence[str] | None = None
+    optional_columns: int = 0
+    bad_rows: BadRowsPolicy = "refuse"
+    encoding_errors: EncodingErrors = "strict"
+    delimiter: str | None = None
+
+    @classmethod
+    def of_task(
+        cls,
+        file_format: TableFormat | None,
+        columns: Sequence[str] | None,
+        optional_columns: int,
+        bad_rows: BadRowsPolicy,
+        encoding_errors: EncodingErrors,
+        delimiter: str | None,
+    ) -> TableLayout:
+        """Make the layout from the arguments of a task.
+
+        Raises:
+            ConfigError: the delimiter is not a single character.
+        """
+        character = {"tab": "\t", r"\t": "\t"}.get(delimiter or "", delimiter)
+        if character is not None and (len(character) != 1 or character in '"\r\n'):
+            raise ConfigError(
+                f"task.delimiter={delimiter}: must be a single character such as ';' or '|', tab, or null (the "
+                "separator that the first line shows)"
+            )
+        return cls(file_format, columns, optional_columns, bad_rows, encoding_errors, character)
+
+    def format_of(self, path: Path, notes: Notes | None = None) -> TableFormat:
+        """The format of this file, by its name, and by its content if its columns are separated by tabs.
+
+        Args:
+            path: the file, or a folder with arrow files.
+            notes: is told that fields are quoted, or that this is not certain.
+        """
+        if self.file_format is not None:
+            return self.file_format
+        found = "parquet" if path.is_dir() else FORMATS.get(Path(plain_name(path)).suffix.lower(), "tsv")
+        if found != "tsv" or self.delimiter not in (None, "\t"):
+            return found
+        sample, size = [], 0
+        for _, line in read_lines(path, encoding_errors="replace"):
+            sample.append(line)
+            size += len(line)
+            if size > _SAMPLE_CHARACTERS:
+                break
+        quoted, doubt = is_quoted("\n".join(sample))
+        if notes is not None and quoted:
+            notes.add("file with quoted fields, read as quoted_tsv (tsv reads quotation marks as text)", f"{path}:1")
+        elif notes is not None and doubt:
+            notes.add("texts between quotation marks, which were kept (quoted_tsv removes them)", f"{path}:1", doubt)
+        return "quoted_tsv" if quoted else "tsv"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row of a table with all its columns.
+
+    Attributes:
+        number: number of the row in the file, from 0; rows that were left out count.
+        where: ``file:line`` or ``file:row``, for messages.
+        values: the values by column; texts in separated values, otherwise as JSON has them.
+        names_of: columns of label numbers that were replaced by the names in the file's own metadata.
+    """
+
+    number: int
+    where: str
+    values: Mapping[str, Any]
+    names_of: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An open table.
+
+    Attributes:
+        names: its columns; None if each row has its own (JSON).
+        records: its rows; one is in memory at a time.
+    """
+
+    names: tuple[str, ...] | None
+    records: Iterator[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The wanted columns of one row.
+
+    Attributes:
+        number: number of the row in the file, from 0; rows that were left out count.
+        where: ``file:line``, for messages.
+        values: values of the wanted columns, in that order; None if there is no such column or no value.
+        named: for each of them, whether it is a label's own name, even if the task's files write labels in another way.
+    """
+
+    number: int
+    where: str
+    values: tuple[str | None, ...]
+    named: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """Handles rows that cannot be read.
+
+    Attributes:
+        policy: ``refuse`` raises at the first; ``skip`` leaves them out and counts them.
+        notes: counts them.
+        advice: what else a user can do than to correct a row.
+    """
+
+    policy: BadRowsPolicy
+    notes: Notes
+    advice: str = "or set task.bad_rows=skip to leave such rows out and count them"
+
+    def found(self, kind: str, where: str, problem: str) -> None:
+        """Report a row that cannot be used.
+
+        Args:
+            kind: the problem of such rows, in the plural.
+            where: ``file:line``.
+            problem: the problem of this row.
+
+        Raises:
+            DataError: the policy is ``refuse``.
+        """
+        if self.policy == "refuse":
+            raise DataError(f"{where}: {problem}. Correct the row, {self.advice}")
+        self.notes.add(f"{kind}, left out", where)
+
+
+def is_quoted(sample: str) -> tuple[bool, int]:
+    """Tell whether quotation marks enclose the fields of tab-separated text, as pandas, R and Excel write them.
+
+    They do if no field has a quotation mark elsewhere than around the whole field or doubled inside it, and if one
+    field proves it: it has doubled marks, a tab or a line end inside, or it is in the header line.
+
+    Args:
+        sample: the first lines of a file.
+
+    Returns:
+        Whether fields are quoted; and, if not, how many fields could be quoted fields in a file without any proof.
+    """
+    sample = sample.rstrip("\r\n")
+    header = sample.partition("\n")[0].split("\t")
+    proof = all(len(field) > 1 and field[0] == field[-1] == '"' for field in header)
+    place, num_quoted = 0, 0
+    while (mark := sample.find('"', place)) >= 0:
+        field = _QUOTED_FIELD.match(sample, mark)
+        if field is None or (mark > 0 and sample[mark - 1] not in "\t\n"):
+            return False, 0
+        num_quoted, place = num_quoted + 1, field.end()
+        broken = sample[sample.rfind("\n", 0, mark) + 1 : mark + field[0].find("\n")] if "\n" in field[0] else None
+        if broken is not None and broken.count("\t") >= len(header) - 1:
+            return False, 0  # its first line is a whole row
+        proof = proof or any(character in field[0][1:-1] for character in '"\t\n')
+    return proof, 0 if proof else num_quoted
+
+
+def open_table(
+    path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows, meter: Meter | None = None
+) -> Table:
+    """Open a file with its rows; its header line, if it has one, is read at once.
+
+    Args:
+        path: the file, plain or compressed, or a folder of ``datasets.save_to_disk``.
+        wanted: the columns that will be used; other columns may be missing from the rows of parquet.
+        layout: format of the file.
+        bad_rows: handles rows with another number of columns and broken JSON objects. Its notes count blank lines
+            between rows, and say what the content of the file decided.
+        meter: counts the bytes read from disk.
+
+    Raises:
+        DataError: a column is missing, or (while rows are read) ``bad_rows`` refuses a row; the message has
+            ``file:line``.
+    """
+    file_format = layout.format_of(path, bad_rows.notes)
+    if file_format == "parquet":
+        names, rows = columnar_records(
+            path, [name for column in wanted for name in column.names], layout.encoding_errors, bad_rows.notes, meter
+        )
+        check_columns(names, wanted, str(path))
+        return Table(tuple(names), (Record(number, *row) for number, row in enumerate(rows)))
+    lines = read_lines(path, encoding_errors=layout.encoding_errors, notes=bad_rows.notes, meter=meter)
+    return table_of_lines(lines, str(path), wanted, layout=replace(layout, file_format=file_format), bad_rows=bad_rows)
+
+
+def table_of_lines(
+    lines: Iterator[tuple[int, str]], origin: str, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows
+) -> Table:
+    """Open the rows of some lines; no line is read before it is needed.
+
+    Args:
+        lines: numbers and lines, as from ``read_lines``.
+        origin: name of the lines in messages.
+        wanted: the columns that will be used.
+        layout: format of the lines; without a ``file_format``, tab-separated.
+        bad_rows: see ``open_table``.
+
+    Raises:
+        DataError: see ``open_table``.
+    """
+    if layout.file_format == "jsonl":
+        return Table(None, _json_records(lines, origin, bad_rows))
+    first = next(lines, None)
+    if first is None:
+        return Table(() if layout.columns is None else tuple(layout.columns), iter(()))
+    delimiter = _delimiter(first[1], wanted, layout)
+    usual = _usual_delimiter(layout)
+    if delimiter != usual and layout.delimiter is None:
+        bad_rows.notes.add(
+            f"file whose columns are separated by {_SEPARATORS[delimiter]}, not by {_SEPARATORS[usual]}",
+            f"{origin}:{first[0]}",
+        )
+    quoted = layout.file_format in ("csv", "quoted_tsv") or delimiter != "\t"
+    every = chain([first], lines)
+    if quoted:
+        records = _quoted_records(every, origin, delimiter)
+    else:
+        records = ((number, line.split("\t")) for number, line in every)
+    return _delimited_table(records, origin, wanted, layout, bad_rows, quoted=quoted)
+
+
+def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows) -> Iterator[Row]:
+    """Read the wanted columns of each row of a file as texts; see ``open_table``.
+
+    Raises:
+        DataError: a column is missing, or ``bad_rows`` refuses a row; the message has ``file:line``.
+    """
+    yield from rows_of(open_table(path, wanted, layout=layout, bad_rows=bad_rows).records, wanted, bad_rows)
+
+
+def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRows) -> Iterator[Row]:
+    """Take the wanted columns of each record as texts.
+
+    Args:
+        records: rows with all their columns.
+        wanted: the columns to return.
+        bad_rows: handles rows that lack a column, or that have a list, an object or a number that is not finite in
+            place of a text.
+
+    Raises:
+        DataError: ``bad_rows`` refuses a row; the message has ``file:line``.
+    """
+    for record in records:
+        try:
+            values = tuple(_text_of(column, record.values) for column in wanted)
+        except ValueError as problem:
+            if record.number == 0 and (whole := whole_table(record.values)):
+                raise DataError(f"{record.where}: {problem} {whole}") from None
+            bad_rows.found("rows that are no proper JSON objects", record.where, str(problem))
+            continue
+        named = tuple(any(name in record.names_of for name in column.names) for column in wanted)
+        yield Row(record.number, record.where, values, named)
+
+
+def _usual_delimiter(layout: TableLayout) -> str:
+    return "," if layout.file_format == "csv" else "\t"
+
+
+def _delimiter(line: str, wanted: Sequence[Column], layout: TableLayout) -> str:
+    """Return the separator with which the first line names the wanted columns, or has the number of given columns."""
+    usual = _usual_delimiter(layout)
+    if layout.delimiter is not None:
+        return layout.delimiter
+    parts = {mark: _split(line, mark) for mark in (usual, *_SEPARATORS)}
+    for mark, fields in parts.items():
+        has_number = layout.columns is not None and (
+            len(layout.columns) - layout.optional_columns <= len(fields) <= len(layout.columns)
+        )
+        if has_number or _names_columns(fields, wanted):
+            return mark
+    if len(parts[usual]) > 1:
+        return usual
+    return max(parts, key=lambda mark: len(parts[mark]))  # so that a message lists the columns
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return [line]
+
+
+def _delimited_table(
+    records: Iterator[tuple[int, list[str]]],
+    origin: str,
+    wanted: Sequence[Column],
+    layout: TableLayout,
+    bad_rows: BadRows,
+    *,
+    quoted: bool,
+) -> Table:
+    first_line, first = next(records)
+    is_header = layout.columns is None or _names_columns(first, wanted)
+    names = first if is_header or layout.columns is None else list(layout.columns)
+    check_columns(names, wanted, f"{origin}:{first_line}")
+    optional = 0 if is_header else layout.optional_columns
+    once = [name if names.count(name) == 1 else "" for name in names]
+
+    def read() -> Iterator[Record]:
+        number = -1
+        for line, fields in records if is_header else chain([(first_line, first)], records):
+            where = f"{origin}:{line}"
+            if len(names) > 1 and not any(fields):
+                bad_rows.notes.add("blank lines", where)
+                continue
+            number += 1
+            if not len(names) - optional <= len(fields) <= len(names):
+                at_least = "" if not optional else f"{len(names) - optional} to "
+                problem = f"{len(fields)} columns, but {at_least}{len(names)} are expected ({', '.join(names)})"
+                if not quoted and any('"' in field for field in fields):
+                    problem += "; quotation marks are read as text: set task.file_format=quoted_tsv for quoted fields"
+                bad_rows.found("rows with another number of columns", where, problem)
+                continue
+            yield Record(number, where, dict(zip(once, fields, strict=False)))
+
+    return Table(tuple(names), read())
+
+
+def _names_columns(fields: Sequence[str], wanted: Sequence[Column]) -> bool:
+    """Whether a line is a header that names the wanted columns."""
+    return all(any(name in fields for name in column.names) for column in wanted if column.required)
+
+
+def check_columns(names: Sequence[str], wanted: Sequence[Column], where: str) -> None:
+    """Check that a table has the wanted columns.
+
+    Raises:
+        DataError: a column is missing, or several columns have its name.
+    """
+    for column in wanted:
+        name = next((name for name in column.names if name in names), None)
+        if name is None and column.required:
+            raise DataError(f"{where}: {column.missing(names)}")
+        if name is not None and list(names).count(name) > 1:
+            raise DataError(
+                f"{where}: {name!r} is the name of several columns; rename them, or set {column.setting} to another "
+                "column"
+            )
+        there = [name for name in column.names if name in names]
+        if column.each and 1 < len(there) < len(column.names):
+            absent = ", ".join(name for name in column.names if name not in names)
+            raise DataError(
+                f"{where}: {column.setting} names the columns {', '.join(there)} and also {absent}, which the file "
+                "does not have; name one column, or only columns of single labels that it has"
+            )
+
+
+def _quoted_records(lines: Iterator[tuple[int, str]], origin: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(MAX_FIELD_CHARACTERS)
+    reader = csv.reader((line + "\n" for _, line in lines), delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for fields in reader:
+            yield start, fields
+            start = reader.line_num + 1
+    except csv.Error as error:
+        kind = "comma-separated" if delimiter == "," else "quoted, separated"
+        raise DataError(
+            f"{origin}:{start}: not {kind} values ({error}); correct the quotation marks"
+            + (", or set task.file_format=tsv to read them as text" if delimiter == "\t" else "")
+        ) from None
+
+
+def _json_records(lines: Iterator[tuple[int, str]], origin: str, bad_rows: BadRows) -> Iterator[Record]:
+    for number, (where, value) in enumerate(json_values(lines, origin, bad_rows.notes)):
+        if isinstance(value, dict):
+            yield Record(number, where, value)
+            continue
+        problem = f"found {type(value).__name__}, but JSON objects are expected"
+        if isinstance(value, ValueError):
+            problem = str(value)
+        bad_rows.found("rows that are no proper JSON objects", where, problem)
+
+
+def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> Iterator[tuple[str, Any]]:
+    """Parse JSON: one value on each line, or one array over any lines, of which one item is in memory at a time.
+
+    Args:
+        lines: numbers and lines, as from ``read_lines``.
+        origin: name of the lines in messages.
+        notes: counts blank lines.
+
+    Yields:
+        ``file:line`` of a value (in an array also the number of the item), and the value; a ValueError in place of a
+        line that cannot be parsed.
+
+    Raises:
+        DataError: an array cannot be parsed or is cut short, or the lines hold a single object.
+    """
+    is_first = True
+    for number, line in lines:
+        where = f"{origin}:{number}"
+        if not line.strip():
+            notes.add("blank lines", where)
+            continue
+        if is_first and line.lstrip().startswith("["):
+            for item, (start, value) in enumerate(_array_items(chain([(number, line)], lines), origin), start=1):
+                yield f"{origin}:{start}, item {item}", value
+            return
+        try:
+            parsed = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            parsed = ValueError(f"not a JSON object ({error})")
+            if is_first and line.strip() == "{":
+                raise DataError(
+                    f"{where}: one JSON object over several lines is not a table: write an array of objects, or one "
+                    f"object per line ({_AS_LINES})"
+                ) from None
+        yield where, parsed
+        is_first = False
+
+
+#: What may come next in an array, by what came last, besides an item.
+_NEXT: Final = {"start": "[", "[": "]", ",": "", "item": ",]", "]": ""}
+
+
+def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tuple[int, Any]]:
+    """The items of an array, each with the number of the line on which it starts."""
+    decoder, depth, last = json.JSONDecoder(), 0, "start"
+    waiting: list[str] = []  # lines whose last item is not complete
+    started: int | None = None  # where it starts
+    number = 0
+    for number, line in lines:
+        lowest = depth
+        for token in _JSON_TOKEN.finditer(line):
+            depth += (token[0] in "[{") - (token[0] in "]}")
+            lowest = min(lowest, depth)
+        waiting.append(line)
+        if lowest > 1:
+            continue
+        text, place = "\n".join(waiting), 0
+        while (place := _after_space(text, place)) < len(text):
+            if text[place] in _NEXT[last]:
+                last = text[place]
+                place += 1
+                continue
+            if last not in ("[", ","):
+                raise _no_array(origin, number, f"{text[place : place + 40]!r} is not expected here")
+            try:
+                value, place = decoder.raw_decode(text, place)
+            except (ValueError, RecursionError) as error:
+                if depth <= 1:
+                    raise _no_array(origin, number, str(error)) from None
+                started = number if started is None else started
+                break
+            yield (number if started is None else started), value
+            last, started = "item", None
+        waiting = [text[place:]] if place < len(text) else []
+    if last != "]":
+        raise _no_array(origin, number, "it does not end, so the file is cut short")
+
+
+def _after_space(text: str, place: int) -> int:
+    found = _JSON_SPACE.match(text, place)
+    return place if found is None else found.end()
+
+
+def _no_array(origin: str, number: int, problem: str) -> DataError:
+    return DataError(f"{origin}:{number}: not a JSON array ({problem}); write the file again")
+
+
+def _text_of(column: Column, values: Mapping[str, Any]) -> str | None:
+    """Return the value of a column as text; None if there is no such column or no value.
+
+    Raises:
+        ValueError: a required column is missing, or the value is a list, an object or a number that is not finite.
+    """
+    if column.each and len(there := [name for name in column.names if name in values]) > 1:
+        if len(there) < len(column.names):
+            raise ValueError(f"of {column.setting} there are only {', '.join(there)}")
+        return json.dumps({name: values[name] for name in column.names}, ensure_ascii=False)
+    name = next((name for name in column.names if name in values), None)
+    if name is None and column.required:
+        raise ValueError(column.missing(list(values)))
+    value = None if name is None else values[name]
+    if isinstance(value, (list, dict)) and column.may_be_list:
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, dict, bytes)):
+        raise ValueError(f"{name!r} is a {type(value).__name__}, but a text or a number is expected")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name!r} is {value}, which is neither a text nor a number")
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
+
+
+def whole_table(values: Mapping[str, Any]) -> str:
+    """Say how to write a table that is a single JSON object as rows; empty if the object looks like a row.
+
+    Args:
+        values: the first object of a file.
+    """
+    for name, value in values.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return f"The rows seem to be in {name!r}: write that list to a file of its own."
+    if values and all(isinstance(value, (list, dict)) for value in values.values()):
+        return f"The object seems to hold a table by columns: write one object per line ({_AS_LINES})."
+    return ""
