@@ -75,8 +75,9 @@ class SingleRun:
         if self.has_own_folder:
             self._finish()
         scored = f"{member.setting.shown(result.score)} on {member.setting.data.split}"
-        chosen = f"C {result.more['C']:g}" if "C" in result.more else f"learning rate {member.learning_rate:g}"
-        self.say(f"{self.who}, {chosen}: {scored} after {result.seconds:.0f} s{longer}")
+        rate, strength = member.learning_rate, result.more.get("C")  # folds choose a C each
+        chosen = f", learning rate {rate:g}" if rate is not None else "" if strength is None else f", C {strength:g}"
+        self.say(f"{self.who}{chosen}: {scored} after {result.seconds:.0f} s{longer}")
         return result
 
     def _drop_other_rate(self) -> None:
