@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from bench.text import corpus_overrides
+from steps import run_script
 
 from lmtransfer.config import paths
 from lmtransfer.config.composing import compose_files
@@ -119,4 +119,4 @@ def _parts(name: str, length: int) -> tuple[Text, Parts]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -37,6 +37,7 @@ from bench.setting import FINETUNING, Flags, Setting
 from bench.side import measured
 from bench.text import text
 from environments import busy_process
+from steps import run_script
 
 
 def main() -> None:
@@ -166,4 +167,4 @@ def processor(device: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

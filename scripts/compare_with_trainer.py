@@ -29,7 +29,7 @@ from compare.ours import finetuned
 from compare.outcome import Outcome, table
 from compare.questions import write_part
 from minilm import model_folder
-from steps import new_folder, run_steps
+from steps import new_folder, run_script, run_steps
 
 from lmtransfer.system.cores import usable_cores
 
@@ -139,4 +139,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from steps import new_folder, run_steps
+from steps import new_folder, run_script, run_steps
 
 #: Number of labelled examples; number of seeds of each result.
 NUM_TRAIN, SEEDS = 100, 5
@@ -58,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from minilm import model_folder
-from steps import new_folder, run_steps
+from steps import new_folder, run_script, run_steps
 
 #: Number of labelled examples; number of seeds of each result.
 NUM_TRAIN, SEEDS = 200, 3
@@ -62,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -29,6 +29,7 @@ from typing import Any
 from kills.scenarios import scenarios
 from kills.trial import MOMENTS, Outcome, Trials
 from kills.world import World
+from steps import run_script
 
 
 def main() -> None:
@@ -147,4 +148,4 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

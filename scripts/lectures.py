@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from steps import run_command, run_script
 
 #: The studies of the demonstration, with what is cut from them to fit into an hour.
 SHORT = {
@@ -73,11 +74,11 @@ def results(folder: Path) -> dict[str, Any]:
 def _run(words: list[str]) -> list[str]:
     """Run a command; return it if it failed."""
     print(f"\n$ lmtransfer {' '.join(words)}", flush=True)
-    code = subprocess.run([sys.executable, "-m", "lmtransfer", *words], check=False).returncode
+    code = run_command(words)
     if code in (75, 130):
         sys.exit(code)  # interrupted
     return [f"  lmtransfer {' '.join(words)}"] if code else []
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -18,6 +18,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from steps import run_script
+
 ROOT = Path(__file__).parents[1]
 PEERS = (
     "torch",
@@ -99,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

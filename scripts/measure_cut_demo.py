@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from demo import NUM_TRAIN, SEEDS
-from steps import new_folder, run_steps
+from steps import new_folder, run_script, run_steps
 
 
 def main() -> None:
@@ -43,4 +43,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

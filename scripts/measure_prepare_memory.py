@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from steps import run_script
 
 _TOLERANCE = 1.2
 _CHILD = """
@@ -128,4 +129,4 @@ def _resident(process: psutil.Process) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

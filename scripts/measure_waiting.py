@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bench_vs_transformers import processor
 from environments import AVX2, busy_process, environment
+from steps import run_script
 
 #: Number of steps that are not timed, in which kernels and buffers are made.
 WARMUP = 8
@@ -83,4 +84,4 @@ def step_milliseconds(count: str, steps: int, shown: dict[str, str]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_vs_transformers import processor
-from steps import new_folder
+from steps import new_folder, run_script
 
 
 def main() -> None:
@@ -75,4 +75,4 @@ def shown(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from steps import run_script
 
 from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
@@ -283,4 +284,4 @@ def _holds(interval: tuple[float, float] | None, value: float) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

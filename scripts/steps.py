@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 
@@ -17,9 +18,29 @@ def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> None:
     """
     for title, words in steps:
         print(f"\n\033[1m{title}\033[0m\n$ lmtransfer {shlex.join(words)}", flush=True)
-        ended = subprocess.run([sys.executable, "-P", "-m", "lmtransfer", *words], check=False)
-        if ended.returncode:
-            sys.exit(ended.returncode)
+        if code := run_command(words):
+            sys.exit(code)
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Run ``lmtransfer`` with these words and return its exit status.
+
+    Ctrl-C reaches the command, which saves and ends by itself; meanwhile this process only waits for it.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # a function: SIG_IGN would be inherited by the command
+    try:
+        return subprocess.Popen([sys.executable, "-P", "-m", "lmtransfer", *words]).wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_script(main: Callable[[], int | None]) -> None:
+    """Run the main function of a script and exit with its status; Ctrl-C ends it without a traceback."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 def new_folder(parent: Path, name: str) -> Path:

@@ -18,6 +18,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "unit")]
 
 from golden_losses import FILE, golden_losses, written  # noqa: E402
 from objective_table import NAMES  # noqa: E402
+from steps import run_script  # noqa: E402
 
 
 def main() -> None:
@@ -31,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

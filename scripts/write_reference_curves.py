@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from steps import run_script
 
 from lmtransfer.reporting.figures.loss_curves import loss_curve, smoothed
 from lmtransfer.reporting.runs.collect import read_run
@@ -56,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from lmtransfer.api.settings import checked
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.importing.opening import open_saved, run_folder
@@ -73,6 +74,7 @@ class LoadedRun:
         task = "" if self.task is None else f", task={self.task.name!r}"
         return f"LoadedRun({str(self.path)!r}, encoder={type(self.encoder).__name__}{task})"
 
+    @checked
     def predict(self, texts: str | Sequence[str], *, top_k: int = 5) -> list[dict[str, Any]]:
         """Answer texts, or fill in each [MASK] with a run without a task.
 
@@ -100,9 +102,10 @@ class LoadedRun:
         self._notes.clear()
         lines = answers.lines(examples)
         for kind, count in self._notes.counts.items():
-            warnings.warn(f"{count:,} {kind}", stacklevel=3)
+            warnings.warn(f"{count:,} {kind}", stacklevel=4)
         return lines
 
+    @checked
     def vectors(
         self, texts: str | Sequence[str], *, layers: Layers | None = None, pooling: PoolingName | None = None
     ) -> np.ndarray:
@@ -130,6 +133,7 @@ class LoadedRun:
             self._embedders[str(choice)] = embedder_of(self._saved, choice, hardware=self._hardware)
         return self._embedders[str(choice)].embed([texts] if isinstance(texts, str) else texts).vectors
 
+    @checked
     @torch.inference_mode()
     def nearest(self, text: str, num: int = 10) -> list[tuple[str, float]]:
         """The tokens whose embeddings (layer 0) are nearest to that of a token, with their cosine, the nearest first.
@@ -174,13 +178,14 @@ class LoadedRun:
         return MaskedTexts()
 
 
+@checked
 def load(
     run: str | os.PathLike[str],
     *,
     ensemble: bool = False,
     trust: bool = False,
     device: str = "auto",
-    precision: PrecisionName | Literal["auto"] = "auto",
+    precision: PrecisionName | Literal["auto"] = "fp32",
 ) -> LoadedRun:
     """Load a run: its encoder and tokenizer, and the head of its task if it has one.
 
@@ -190,7 +195,7 @@ def load(
         ensemble: answer with the mean over all seeds of a task's run.
         trust: read files that the run names, although you did not make the run.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<number>`` or ``mps``.
-        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the fastest format of the hardware).
 
     Raises:
         RunDirectoryError: there is no such run, or it has no checkpoint.
@@ -198,7 +203,10 @@ def load(
         ConfigError: the device or the precision does not exist here.
     """
     path = os.fspath(run)
-    hardware = setup(device=device, precision=precision, compile=False)
+    try:
+        hardware = setup(device=device, precision=precision, compile=False, keep_threads=True)
+    except ConfigError as error:  # names the settings of a command
+        raise ConfigError([problem.replace("hardware.", "") for problem in error.problems]) from error
     if "task" in run_folder(path, key="run").read_config():
         runs = answering_runs(path, ensemble=ensemble, trust=trust)
         task = task_of(runs[0])

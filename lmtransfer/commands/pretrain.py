@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.phases import phases_of
+from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.run import pretrain
@@ -28,9 +29,7 @@ def run(cfg: DictConfig) -> Path:
     Returns:
         The run directory.
     """
-    check_pretraining(cfg, primary="pretrain")
-    train = effective_train(cfg, primary="pretrain")
-    check_reached(train, phases_of(cfg))
+    train = check_settings(cfg)
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
     setup = TrainingSetup.of(cfg, train, hardware)
@@ -39,6 +38,21 @@ def run(cfg: DictConfig) -> Path:
         if cfg.seeds > 1:
             return pretrain_seeds(cfg, name, setup, resume=resume)
         return pretrain(cfg, name, setup, resume=resume).path
+
+
+def check_settings(cfg: DictConfig) -> TrainSettings:
+    """Check the settings of a run before any work.
+
+    Returns:
+        The budget and the batch sizes.
+
+    Raises:
+        ConfigError: lists all problems.
+    """
+    check_pretraining(cfg, primary="pretrain")
+    train = effective_train(cfg, primary="pretrain")
+    check_reached(train, phases_of(cfg))
+    return train
 
 
 def after_sweep(run_dirs: list[Path], failed: list[str]) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from lmtransfer.config.budget import effective_train
+from lmtransfer.transfer.experiment.checks import check_transfer
 from lmtransfer.transfer.experiment.messages import print_sweep
 from lmtransfer.transfer.experiment.run_transfer import run_transfer
 
@@ -17,6 +19,16 @@ def run(cfg: DictConfig) -> Path:
         The run directory.
     """
     return run_transfer(cfg, command="probe")
+
+
+def check_settings(cfg: DictConfig) -> None:
+    """Check the settings of a run before any work.
+
+    Raises:
+        ConfigError: lists all problems.
+    """
+    check_transfer(cfg, "probe")
+    effective_train(cfg, primary="probe")
 
 
 def after_sweep(run_dirs: list[Path], failed: list[str]) -> None:

@@ -23,10 +23,13 @@ from lmtransfer.config.budget import complete_budget
 from lmtransfer.config.build import Argument, arguments_of
 from lmtransfer.config.launchers import not_found, unknown_setting
 from lmtransfer.config.learning_rates import complete_learning_rates
-from lmtransfer.config.nearest import hint, listed, nearest
-from lmtransfer.config.primary import drop_null_groups
+from lmtransfer.config.nearest import hint, known_elsewhere, listed, nearest
+from lmtransfer.config.primary import drop_null_groups, primary_config
+from lmtransfer.config.ranges import range_of
+from lmtransfer.config.schema import SCHEMAS
 from lmtransfer.config.target import resolve
 from lmtransfer.config.user_paths import resolve_paths
+from lmtransfer.config.values import is_text, mapping_items
 from lmtransfer.errors import ConfigError
 
 #: Errors of Hydra when it cannot compose.
@@ -66,8 +69,9 @@ def in_force(command: str, given: Sequence[str], *, config_dir: str | None = Non
     Raises:
         ConfigError: Hydra refuses an override; lists every problem with the nearest names.
     """
+    given = _choices_as_typed(given, config_dir)
     try:
-        cfg = compose_files(command, given, config_dir=config_dir)
+        cfg = _composed_as_typed(command, given, config_dir)
     except REFUSALS as error:
         raise diagnose(error, command=command, given=given, config_dir=config_dir, is_sweep=False) from error
     before = HydraConfig.instance().cfg
@@ -78,6 +82,70 @@ def in_force(command: str, given: Sequence[str], *, config_dir: str | None = Non
         yield cfg
     finally:
         HydraConfig.instance().cfg = before
+
+
+def _composed_as_typed(command: str, given: Sequence[str], config_dir: str | None) -> DictConfig:
+    cfg = compose_files(command, given, config_dir=config_dir)
+    typed = _texts_as_typed(given, cfg, command)
+    return cfg if typed == given else compose_files(command, typed, config_dir=config_dir)
+
+
+def as_typed(given: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
+    """The overrides of a command line with text settings quoted, so that ``name=1e3`` is not read as 1000.0.
+
+    Args:
+        given: ``key=value`` overrides, which may have several values for a sweep.
+        command: name of the primary config.
+        config_dir: the user's config folder.
+    """
+    given = _choices_as_typed(given, config_dir)
+    if not any(overrides.may_lose_text(word) for word in given):
+        return given
+    try:
+        cfg = compose_files(command, overrides.first_values(given), config_dir=config_dir)
+    except (ConfigError, *REFUSALS):
+        return given  # Hydra raises the same error later
+    return _texts_as_typed(given, cfg, command)
+
+
+def _choices_as_typed(given: Sequence[str], config_dir: str | None) -> list[str]:
+    folders = _folders(config_dir)
+    return [overrides.as_text(word) if paths.is_group(overrides.key_of(word), folders) else word for word in given]
+
+
+def _folders(config_dir: str | None) -> list[Path]:
+    return [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
+
+
+def _texts_as_typed(given: Sequence[str], cfg: DictConfig, command: str) -> list[str]:
+    return [
+        overrides.as_text(word)
+        if overrides.may_lose_text(word) and is_text(_annotation(overrides.key_of(word), cfg, command))
+        else word
+        for word in given
+    ]
+
+
+def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
+    """The type of a setting: from the settings classes, the component that it belongs to, or the command's file."""
+    parent, _, name = key.rpartition(".")
+    if parent in SCHEMAS and name in SCHEMAS[parent].docs():
+        return SCHEMAS[parent].annotations()[name]
+    node = OmegaConf.select(cfg, parent) if parent else cfg
+    if isinstance(node, DictConfig) and "_target_" in node and name in (arguments := _arguments(node["_target_"])):
+        return arguments[name].annotation
+    if parent and (items := mapping_items(_annotation(parent, cfg, command))) is not Any:
+        return items
+    if not (paths.conf_dir() / f"{command}.yaml").is_file():  # a file of the user's own, with --config-name
+        return Any
+    default: Any = primary_config(command)
+    for part in key.split("."):
+        if not isinstance(default, dict) or part not in default:
+            return Any
+        default = default[part]
+    if isinstance(default, list):
+        return list[str] if default and all(isinstance(item, str) for item in default) else Any
+    return str if isinstance(default, str) or (default is None and range_of(name) is None) else Any
 
 
 @contextmanager
@@ -92,7 +160,7 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     Raises:
         ConfigError: Hydra refuses an override; lists every problem with the nearest names.
     """
-    folders = [paths.conf_dir(), *([] if config_dir is None else [Path(config_dir)])]
+    folders = _folders(config_dir)
     given = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
     with in_force(command, given, config_dir=config_dir) as cfg:
         complete_values(cfg, command)
@@ -122,7 +190,7 @@ def diagnose(
         config_dir: the user's config folder.
         is_sweep: whether a key may have several values.
     """
-    folders = [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
+    folders = _folders(config_dir)
     problems: list[str] = []
     groups: list[Override] = []
     keys: list[Override] = []
@@ -187,19 +255,22 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
         last = key.rpartition(".")[2]
         if last in arguments and arguments[last].required:
             return [f"{text}: {key} is supplied by the command; leave it out"]
-        deeper = [f"{parent}.{name}" for name in _all_keys(node) if name.endswith(f".{last}")]
+        deeper = [f"{parent}.{name}" for name in all_keys(node) if name.endswith(f".{last}")]
         if last in arguments and deeper:  # such as task.files.train for task.train
             instead = f"{deeper[0]}{text[len(key) :]}" if text.startswith(f"{key}=") else deeper[0]
             return [f"{text}: in the config of {parent} this key is {deeper[0]}; write {instead}"]
         if last in arguments:
             return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
         siblings += [name for name in arguments if name not in siblings]
-    siblings = sorted(name for name in siblings if not name.startswith("_"))
-    if parent and exact:
+    siblings = sorted(name for name in siblings if not name.startswith("_") and name != "hydra")
+    everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_group_names(folders)]
+    found = known_elsewhere(key, everywhere)
+    if found is None and parent and exact:
         found = nearest(key.rpartition(".")[2], siblings)
-    else:
-        found = nearest(key, dict.fromkeys([*_all_keys(reference), *_group_names(folders)]))
-    suggestion = f"did you mean '{f'{parent}.{found}' if parent and exact else found}'? " if found else ""
+        found = found and f"{parent}.{found}"
+    elif found is None:
+        found = nearest(key, dict.fromkeys(everywhere))
+    suggestion = f"did you mean '{found}'? " if found else ""
     return [f"{text}: there is no such key; {suggestion}{parent or command} has: {listed(siblings)}"]
 
 
@@ -224,13 +295,14 @@ def _has(reference: DictConfig, key: str) -> bool:
     return True
 
 
-def _all_keys(node: Any, prefix: str = "") -> list[str]:
+def all_keys(node: Any, prefix: str = "") -> list[str]:
+    """The full keys of everything in a node."""
     if not isinstance(node, DictConfig) or node._is_none():
         return []
     found = []
     for name in map(str, node):
         found.append(f"{prefix}{name}")
-        found.extend(_all_keys(node._get_node(name), f"{prefix}{name}."))
+        found.extend(all_keys(node._get_node(name), f"{prefix}{name}."))
     return found
 
 

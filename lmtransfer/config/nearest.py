@@ -7,6 +7,80 @@ from collections.abc import Iterable
 
 _SHOWN = 24
 
+#: Settings under the names of other tools, with the key or keys that they have here.
+_ELSEWHERE = {
+    "lr": ("optimizer.learning_rate",),
+    "learning_rate": ("optimizer.learning_rate",),
+    "wd": ("optimizer.weight_decay",),
+    "weight_decay": ("optimizer.weight_decay",),
+    "adam_epsilon": ("optimizer.eps",),
+    "optim": ("optimizer",),
+    "scheduler": ("schedule",),
+    "lr_scheduler_type": ("schedule",),
+    "warmup": ("schedule.warmup_fraction",),
+    "warmup_ratio": ("schedule.warmup_fraction",),
+    "epochs": ("train.epochs",),
+    "num_epochs": ("train.epochs",),
+    "max_epochs": ("train.epochs",),
+    "num_train_epochs": ("train.epochs",),
+    "steps": ("train.steps",),
+    "max_steps": ("train.steps",),
+    "num_steps": ("train.steps",),
+    "total_steps": ("train.steps",),
+    "batch_size": ("train.batch_examples", "train.batch_tokens"),
+    "train_batch_size": ("train.batch_examples", "train.batch_tokens"),
+    "per_device_train_batch_size": ("train.micro_batch_tokens",),
+    "gradient_accumulation_steps": ("train.micro_batch_tokens",),
+    "grad_clip": ("train.max_grad_norm",),
+    "save_steps": ("train.save_every",),
+    "eval_steps": ("train.eval_every",),
+    "logging_steps": ("train.log_every",),
+    "early_stopping_patience": ("train.patience",),
+    "dataloader_num_workers": ("train.num_workers",),
+    "fp16": ("hardware.precision",),
+    "bf16": ("hardware.precision",),
+    "dtype": ("hardware.precision",),
+    "torch_dtype": ("hardware.precision",),
+    "device": ("hardware.device",),
+    "gradient_checkpointing": ("hardware.activation_checkpointing",),
+    "model_name_or_path": ("init", "run", "source"),
+    "pretrained_model_name_or_path": ("init", "run", "source"),
+    "model_path": ("init", "run", "source"),
+    "checkpoint_path": ("init", "run"),
+    "run_name": ("name",),
+    "output_dir": ("output_root", "to", "output"),
+    "dataset": ("task", "corpus"),
+    "dataset_name": ("task", "corpus"),
+    "train_file": ("task.train", "task.files.train", "corpus.path"),
+    "validation_file": ("task.dev", "task.files.dev"),
+    "test_file": ("task.test", "task.files.test"),
+    "data_dir": ("data_root",),
+    "random_seed": ("seed",),
+    "max_seq_length": ("task.max_length", "transfer.max_length", "objective.max_length"),
+    "mlm_probability": ("objective.mask_prob",),
+    "mask_ratio": ("objective.mask_prob",),
+    "hidden_size": ("model.dim",),
+    "d_model": ("model.dim",),
+    "intermediate_size": ("model.hidden_dim",),
+    "num_hidden_layers": ("model.num_layers",),
+    "n_layers": ("model.num_layers",),
+    "num_attention_heads": ("model.num_heads",),
+    "n_heads": ("model.num_heads",),
+}
+
+
+def only_name(word: str) -> str:
+    """The full key of a setting that other tools call ``word``, if it can be only one; otherwise the word itself."""
+    keys = _ELSEWHERE.get(word.lower(), ())
+    return keys[0] if len(keys) == 1 else word
+
+
+def known_elsewhere(key: str, names: Iterable[str]) -> str | None:
+    """The full key among ``names`` of a setting that other tools call by the last part of ``key``; None: unknown."""
+    called = key.rpartition(".")[2].replace("-", "_").lower()
+    names = set(names)
+    return next((name for name in _ELSEWHERE.get(called, ()) if name in names), None)
+
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
     """The name in ``names`` that ``word`` most likely stands for; None if there is none.

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from lmtransfer.config import paths
-from lmtransfer.config.nearest import hint
+from lmtransfer.config.nearest import hint, nearest, only_name
 from lmtransfer.errors import ConfigError
 
 #: The options of every command, with the number of words that follow ("?": at most one, which is not key=value).
@@ -43,6 +43,9 @@ OPTIONS = {
     "--run": "0",
     "-r": "0",
 }
+
+#: A quoted text, or an unquoted word of a value that is not the key of a mapping.
+_WORD = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?P<word>[^\s,\[\]{}():'"]+)(?!\s*:)(?![^\s,\[\]{}():'"])""")
 
 _SHOWN = ("job", "hydra", "all")
 _INFORMED = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -88,7 +91,7 @@ def read(words: Sequence[str]) -> CommandLine:
             continue
         option, equals, value = word.partition("=")
         if option not in OPTIONS:
-            raise ConfigError(f"there is no option {option}; {hint(option, OPTIONS, what='options')}")
+            raise ConfigError(f"there is no option {option}; {_instead_of(option, equals + value, rest)}")
         line.options.append(option)
         takes = OPTIONS[option]
         if not equals and (takes == "1" or (takes == "?" and rest and "=" not in rest[0] and rest[0][0] != "-")):
@@ -107,6 +110,18 @@ def read(words: Sequence[str]) -> CommandLine:
             line.config_name = value
     line.overrides = [quoted(override, is_sweep=line.is_sweep) for override in line.overrides]
     return line
+
+
+def _instead_of(option: str, value: str, rest: Sequence[str]) -> str:
+    """What to write instead of an option that does not exist: another option, or the setting that it may mean."""
+    name = option.lstrip("-")
+    long = [known.lstrip("-") for known in OPTIONS if known.startswith("--")]
+    if len(name) < 2 or not name[0].isalpha() or nearest(name, long):
+        return hint(option, OPTIONS, what="options")
+    key = only_name(name.replace("-", "_"))
+    if not value and rest and "=" not in rest[0] and not rest[0].startswith("-"):
+        value = f"={rest[0]}"
+    return f"a setting has no dashes: write {key}{value or '=<value>'} (options: {', '.join(OPTIONS)})"
 
 
 def quoted(override: str, *, is_sweep: bool = False) -> str:
@@ -130,6 +145,53 @@ def quoted(override: str, *, is_sweep: bool = False) -> str:
 def quote(value: str) -> str:
     """Quote a text as one value for Hydra, so that nothing in it is interpreted, ``${...}`` included."""
     return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
+
+
+def as_text(override: str) -> str:
+    """A ``key=value`` in which numbers, true and false are text, as typed: ``name=1e3`` becomes ``name='1e3'``."""
+    key, equals, value = override.partition("=")
+    text = f"{key}{equals}{_WORD.sub(_quoted_number, value)}"
+    return text if _readable(text) is not None else override
+
+
+def first_values(given: Sequence[str]) -> list[str]:
+    """The overrides of the first point of a sweep, as far as it is known; those of a single run stay.
+
+    Raises:
+        ConfigError: an override cannot be read.
+    """
+    return [words[0] for word in given if (words := each_value(parse(word)))]
+
+
+def each_value(override: Override) -> list[str]:
+    """``key=value`` for each value of an override; empty if only Hydra can list the values."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    try:
+        return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    except HydraException:
+        return []
+
+
+def may_lose_text(override: str) -> bool:
+    """Whether Hydra reads a part of the value as a number or as true or false that may be written in another way."""
+    words = [match["word"] for match in _WORD.finditer(override.partition("=")[2]) if match["word"]]
+    numbers = [(word, number) for word in words if (number := _number(word)) is not None]
+    return any(isinstance(number, bool) or str(number) != word for word, number in numbers)
+
+
+def _number(word: str) -> int | float | bool | None:
+    """The number that Hydra reads; None if it reads a text."""
+    if not word[0].isdigit() and word[0] not in "+-." and word.lower() not in ("true", "false", "inf", "nan"):
+        return None
+    override = _readable(f"key={word}")
+    value = None if override is None else override.value()
+    return value if isinstance(value, int | float) else None
+
+
+def _quoted_number(match: re.Match[str]) -> str:
+    word = match["word"]
+    return match[0] if not word or _number(word) is None else quote(word)
 
 
 def of_command_line() -> list[str]:

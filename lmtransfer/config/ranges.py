@@ -56,6 +56,7 @@ _KEPT = Range(0, 1, open_above=True)
 
 #: Ranges by name pattern; the first match counts.
 RANGES: Mapping[str, Range] = {
+    "num": _COUNT,
     "num_workers": Range(0, 4096),
     "num_held_out": Range(0, LARGEST),
     "num_train": _POSITIVE,
@@ -76,6 +77,7 @@ RANGES: Mapping[str, Range] = {
     "label_smoothing": _KEPT,
     "learning_rate": _POSITIVE,
     "*_learning_rate": _POSITIVE,
+    "learning_rates": _POSITIVE,
     "weight_decay": Range(0),
     "*_weight_decay": Range(0),
     "margin": _POSITIVE,
@@ -90,7 +92,12 @@ RANGES: Mapping[str, Range] = {
     "*_eps": _POSITIVE,
     "weight": Range(0),
     "*_weight": Range(0),
+    "batch_tokens": Range(1, 1 << 31),
+    "micro_batch_tokens": Range(1, 1 << 31),
+    "batch_examples": _COUNT,
     "*_tokens": Range(1, LARGEST),
+    "steps": Range(1, LARGEST),
+    "tokens": Range(1, LARGEST),
     "warmup_steps": Range(0, LARGEST),
     "seed": Range(0, LARGEST),
     "epochs": Range(0, 10**9, open_below=True),
@@ -98,15 +105,24 @@ RANGES: Mapping[str, Range] = {
     "top_k": Range(1, 100_000),
     "group": Range(1, 1_000_000),
     "seeds": Range(1, 100_000),
+    "*_seeds": Range(1, 100_000),
     "dev_from_train": Range(0, 1, open_below=True, open_above=True),
     "folds": Range(2, _MOST),
     "threads": Range(1, 4096),
     "jobs": Range(1, 4096),
     "num_segments": Range(1, 4096),
     "memory_length": Range(0, _MOST),
+    "memory_lengths": Range(0, _MOST),
+    "segment_length": _COUNT,
+    "clamp_length": Range(0, _MOST),
     "lora_rank": _COUNT,
     "lora_alpha": _POSITIVE,
 }
+
+
+def range_of(name: str) -> Range | None:
+    """The range of a number, by the name of its setting; None if the name has none, such as that of a text."""
+    return next((found for pattern, found in RANGES.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def out_of_range(name: str, value: Any) -> str | None:
@@ -128,7 +144,7 @@ def out_of_range(name: str, value: Any) -> str | None:
         return f"{str(value)[:30]} does not fit into 64 bits"
     if not math.isfinite(value):
         return f"{value} is not a finite number"
-    allowed = next((found for pattern, found in RANGES.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    allowed = range_of(name)
     if allowed is None or allowed.holds(value):
         return None
     return f"{value} is out of range: it must be {allowed}"

@@ -78,6 +78,11 @@ class Settings:
         return cls(**{name: convert(value, known[name][1]) for name, value in values.items() if name in known})
 
     @classmethod
+    def annotations(cls) -> dict[str, Any]:
+        """The evaluated annotation of each key."""
+        return {name: annotation for name, (_, annotation) in _fields(cls).items()}
+
+    @classmethod
     def docs(cls) -> dict[str, str]:
         """The description of each key, for help pages."""
         return {name: field.metadata["doc"] for name, (field, _) in _fields(cls).items()}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import traceback
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
@@ -127,12 +128,32 @@ def _import(name: str, target: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if error.name == name.partition(".")[0]:
+            raise ConfigError(
+                f"{where}: '{target}': Python finds no package '{error.name}' here: install it, or add the folder that "
+                "contains it to PYTHONPATH"
+            ) from error
         if error.name is None or not _is_under(name, (error.name,)):
             raise ConfigError(
                 f"{where}: '{target}' needs the package '{error.name}', which is not installed"
             ) from error
         parent, _, last = name.rpartition(".")
         raise ConfigError(f"{where}: '{target}' does not exist; {_modules_hint(parent, last)}") from error
+    except Exception as error:
+        if _is_under(name, ALLOWED):
+            raise
+        place = _place(error)  # code of the user, which can raise anything
+        raise ConfigError(
+            f"{where}: '{target}': the import of {name} fails{place}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """Where an import failed."""
+    if isinstance(error, SyntaxError):
+        return f" in {error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" in {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _modules_hint(parent: str, last: str) -> str:

@@ -6,6 +6,7 @@ integer is needed, and a list is used for a tuple. Such values are accepted if t
 
 from __future__ import annotations
 
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,31 @@ def _plain(value: Any, annotation: Any) -> Any:
     return value
 
 
+def is_text(annotation: Any) -> bool:
+    """Whether all values of an annotation are text: words, paths, lists or mappings of them; null does not count."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return is_text(arguments[0])
+    if origin in (Union, types.UnionType):
+        return all(is_text(member) for member in arguments if member is not type(None))
+    if origin is Literal:
+        return all(isinstance(choice, str) for choice in arguments)
+    container = origin or annotation
+    if not isinstance(container, type) or issubclass(container, (str, Path)):
+        return isinstance(container, type)
+    items = arguments[-1:] if issubclass(container, Mapping) else [item for item in arguments if item is not Ellipsis]
+    return issubclass(container, (Mapping, Sequence)) and bool(items) and all(is_text(item) for item in items)
+
+
+def mapping_items(annotation: Any) -> Any:
+    """The type of the values of a mapping (or null); Any for another annotation."""
+    for member in (annotation, *typing.get_args(annotation)):
+        container = typing.get_origin(member)
+        if isinstance(container, type) and issubclass(container, Mapping):
+            return typing.get_args(member)[-1]
+    return Any
+
+
 def describe(annotation: Any) -> str:
     """The annotation in words: "an integer or null"."""
     if annotation is Any or isinstance(annotation, typing.TypeVar):
@@ -119,6 +145,8 @@ def describe(annotation: Any) -> str:
         names = [str(argument) for argument in arguments]
         return names[0] if len(names) == 1 else "one of " + ", ".join(names)
     container = origin or annotation
+    if container is os.PathLike:
+        return "a path"
     if isinstance(container, type) and issubclass(container, Mapping):
         values = [argument for argument in arguments[1:] if argument is not Any]
         return f"a mapping (each value {describe(values[0])})" if values else "a mapping"
@@ -159,7 +187,9 @@ def _boolean(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    if isinstance(value, bool):
+        raise Misfit(f"{_misfit(value, str)} (in a YAML file yes, no, on and off are true and false: quote them)")
+    if not isinstance(value, (str, int, float)):
         raise _misfit(value, str)
     return str(value)
 

@@ -69,7 +69,7 @@ def _grow(module: nn.Module, name: str) -> None:
 def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
     """Write the graph, with the head of the first objective that has logits for each token."""
     if isinstance(run.learner, TaskLearner):
-        return export_onnx(encoder=run.encoder, folder=folder, task=run.learner)
+        return export_onnx(encoder=run.encoder, folder=folder, task=run.learner, labels=run.labels)
     state_TD = torch.zeros(1, run.encoder.dim)
     chosen = next((objective for objective in run.objectives if objective.token_logits(state_TD) is not None), None)
     left = [objective.name for objective in run.objectives if objective is not chosen]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.hub.copies import repository_of
-from lmtransfer.importing.published_folder import COMMIT, PREFIX, find_published
+from lmtransfer.importing.published_folder import COMMIT, PREFIX, find_published, is_hub_name
+from lmtransfer.runs.result import RunResult, few_steps
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved, seed_folders
 from lmtransfer.training import distributed
@@ -42,7 +44,16 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
             raise RunDirectoryError(
                 f"{key}={path}: {named!r} is not a revision of a run: give the tokens seen, such as {before}@1M"
             ) from None
-        raise RunDirectoryError(f"{key}: {error}") from None
+        raise RunDirectoryError(f"{key}: {error}{_as_published(str(path), key)}") from None
+
+
+def _as_published(path: str, key: str) -> str:
+    """How to name a published model, if the path may be meant as one."""
+    if (Path(path).expanduser() / "config.json").is_file():
+        return f"; this folder holds a published model: {key}=hf:{path}"
+    if is_hub_name(path) and not Path(Path(path).parts[0]).exists():
+        return f"; a model of the Hugging Face hub has the prefix hf: {key}=hf:{path}"
+    return ""
 
 
 def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
@@ -59,7 +70,24 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
         CheckpointError: its tokenizer is damaged, or a published model cannot be imported.
     """
     _, revision = split_revision(str(path))
+    _warn_of_few_steps(path, key)
     return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust, revision=revision)
+
+
+@cache  # a command opens a run more than once
+def _warn_of_few_steps(path: str | Path, key: str) -> None:
+    """Warn if the run was hardly trained."""
+    if key != "init" or str(path).startswith(PREFIX) or not distributed.is_main():
+        return
+    file = run_folder(path, key=key).path / "result.json"
+    if not file.is_file():
+        return
+    try:
+        warning = few_steps(RunResult.read(file))
+    except RunDirectoryError:  # a damaged result is reported where it is needed
+        return
+    if warning:
+        print(f"warning: {key}={path}: {warning}", file=sys.stderr)
 
 
 def origin_of(saved: SavedRun) -> str | None:

@@ -38,6 +38,11 @@ _VECTORS = ("modules.json", "sentence_*_config.json", "config_sentence_transform
 _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
 
 
+def is_hub_name(text: str) -> bool:
+    """Whether a text has the form of a name on the hub: ``name``, ``owner/name``, with or without ``@revision``."""
+    return _HUB_NAME.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedFolder:
     """The files of a published model, or of a run.

@@ -15,12 +15,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lmtransfer.config import overrides, paths
-from lmtransfer.config.composing import REFUSALS, diagnose
+from lmtransfer.config.composing import REFUSALS, as_typed, complete_values, compose_files, diagnose, in_force
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.launch import run_once
 from lmtransfer.sweeps import signals
-from lmtransfer.sweeps.plan import Plan, plan_of
+from lmtransfer.sweeps.plan import Plan, plan_of, points_of
 from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
 from lmtransfer.sweeps.progress import print_progress, progress_line, watched
 from lmtransfer.system import cores
@@ -63,7 +63,10 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
         raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
     failure: list[Exception] = []
     primary = line.config_name or command
+    given = as_typed(given, command=primary, config_dir=line.config_dir)
     plan = plan_of(primary, [*given, *_not_in_sweep(given)], config_dir=line.config_dir) if is_sweep else Plan()
+    if is_sweep:
+        _check_points(command, given, primary=primary, config_dir=line.config_dir)
     with exchange_folder(plan) as folder:
         task = functools.partial(_perform_or_note, command, failure, plan)
         settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_not_in_sweep(given)]
@@ -93,6 +96,43 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
     if failure:
         raise failure[0]
     return _finish_sweep(command, points) if points else 0
+
+
+def _check_points(command: str, given: Sequence[str], *, primary: str, config_dir: str | None) -> None:
+    """Check the settings of every point of a sweep before the first one starts.
+
+    Raises:
+        ConfigError: lists the problems of all points.
+    """
+    check = getattr(run_once.module_of(command), "check_settings", None)
+    if check is None:
+        return
+    try:
+        first = compose_files(primary, overrides.first_values(given), config_dir=config_dir)
+        points = list(points_of(given, first))
+    except (ConfigError, *REFUSALS):
+        return  # Hydra raises the same error when it starts the sweep
+    found: dict[str, list[str]] = {}
+    for point in points:
+        words = [word for word in point if not word.startswith("hydra")]
+        try:
+            with in_force(primary, words, config_dir=config_dir) as cfg:
+                complete_values(cfg, command)
+                check(cfg)
+        except LmtransferError as error:
+            label = " ".join(word for word in words if word not in given)
+            for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
+                found.setdefault(problem, []).append(label)
+    if found:
+        raise ConfigError([_in_points(problem, labels, len(points)) for problem, labels in found.items()])
+
+
+def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
+    """A problem with the points that have it; without them if it is a problem of all points."""
+    if len(labels) == total:
+        return problem
+    others = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+    return f"{labels[0]}{others}: {problem}"
 
 
 def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: DictConfig) -> None:

@@ -104,7 +104,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
     """What the objectives need from the corruption and do not get, and the reverse."""
     names = ", ".join(o.name for o in objectives)
-    predicts = any(o.output_positions == "masked" or o.masked_loss or o.needs for o in objectives)
+    predicts = any(map(_predicts, objectives))
     for objective in objectives:
         if not set(objective.needs) <= set(corruption.provides):
             yield (
@@ -112,7 +112,19 @@ def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption
                 f"corruption does not provide them: use objective/corruption={objective.needs_from}"
             )
             return
+        if corruption.shows_targets and _predicts(objective) and not set(objective.needs) & set(corruption.provides):
+            yield (
+                f"objective.losses.{objective.name} would read the tokens that it predicts, because "
+                f"objective.corruption ({type(corruption).__name__}) leaves them in the row: use "
+                "objective/corruption=tokens"
+            )
+            return
     if predicts and not corruption.hides:
         yield f"objective.losses ({names}) needs masked tokens, but no token is masked: use objective/corruption=tokens"
     if corruption.hides and not predicts:
         yield f"objective.corruption masks tokens that no objective predicts ({names}): use objective/corruption=none"
+
+
+def _predicts(objective: Objective) -> bool:
+    """Whether an objective predicts tokens that the corruption chooses."""
+    return bool(objective.output_positions == "masked" or objective.masked_loss or objective.needs)

@@ -21,6 +21,8 @@ from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.save_points import not_reached
 from lmtransfer.training.callbacks import Callback, TokenForecast, UnigramPlateau, millions
+from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Muon
 
 
 def watchers_of(
@@ -29,6 +31,7 @@ def watchers_of(
     seconds: float | None,
     entropy: float | None,
     from_scratch: bool,
+    optimizer: Optimizer,
     save_at: Sequence[int] = (),
 ) -> list[Callback]:
     """The callbacks of a run: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
@@ -38,12 +41,14 @@ def watchers_of(
         seconds: the budget, if it is in seconds.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
         from_scratch: whether all weights started at random, as in the measured runs.
+        optimizer: the optimiser of the run.
         save_at: the numbers of tokens at which the model is kept.
     """
     masked = masked_loss(learner.listed())
     callbacks: list[Callback] = []
     if entropy is not None and masked is not None:
-        callbacks.append(UnigramPlateau(entropy=entropy, loss=masked, warns=from_scratch))
+        remedies = () if isinstance(optimizer, Muon) else ("optimizer=muon",)
+        callbacks.append(UnigramPlateau(entropy=entropy, loss=masked, warns=from_scratch, remedies=remedies))
     if seconds is None:
         return callbacks
     measured = masked == "mlm" and from_scratch

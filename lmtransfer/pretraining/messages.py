@@ -13,7 +13,7 @@ from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.reporting.units import count
-from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.result import RunResult, few_steps
 from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -73,6 +73,8 @@ def counting(start: Start, *, budget: float | None) -> str:
             f"word vectors start from counts of {number}: the first layer reproduces {100 * start.explained:.0f} % of "
             f"their variance from characters; this took {seconds:.1f} s"
         )
+    if start.cut:
+        return f"{message}; the rest of the text is not counted, so that half of train.seconds={budget:g} is left"
     if budget is None or seconds < budget / 2:
         return message
     return (
@@ -132,6 +134,8 @@ def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, co
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"
         table.add_row("speed", speed)
     console.print(table)
+    if warning := few_steps(result):
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     if of_parts:
         names = list(dict.fromkeys(name for losses in of_parts.values() for name in losses))
         table = Table("validation", *names, box=None)

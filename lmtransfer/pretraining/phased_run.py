@@ -203,7 +203,12 @@ class PhasedRun:
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
         from_scratch = not self.cfg.init and self.start is None
         return watchers_of(
-            self.learner, seconds=seconds, entropy=self.entropy, from_scratch=from_scratch, save_at=self.save_at
+            self.learner,
+            seconds=seconds,
+            entropy=self.entropy,
+            from_scratch=from_scratch,
+            optimizer=self.optimizer,
+            save_at=self.save_at,
         )
 
     def _go_over(self) -> None:
@@ -220,13 +225,13 @@ class PhasedRun:
             prefix = "objectives."
             heads = {n.removeprefix(prefix): t for n, t in weights(old_learner).items() if n.startswith(prefix)}
             take_heads(self.learner, heads)
-            self.callbacks = self._new_callbacks()
         if not (transition.same_losses and transition.same_optimizer):
             self.optimizer = self._new_optimizer()
             if transition.same_losses and transition.same_kind:
                 self.optimizer.load_state_dict(old_optimizer.state_dict())
         if not transition.same_losses:
             self.average = self._new_average()
+            self.callbacks = self._new_callbacks()
         self.state.finished = None
         self._enter()
 

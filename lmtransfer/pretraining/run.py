@@ -72,7 +72,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         if not is_own(found):
             found.write_config(plain)  # with the paths of this machine
         mark_as_own(found)  # the config was given again on this machine and is the same
-    start = _counted(cfg, each[0], text, found, console)
+    start = _counted(cfg, each[0], text, found, console, budget=setup.train.seconds)
     phased_run = PhasedRun(cfg, setup, each, start)
     plain["corpus"] = with_commits(plain["corpus"], text.corpus)
     directory = found or _new_directory(cfg, name, plain, text)
@@ -108,7 +108,9 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     return directory
 
 
-def _counted(cfg: DictConfig, parts: Parts, text: Text, found: RunDirectory | None, console: Console) -> Start | None:
+def _counted(
+    cfg: DictConfig, parts: Parts, text: Text, found: RunDirectory | None, console: Console, *, budget: float | None
+) -> Start | None:
     """Count the token embeddings of the first phase, unless the run has a checkpoint; None: they start at random."""
     if cfg.embeddings is None:
         return None
@@ -120,6 +122,7 @@ def _counted(cfg: DictConfig, parts: Parts, text: Text, found: RunDirectory | No
             characters_VC=characters_of(text.tokenizer),
             seed=cfg.seed,
             fresh=found is None or found.checkpoints.newest_complete()[0] is None,
+            budget=budget,
         )
 
 

@@ -13,6 +13,9 @@ from lmtransfer.system.durable import write_text
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Anything, Entries, Fields, Items, Kind, OrNull, Real, Text, Whole
 
+#: A pretraining with fewer steps than this has hardly begun.
+_FEW_STEPS = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
@@ -216,3 +219,14 @@ def largest(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
     """The largest value of some entries over several results; results of older versions do not have them."""
     found = {name: [result.more[name] for result in results if name in result.more] for name in names}
     return {name: max(values) for name, values in found.items() if values}
+
+
+def few_steps(result: RunResult) -> str | None:
+    """A warning if a pretraining made so few steps that its weights are nearly those that it started from."""
+    steps = result.more.get("steps")
+    if result.command != "pretrain" or not isinstance(steps, int) or steps >= _FEW_STEPS:
+        return None
+    return (
+        f"this run made only {steps} {'step' if steps == 1 else 'steps'}, so its weights are nearly those that it "
+        "started from: pretrain with a larger budget (train.steps, train.tokens or train.seconds)"
+    )

@@ -22,6 +22,8 @@ from lmtransfer.untrusted.documents import texts
 PRETRAIN = "pretrain"
 _COMMANDS = ("probe", "finetune")
 _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
+#: Settings of a run that the study itself sets.
+_OF_THE_STUDY = ("name", "output_root", "resume")
 _NAME = re.compile(r"[\w.-]+")
 _LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the commands that are started
 
@@ -259,6 +261,11 @@ def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
     ]  # fmt: skip
     problems += [f"{where}: '{word}' is a setting of Hydra, which a study does not use" for word in overrides
                  if is_of_hydra(word)]  # fmt: skip
+    problems += [
+        f"{where}: {word}: the study sets {key_of(word)} of its runs; leave it out"
+        for word in overrides
+        if key_of(word) in _OF_THE_STUDY
+    ]
     return overrides
 
 

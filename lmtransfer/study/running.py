@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from lmtransfer.config.budget import effective_train
-from lmtransfer.config.composing import composed
+from lmtransfer.config.composing import all_keys, composed
+from lmtransfer.config.nearest import nearest
 from lmtransfer.config.overrides import key_of, named_keys
 from lmtransfer.errors import ConfigError, Interrupted
-from lmtransfer.pretraining.checks import check_pretraining
+from lmtransfer.launch.run_once import module_of
 from lmtransfer.reporting.units import duration
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.study.figure_specs import PLACES
 from lmtransfer.study.plan import PRETRAIN, Job, Plan
 from lmtransfer.study.process import Command, last_words
 from lmtransfer.study.side_by_side import run_commands
@@ -21,13 +22,13 @@ from lmtransfer.study.times import add_time
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.printable import short_path
-from lmtransfer.transfer.experiment.checks import check_transfer
 
 
 def check_jobs(plan: Plan, config_dir: str | None) -> None:
     """Compose and check each command; runs that differ only in ``name`` and ``init`` are checked once."""
     problems: dict[str, str] = {}
     checked: set[tuple[str, tuple[str, ...]]] = set()
+    keys: set[str] = set(PLACES)
     for job in plan.jobs:
         overrides = tuple(word for word in job.overrides if key_of(word) not in ("name", "init"))
         if (job.command, overrides) in checked:
@@ -35,16 +36,24 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
         checked.add((job.command, overrides))
         try:
             with composed(job.command, job.overrides, config_dir=config_dir) as cfg:
-                if job.command == PRETRAIN:
-                    check_pretraining(cfg, primary=PRETRAIN)
-                else:
-                    check_transfer(cfg, job.command)
-                effective_train(cfg, primary=job.command)
+                module_of(job.command).check_settings(cfg)
+                keys.update(all_keys(cfg))
         except ConfigError as error:
             for problem in error.problems:
                 problems.setdefault(problem, job.key)
     if problems:
         raise ConfigError([f"{where}: {problem}" for problem, where in problems.items()])
+    lost = [spec for spec in plan.figures if spec.x not in keys]
+    if lost:
+        known = {spec.x: nearest(spec.x, [*PLACES, *sorted(keys - set(PLACES))]) for spec in lost}
+        raise ConfigError(
+            [
+                f"figures.{spec.name}.x={spec.x}: no run of the study has this key; "
+                + (f"did you mean '{known[spec.x]}'? " if known[spec.x] else "")
+                + f"use a key of the runs, or one of {', '.join(PLACES)}"
+                for spec in lost
+            ]
+        )
 
 
 def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job, str]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import overrides
@@ -61,8 +60,7 @@ def plan_of(primary: str, given: Sequence[str], *, config_dir: str | None = None
     """
     try:
         parsed = [overrides.parse(word) for word in given]
-        first = [words[0] for override in parsed if (words := _words(override))]
-        cfg = compose_files(primary, first, config_dir=config_dir)
+        cfg = compose_files(primary, overrides.first_values(given), config_dir=config_dir)
     except (ConfigError, *REFUSALS):
         return Plan()  # Hydra raises the same error when it starts the sweep
     choices, excluded = cfg.hydra.runtime.choices, cfg.hydra.job.config.override_dirname.exclude_keys
@@ -81,20 +79,25 @@ def plan_of(primary: str, given: Sequence[str], *, config_dir: str | None = None
     )
 
 
+def points_of(given: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
+    """The overrides of each point of a sweep with Hydra's own sweeper; nothing if only the sweeper knows them.
+
+    Args:
+        given: the ``key=value`` of the command line, quoted for Hydra.
+        config: the configuration of the first point.
+    """
+    if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
+        return
+    columns: dict[str, list[str]] = {}
+    for override in [*_of_config(config), *map(overrides.parse, given)]:  # the last override of a key is in force
+        columns[override.get_key_element()] = overrides.each_value(override)
+    yield from map(list, itertools.product(*columns.values()))
+
+
 def _of_config(cfg: DictConfig) -> list[Override]:
     """The values to sweep that a config file sets."""
     params: Any = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=False)
     return [overrides.parse(f"{key}={value}") for key, value in params.items()]
-
-
-def _words(override: Override) -> list[str]:
-    """``key=value`` for each value of an override; empty if only Hydra can list the values."""
-    if not override.is_sweep_override():
-        return [str(override.input_line)]
-    try:
-        return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-    except HydraException:
-        return []
 
 
 def _points(given: Iterable[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
@@ -102,7 +105,7 @@ def _points(given: Iterable[Override], excluded: frozenset[str]) -> tuple[int | 
     columns: dict[str, list[tuple[str, str]]] = {}
     shuffled = False
     for override in given:  # the last override of a key is in force
-        columns[override.get_key_element()] = [(override.key_or_group, word) for word in _words(override)]
+        columns[override.get_key_element()] = [(override.key_or_group, word) for word in overrides.each_value(override)]
         shuffled |= bool(getattr(override.value(), "shuffle", False))
     if not all(columns.values()):
         return None, ()

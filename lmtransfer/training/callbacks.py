@@ -137,6 +137,7 @@ class UnigramPlateau:
         margin: margin below the entropy, as a share of the entropy.
         warn_after: share of the budget after which a loss on the plateau causes a warning.
         warns: whether to warn at all; pretrained weights may transfer well before they leave the plateau.
+        remedies: what the warning advises first, such as another optimiser than the run's own.
     """
 
     name = "unigram_plateau"
@@ -149,6 +150,7 @@ class UnigramPlateau:
         margin: float = 0.02,
         warn_after: float = 0.5,
         warns: bool = True,
+        remedies: Sequence[str] = (),
     ) -> None:
         if entropy <= 0:
             raise ConfigError(
@@ -159,6 +161,7 @@ class UnigramPlateau:
         self.margin = margin
         self.warn_after = warn_after
         self.warns = warns
+        self.remedies = remedies
         self.num_seen = 0
         self.mean = 0.0
         self.left_at: int | None = None
@@ -186,8 +189,8 @@ class UnigramPlateau:
             return [
                 f"warning: step {state.step:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram plateau "
                 f"({self.entropy:.2f} nats), so the model knows little more than token frequencies, and transfer will "
-                "hardly be better than random weights. Try optimizer=muon, more steps with fewer tokens each "
-                "(train.batch_tokens), a larger budget, or a smaller model"
+                f"hardly be better than random weights. Try {''.join(f'{remedy}, ' for remedy in self.remedies)}more "
+                "steps with fewer tokens each (train.batch_tokens), a larger budget, or a smaller model"
             ]
         return ()
 

@@ -76,6 +76,7 @@ def setup(
     activation_checkpointing: bool = False,
     residual: Literal["float32", "bfloat16"] = "float32",
     keep_memory: bool = True,
+    keep_threads: bool = False,
     num_workers: int | None = 0,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
@@ -83,11 +84,12 @@ def setup(
     Args:
         device: ``auto`` takes the GPU of this rank if there is one, else the CPU.
         precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
-        threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
+        threads: number of CPU threads; None: see ``default_threads``.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
         activation_checkpointing: recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training; bfloat16 needs the precision bf16.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
+        keep_threads: leave PyTorch's number of threads as it is, for a caller who has set it.
         num_workers: number of processes that build batches for each rank; None: see ``useful_workers``.
 
     Raises:
@@ -103,7 +105,8 @@ def setup(
             f"hardware.residual=bfloat16 needs hardware.precision=bf16, but the precision is {number_format.name} "
             f"({number_format.reason}): use hardware.residual=float32"
         )
-    torch.set_num_threads(threads or max(1, usable_cores() // ranks.local_world_size()))
+    if not keep_threads:
+        torch.set_num_threads(threads or default_threads())
     if chosen.type == "cpu" and keep_memory:
         tune_allocator()
     if chosen.type == "cuda":
@@ -122,6 +125,18 @@ def setup(
         uncompiled=missing,
         num_workers=useful_workers(chosen) if num_workers is None else num_workers,
     )
+
+
+def default_threads() -> int:
+    """CPU threads of this process: ``OMP_NUM_THREADS``, or all usable cores divided among the ranks of this machine.
+
+    torchrun sets the variable to 1 for its processes if the user has not set it; then the cores are divided, too.
+    """
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has a number for each level
+    by_torchrun = wanted == "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    if wanted.isdigit() and int(wanted) and not by_torchrun:
+        return int(wanted)
+    return max(1, usable_cores() // ranks.local_world_size())
 
 
 def useful_workers(device: torch.device) -> int:

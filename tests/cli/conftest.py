@@ -50,6 +50,7 @@ class Toy:
         failed: the labels that it was given.
         conf: its config folder.
         behave: called with each config; may raise.
+        check: called with the config of each point before a sweep starts; may raise.
     """
 
     def __init__(self, conf: Path) -> None:
@@ -58,6 +59,7 @@ class Toy:
         self.swept: list[list[Path]] = []
         self.failed: list[list[str]] = []
         self.behave: Callable[[DictConfig], Any] = lambda cfg: None
+        self.check: Callable[[DictConfig], Any] = lambda cfg: None
 
     def run(self, cfg: DictConfig) -> Any:
         content = OmegaConf.to_container(cfg, resolve=True)
@@ -86,7 +88,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    module = SimpleNamespace(run=found.run, after_sweep=found.after_sweep)
+    module = SimpleNamespace(run=found.run, after_sweep=found.after_sweep, check_settings=lambda cfg: found.check(cfg))
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(run_once, "module_of", lambda command: module)

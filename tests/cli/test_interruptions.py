@@ -250,3 +250,39 @@ def _group_of(process: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return None if state == "Z" else int(group)
+
+
+_SAVES = "#!/bin/sh\ntrap 'sleep 0.7; echo saved; exit 75' INT\necho ready\nwhile :; do sleep 0.1; done\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ("steps.run_steps([('one', ['a']), ('two', ['b'])])", 75, ["saved"]),
+        ("(print('ready', flush=True), time.sleep(60))", 130, ["interrupted"]),
+    ],
+    ids=["in a command", "between commands"],
+)
+def test_ctrl_c_in_a_script_lets_its_command_save_and_shows_no_traceback(
+    body: str, status: int, named: list[str], tmp_path: Path
+) -> None:
+    command = tmp_path / "command"
+    command.write_text(_SAVES)
+    command.chmod(0o755)
+    scripts = Path(__file__).parents[2] / "scripts"
+    code = f"import sys, time; sys.path.insert(0, {str(scripts)!r}); import steps; sys.executable = {str(command)!r}; "
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{code}steps.run_script(lambda: {body})"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while "ready" not in process.stdout.readline():
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert [name for name in named if name not in said] == []
+    assert "Traceback" not in said

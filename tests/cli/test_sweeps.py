@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
 from lmtransfer.config.sweep import in_sweep
-from lmtransfer.errors import DataError, Interrupted
+from lmtransfer.errors import ConfigError, DataError, Interrupted
 
 
 def test_each_point_has_its_own_name_made_of_what_is_swept(lmtransfer: Any, toy: Any) -> None:
@@ -179,3 +179,26 @@ def test_slurm_that_is_not_there_is_one_message_and_leaves_nothing(lmtransfer: A
     assert "srun" in result.err
     assert result.err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["seed=1,x", "train.steps=3,4"], ["seed=x train.steps=3 and 1 more: seed: 'x'"]),
+        (["seed=1,2", "train.steps=x"], ["lmtransfer: train.steps: 'x'"]),
+        (["model=small,large", "model.dim=8,wide"], ["model=small model.dim=wide and 1 more: model.dim: 'wide'"]),
+    ],
+)
+def test_every_point_is_checked_before_the_first_one_starts(
+    words: list[str], named: list[str], lmtransfer: Any, toy: Any
+) -> None:
+    def check(cfg: Any) -> None:
+        values = {"seed": cfg.seed, "train.steps": cfg.train.steps, "model.dim": cfg.model.dim}
+        if problems := [f"{key}: {value!r}" for key, value in values.items() if isinstance(value, str)]:
+            raise ConfigError(problems)
+
+    toy.check = check
+    result = lmtransfer("toy", "-m", *words)
+    assert result.code == 2
+    assert [name for name in named if name not in result.err] == []
+    assert toy.configs == []

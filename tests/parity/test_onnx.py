@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -147,7 +148,10 @@ def test_published_heads_answer_as_the_peers(tmp_path: Path, kind: Any, family: 
     auto = getattr(transformers, f"AutoModelFor{names.get(kind, 'SequenceClassification')}")
     run = run_with_head(learner, model, kind, pad=1 if family == "Roberta" else 0)
     peer = auto.from_pretrained(write(to_published(run), tmp_path / "theirs")).eval()
-    file = export_onnx(folder=tmp_path, **_of_task(learner))
+    labels = ["yes", "n\u00f6", "{1}"]
+    file = export_onnx(folder=tmp_path, labels=labels, **_of_task(learner))
+    metadata = onnxruntime.InferenceSession(file.path).get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["labels"]) == labels
     for lengths in BATCHES:
         outputs, real = _run(file, lengths, filler=9)
         answers = _theirs(peer, lengths, segments=segments)

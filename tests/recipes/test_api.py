@@ -29,6 +29,7 @@ from lmtransfer import evaluate, export, finetune, load, predict, pretrain, repo
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
+from lmtransfer.training import hardware, precision
 
 TWO_STEPS = [*TINY, *TEXT, *SHORT, "train.steps=2", "experiment=null", "hardware=exact"]
 
@@ -254,3 +255,38 @@ def test_what_a_loaded_run_refuses(world: Path) -> None:
         load("runs/finetune/toy").predict("")
     with pytest.warns(UserWarning, match="max_length"):
         load("runs/finetune/toy").predict("good " * 100)
+
+
+def test_loading_computes_in_float32_and_leaves_the_threads_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made)
+    monkeypatch.setattr(hardware, "fastest_format", lambda device: precision.Format("bf16", "for a test"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        run = load("runs/pretrain/masked")
+        run.predict("a [MASK] day")
+        vectors = run.vectors(["a day", "a night"])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    fast = load("runs/pretrain/masked", precision="auto").vectors(["a day", "a night"])
+    exact = load("runs/pretrain/masked", precision="fp32").vectors(["a day", "a night"])
+    assert np.array_equal(vectors, exact)
+    assert not np.array_equal(fast, exact)
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (lambda run: load(run, precision="fp8"), ["precision='fp8'", "bf16"]),
+        (lambda run: load(None), ["run=None"]),
+        (lambda run: load(run).vectors(None), ["texts=None"]),
+        (lambda run: load(run).predict(["a", None]), ["texts[1]=None"]),
+        (lambda run: load(run).nearest("the", -1), ["num: -1"]),
+        (lambda run: predict(run=run, text="a", config_dir=3), ["config_dir=3"]),
+    ],
+)
+def test_a_wrong_argument_is_named_before_any_work(call: Any, names: list[str], made: Path) -> None:
+    with refuses(ConfigError, *names):
+        call(str(made / "runs/pretrain/masked"))

@@ -127,16 +127,18 @@ def passes_of_one(start: Start, world: Path, words: list[str]) -> int:
 
 
 def test_points_that_fail_beside_others_are_listed_and_tabled(start: Start, text_world: Path) -> None:
-    words = ["train.steps=2", "seed=1,2", "optimizer.learning_rate=1e-3,-1", "name=x"]
-    status, out, err = finished(start(*PRETRAIN, *words, *JOBLIB))
+    Path("empty.txt").touch()
+    shared = [word for word in PRETRAIN if not word.startswith("corpus.path=")]
+    words = ["train.steps=2", "seed=1,2", "corpus.path=text.txt,empty.txt", "name=x"]
+    status, out, err = finished(start(*shared, *words, *JOBLIB))
     assert status == 1
     assert "sweep: 2 of 4 finished, 2 failed" in out
     heading, *listed = err.splitlines()[-3:]
     assert heading.startswith("lmtransfer: 2 of 4 ")
-    failed = [f"optimizer.learning_rate=-1,seed={seed}" for seed in (1, 2)]
+    failed = [f"corpus.path=empty.txt,seed={seed}" for seed in (1, 2)]
     assert [line.partition(": ")[0].strip() for line in listed] == failed
     assert sorted(path.name for path in Path("runs/pretrain/x").iterdir()) == [
-        f"optimizer.learning_rate=0.001,seed={seed}" for seed in (1, 2)
+        f"corpus.path=text.txt,seed={seed}" for seed in (1, 2)
     ]
     table = out[out.rindex("sweep: ") :]
     assert table.count("failed") == 3  # one in the line, one a point

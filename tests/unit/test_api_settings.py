@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.api.results import Run
-from lmtransfer.api.settings import command_line, written
+from lmtransfer.api.settings import checked, command_line, written
 from lmtransfer.errors import ConfigError
 
 VALUES = [
@@ -77,3 +78,33 @@ def test_mistakes_name_the_key() -> None:
         command_line([], {"model": {"dim": object()}}, config_dir=None)
     with refuses(ConfigError, "3"):
         command_line([3], {}, config_dir=None)  # type: ignore[list-item]
+
+
+@checked
+def call(
+    texts: str | Sequence[str], *, top_k: int = 5, precision: Literal["fp32", "bf16"] = "fp32", trust: bool = False
+) -> int:
+    return len(texts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({"texts": None}, ["texts=None", "text"]),
+        ({"texts": b"bytes"}, ["texts=b'bytes'"]),
+        ({"texts": ["a", None]}, ["texts[1]=None", "text"]),
+        ({"texts": {"a": "b"}}, ["texts={'a': 'b'}"]),
+        ({"texts": "a", "precision": "fp8"}, ["precision='fp8'", "fp32, bf16"]),
+        ({"texts": "a", "top_k": 2.5}, ["top_k=2.5", "integer"]),
+        ({"texts": "a", "top_k": 0}, ["top_k: 0", "1 or more"]),
+        ({"texts": 3, "trust": "yes"}, ["texts=3", "trust='yes'", "true or false"]),
+    ],
+)
+def test_an_argument_that_does_not_fit_its_annotation_is_named(arguments: dict[str, Any], names: list[str]) -> None:
+    with refuses(ConfigError, *names):
+        call(**arguments)
+
+
+@pytest.mark.parametrize("texts", ["ab", ["a", "b"], ("a", "b"), np.array(["a", "b"])], ids=repr)
+def test_texts_are_one_text_or_any_list_of_them(texts: Any) -> None:
+    assert call(texts, top_k=np.int64(3)) == 2  # type: ignore[arg-type]

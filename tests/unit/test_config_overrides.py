@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from fakes.configs import write_tree
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from refusals import refuses
 
+from lmtransfer.config.composing import as_typed, in_force
 from lmtransfer.config.overrides import key_of, named_keys, quoted, read
 from lmtransfer.errors import ConfigError
 
@@ -103,3 +105,31 @@ def test_an_override_has_one_key_in_every_form() -> None:
     keys = ["train.steps", "task.note", "seed", "train.seconds", "optimizer", "model@electra"]
     assert [key_of(form) for form in forms] == keys
     assert named_keys(forms) == set(keys)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("name=2024_01", "2024_01"),
+        ("init=1e3", "1e3"),
+        ("tokenizer_from=True", "True"),
+        ("output_root=-1_0", "-1_0"),
+        ("task.text_column=1_0", "1_0"),
+        ("task.labels=[yes,1e3,007,true,'2_0']", ["yes", "1e3", "007", "true", "2_0"]),
+        ("task.files={train:1e3,dev:null}", {"train": "1e3", "dev": None, "test": None}),
+        ("seed=1_0", 10),
+        ("optimizer.learning_rate=1e-3", 0.001),
+        ("learning_rates=[1e-4,3e-4]", [0.0001, 0.0003]),
+        ("task.class_weights={spam:1e1}", {"spam": 10.0}),
+    ],
+)
+def test_a_text_setting_is_what_was_typed_and_a_number_is_a_number(word: str, value: object) -> None:
+    with in_force("finetune", ["task=text_classification", word]) as cfg:
+        found = OmegaConf.select(cfg, key_of(word))
+        plain = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+    assert (plain, type(plain)) == (value, type(value))
+
+
+def test_each_text_of_a_sweep_is_what_was_typed() -> None:
+    words = ["name=1e3,2_0", "task=text_classification", "seed=1e0,2"]
+    assert as_typed(words, command="finetune", config_dir=None) == ["name='1e3','2_0'", *words[1:]]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from fakes import configs
@@ -90,3 +91,25 @@ def test_a_package_that_is_not_installed_is_named(tmp_path, monkeypatch: pytest.
     monkeypatch.setenv("LMTRANSFER_ALLOW", "needy_module")
     with refuses(ConfigError, "'needy_module.Anything'", "'a_package_nobody_has'"):
         resolve("needy_module.Anything")
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (None, ["'their_package'", "PYTHONPATH"]),
+        ("def (", ["__init__.py:1", "SyntaxError"]),
+        ("\nvalue = 1 / 0\n", ["__init__.py:2", "ZeroDivisionError"]),
+        ("import no_such_module\n", ["'no_such_module'", "not installed"]),
+    ],
+    ids=["missing", "no Python", "fails", "needs another"],
+)
+def test_a_package_that_cannot_be_imported_is_the_users(
+    content: str | None, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (tmp_path / "their_package").mkdir()
+        (tmp_path / "their_package/__init__.py").write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "their_package")
+    with refuses(ConfigError, "model._target_", "their_package.Model", *names):
+        resolve("their_package.Model", key="model")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,3 +273,29 @@ def test_counting_starts_a_model_of_characters_and_its_output(tmp_path: Path) ->
     again = count_first(OmegaConf.create(node), encoder, store, characters_VC=characters, seed=0, fresh=False)
     assert (again.num_tokens, again.vectors_VP) == (0, None)
     assert torch.equal(encoder.characters(torch.from_numpy(characters)).detach(), found)
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_second", "budget", "counted"),
+    [(1e6, 60.0, 2000), (10, 200.0, 400), (10, 60.0, 100), (10, 1e4, 2000), (10, 8.0, None)],
+    ids=["fast", "some passes", "one pass", "long budget", "no time"],
+)
+def test_counting_leaves_half_of_a_short_budget(
+    tokens_per_second: float, budget: float, counted: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def fill(self: CountedEmbeddings, table: Any, store: Any, *, seed: int, most_tokens: int | None = None) -> int:
+        number = min(store.num_tokens, most_tokens or self.max_tokens)
+        clock[0] += number / tokens_per_second
+        return number
+
+    monkeypatch.setattr(CountedEmbeddings, "fill", fill)
+    monkeypatch.setattr("lmtransfer.pretraining.counted.start.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("lmtransfer.pretraining.counted.start._FIRST_TOKENS", 100)
+    store = store_of(tmp_path, [[[5, 6, 7, 8] * 5] for _ in range(100)])
+    node = OmegaConf.create({"_target_": "lmtransfer.pretraining.counted.embeddings.CountedEmbeddings"})
+    refusal = refuses(ConfigError, f"train.seconds={budget:g}", "embeddings=null") if counted is None else nullcontext()
+    with refusal:
+        start = count_first(node, bert(), store, characters_VC=None, seed=0, fresh=True, budget=budget)
+        assert (start.num_tokens, start.cut) == (counted, counted != store.num_tokens)

@@ -19,7 +19,9 @@ from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.corruption.permutation import PermutationTargets
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.corruption.windows import ContextWindows
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
@@ -286,3 +288,6 @@ def test_other_misfits_are_told() -> None:
         check_fit(encoder=gpt(), objectives=objectives_of("lm"), rows=rows, corruption=masks)
     check_fit(encoder=gpt(), objectives=objectives_of("lm"), rows=rows, corruption=NoCorruption())
     check_fit(encoder=bert(), objectives=objectives_of("mlm_nsp"), rows=pairs, corruption=masks)
+    for shows in (PermutationTargets(tokenizer=TOKENIZER), ContextWindows(tokenizer=TOKENIZER)):
+        with refuses(ConfigError, "objective.losses.mlm", type(shows).__name__, "objective/corruption=tokens"):
+            check_fit(encoder=bert(), objectives=objectives_of("mlm"), rows=rows, corruption=shows)

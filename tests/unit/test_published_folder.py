@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from refusals import refuses
 
-from lmtransfer.errors import CheckpointError
+from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.importing.opening import run_folder
 from lmtransfer.importing.published_folder import PublishedFolder, find_published, wanted_files
 
 
@@ -39,3 +42,25 @@ def test_what_is_no_folder_and_no_name_is_told_without_asking_the_net(given: str
     with refuses(CheckpointError, f"source={given}", "config.json", "owner/name") as raised:
         find_published(given, key="source")
     assert raised.value.__cause__ is None  # the net was not asked
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("bert-base-uncased", "init=hf:bert-base-uncased"),
+        ("owner/model@main", "init=hf:owner/model@main"),
+        ("published", "init=hf:published"),
+        ("runs/pretrain/lost", None),
+        ("runs/lost", None),
+    ],
+)
+def test_a_published_model_without_its_prefix_is_told_the_prefix(
+    path: str, advice: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs", "published"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "published/config.json").write_text("{}")
+    with refuses(RunDirectoryError, "init", path.partition("@")[0], advice or "") as caught:
+        run_folder(path, key="init")
+    assert ("hf:" in str(caught.value)) == (advice is not None)

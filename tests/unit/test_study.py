@@ -92,7 +92,7 @@ def test_every_mistake_in_a_study_is_named() -> None:
             config(
                 name="a/b",
                 only=["smal"],
-                recipes={"small": "model", "b c": "seed=1", "other": {"prob": "seed=1"}},
+                recipes={"small": "model name=../../evil", "b c": "seed=1", "other": {"prob": "seed=1"}},
                 pretrain={"steps": 3},
                 transfers={"probe": {"command": "evaluate"}, "few": {"seed": 1}},
             )
@@ -101,6 +101,7 @@ def test_every_mistake_in_a_study_is_named() -> None:
         ("name=a/b",),
         ("only=smal:", "small"),
         ("recipes.small.pretrain:", "'model'", "key=value"),
+        ("recipes.small.pretrain: name=../../evil:",),
         ("recipes.b c:",),
         ("recipes.other.prob:", "probe"),
         ("pretrain.steps=3", "pretrain.seconds=5"),
@@ -441,3 +442,15 @@ def test_mistakes_in_a_file_are_answered_before_any_run(
     assert len(said.strip().splitlines()) <= 3, said
     assert started == []
     assert not (world / "runs").exists()
+
+
+@pytest.mark.parametrize(("x", "nearest"), [("recipie", "recipe"), ("model.num_layer", "model.num_layers")])
+def test_a_figure_over_a_key_that_no_run_has_is_refused_before_any_run(
+    x: str, nearest: str, world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = fake()
+    assert main(["study", "study=tiny", f"figures.score.x={x}"]) == 2
+    said = capsys.readouterr().err
+    assert f"figures.score.x={x}:" in said
+    assert f"'{nearest}'" in said
+    assert started == []

@@ -178,3 +178,25 @@ def test_an_optimiser_multiplies_in_bfloat16_only_if_the_gpu_does(
 )
 def test_which_errors_mean_that_memory_did_not_suffice(error: RuntimeError, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "threads"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "1"}, 1),
+        ({"OMP_NUM_THREADS": "4,2"}, 4),
+        ({"OMP_NUM_THREADS": ""}, 16),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 16),
+    ],
+    ids=str,
+)
+def test_the_users_number_of_threads_is_respected(
+    variables: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 16)
+    for name in ("OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert hardware.default_threads() == threads

@@ -8,9 +8,10 @@ runs the file with other numbers of rows and tokens than those that were traced.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ def export_onnx(
     folder: Path,
     objective: Objective | None = None,
     task: TaskParts | None = None,
+    labels: Sequence[str] = (),
     name: str = "model.onnx",
 ) -> OnnxFile:
     """Write ``folder/name``, check it, and compare it with the packed model if onnxruntime is installed.
@@ -75,6 +77,8 @@ def export_onnx(
         folder: the folder; it is created if it is missing.
         objective: see ``DenseModel``.
         task: see ``DenseModel``.
+        labels: names of the outputs of a task's head, in order. The file has them in its metadata as JSON, with the key
+            ``labels``.
         name: name of the file.
 
     Raises:
@@ -93,6 +97,10 @@ def export_onnx(
     inputs = ("input_ids", "attention_mask", "token_type_ids")[: 3 if model.has_segments else 2]
     try:
         _write(model, unchecked, inputs)
+        if labels:
+            written = onnx.load(str(unchecked))
+            onnx.helper.set_model_props(written, {"labels": json.dumps(list(labels))})
+            onnx.save(written, str(unchecked))
         onnx.checker.check_model(str(unchecked), full_check=True)
         difference, notes = compare(model, unchecked)
         os.replace(unchecked, path)

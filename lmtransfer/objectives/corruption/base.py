@@ -41,6 +41,8 @@ class Corruption(ABC):
         provides: names of the further numbers per target or per token that it provides; an objective may need them.
         uses_mask: whether it puts [MASK] into rows; the tokenizer must then have [MASK].
         hides: whether it produces tokens to predict; an objective must then predict them.
+        shows_targets: whether the tokens to predict stay in the row. An objective that needs what it ``provides`` hides
+            them itself; any other objective would see them.
         masks_uniformly: whether it masks frequent tokens as often as rare tokens. The entropy of the token
             frequencies is then the loss of a model that knows only these frequencies.
         causal_share: share of the rows that it leaves unchanged, which the encoder reads left to right.
@@ -50,6 +52,7 @@ class Corruption(ABC):
     provides: tuple[str, ...] = ()
     uses_mask: ClassVar[bool] = False
     hides: ClassVar[bool] = True
+    shows_targets: ClassVar[bool] = False
     masks_uniformly: bool = True
     causal_share: float = 0.0
 

@@ -42,6 +42,7 @@ class PermutationTargets(Corruption):
     """
 
     provides = ("order",)
+    shows_targets = True
 
     def __init__(
         self,

@@ -65,6 +65,7 @@ class ContextWindows(Corruption):
     """
 
     provides = ("context_left", "context_right")
+    shows_targets = True
 
     def __init__(
         self,

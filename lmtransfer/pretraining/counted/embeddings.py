@@ -83,30 +83,41 @@ class CountedEmbeddings:
         self.max_tokens, self.deviation, self.output_bias = max_tokens, deviation, output_bias
 
     @torch.no_grad()
-    def fill(self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int) -> int:
+    def fill(
+        self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int, most_tokens: int | None = None
+    ) -> int:
         """Write the vectors into a table, in place; tokens that do not occur in the text keep their vectors.
 
         Args:
             table: the token embeddings, (V, E).
             store: the text, as tokens.
             seed: seed of the run.
+            most_tokens: a lower limit than ``max_tokens``.
 
         Returns:
             Number of counted tokens of the text.
         """
-        ids_N = token_ids(store, most_tokens=self.max_tokens)
+        most_tokens = min(self.max_tokens, most_tokens or self.max_tokens)
+        ids_N = token_ids(store, most_tokens=most_tokens)
         counts_V = np.bincount(ids_N, minlength=table.num_embeddings)
         by_rank_V = np.argsort(-counts_V, kind="stable")
         rank_V = np.empty_like(by_rank_V)
         rank_V[by_rank_V] = np.arange(len(by_rank_V))
         known = int((counts_V > 0).sum())
-        vectors_VE = self._vectors(rank_V[ids_N], store, known, table.embedding_dim, seed=seed)
+        vectors_VE = self._vectors(rank_V[ids_N], store, known, table.embedding_dim, seed=seed, most_tokens=most_tokens)
         rows = torch.from_numpy(by_rank_V[:known]).to(table.weight.device)
         table.weight[rows] = vectors_VE.to(table.weight)
         return len(ids_N)
 
     def _vectors(
-        self, ranks_N: np.ndarray, store: TokenStore | MixedStore, vocab_size: int, dim: int, *, seed: int
+        self,
+        ranks_N: np.ndarray,
+        store: TokenStore | MixedStore,
+        vocab_size: int,
+        dim: int,
+        *,
+        seed: int,
+        most_tokens: int,
     ) -> Tensor:
         """Vectors of the tokens that occur, most frequent first: the views side by side, each scaled to deviation 1."""
         shares = np.array_split(np.arange(dim), len(self.windows) + self.documents)
@@ -127,7 +138,7 @@ class CountedEmbeddings:
                 )
             )
         if self.documents:
-            segments_N = segment_ids(store, most_tokens=self.max_tokens, longest=self.segment_tokens)
+            segments_N = segment_ids(store, most_tokens=most_tokens, longest=self.segment_tokens)
             places, numbers = segment_counts(ranks_N, segments_N, vocab_size=vocab_size)
             matrix = sparse_positive_pmi(places, numbers, size=(vocab_size, int(segments_N.max()) + 1))
             views.append(leading_vectors(matrix, columns=len(shares[-1]), seed=seed))
