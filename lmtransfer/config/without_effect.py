@@ -10,6 +10,7 @@ WITHOUT_EFFECT = (
     "name",
     "resume",
     "control",
+    "baseline",
     "keep_weights",
     "data_root",
     "output_root",

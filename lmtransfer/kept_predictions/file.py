@@ -26,6 +26,8 @@ from lmtransfer.untrusted.files import DOCUMENT_BYTES, read_bytes
 
 #: The folder of predictions in a run directory.
 FOLDER = "predictions"
+#: The folder in a run directory whose ``FOLDER`` holds the predictions of its baselines.
+BASELINES = "baselines"
 #: Predictions with more examples, or more words, than this are not kept.
 MOST_EXAMPLES, MOST_ANSWERS = 500_000, 10_000_000
 #: Files that unpack to more bytes than this are not read; nor are more labels, nor larger numbers.
@@ -71,11 +73,12 @@ def read_predictions(path: Path) -> Kept:
 
 
 def prediction_files(run: Path) -> list[Path]:
-    """List the files of a run, its seeds and its control, in the order of their paths."""
+    """List the files of a run, its seeds, its control and its baselines, in the order of their paths."""
     members = ("", "seed-*", "pretraining-*/seed-*")
     folders = [
         folder for condition in ("", "control/") for member in members for folder in _found(run, f"{condition}{member}")
     ]
+    folders.append(run / BASELINES)
     files = {file for folder in folders for file in (folder / FOLDER).glob("*.npz")}
     return sorted(files, key=lambda file: _natural(file.relative_to(run).as_posix()))
 
@@ -90,6 +93,7 @@ def file_name(kept: Kept, *, alone: bool) -> str:
     parts = [kept.split]
     if not alone:
         parts += ["control"] if kept.is_control else []
+        parts += [kept.baseline] if kept.baseline else []
         parts += [] if kept.pretraining_seed is None else [f"pretraining-{kept.pretraining_seed}"]
         parts += [] if kept.seed is None else [f"seed-{kept.seed}"]
     return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip(".") or "predictions"
@@ -140,7 +144,7 @@ def _packed(kept: Kept) -> bytes:
     return target.getvalue()
 
 
-_ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_control")
+_ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_control", "baseline")
 
 
 def _small(array: np.ndarray) -> np.ndarray:
@@ -205,6 +209,7 @@ def _unpacked(path: Path) -> Kept:
         seed=_whole(about, "seed"),
         pretraining_seed=_whole(about, "pretraining_seed"),
         is_control=about.get("is_control") is True,
+        baseline=_text(about, "baseline") if about.get("baseline") else "",
         examples=examples,
     )
 

@@ -181,6 +181,7 @@ class Kept:
         seed: seed of finetuning or of the probe; None if nothing was trained.
         pretraining_seed: seed of the pretraining run; None if it is unknown, or if the weights were random.
         is_control: whether this is the control, which starts from random weights.
+        baseline: name of the baseline that gave the answers; empty for a trained model.
         examples: the answers.
     """
 
@@ -191,6 +192,7 @@ class Kept:
     pretraining_seed: int | None
     is_control: bool
     examples: ScoredExamples = field(repr=False)
+    baseline: str = ""
 
 
 def scored_examples(

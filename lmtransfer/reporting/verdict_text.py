@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
-from lmtransfer.verdicts.difference import VERDICTS, Difference, Verdict
+from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
 
 def interval_text(difference: Difference, metric: str) -> str:
@@ -79,7 +79,7 @@ def verdict_text(difference: Difference | None, metric: str | None = None) -> st
         return ""
     if difference.verdict == "equivalent":
         return difference.verdict if metric is None else f"equivalent within {margin_text(difference, metric)}"
-    given = difference.verdict in ("better", "worse")
+    given = difference.verdict in (*BETTER, "worse")
     return f"{difference.verdict}, for {difference.scope}" if given else difference.verdict
 
 
@@ -89,16 +89,27 @@ def short(difference: Difference, metric: str) -> str:
     return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"
 
 
-def verdict_lines(difference: Difference, metric: str) -> list[str]:
-    """A difference from the control for the console: the verdict with its basis, then what could be found."""
+def verdict_lines(difference: Difference, metric: str, *, to: str = "the control") -> list[str]:
+    """A difference for the console: the verdict with its basis, then what could be found."""
     points = " points" if in_percent(metric) else ""
-    start = f"difference to the control {shown_difference(difference.delta, metric)}{points}"
+    start = f"difference to {to} {shown_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:
         return [f"{start}: no verdict, because one seed has no spread; use seeds=5"]
     if difference.verdict not in VERDICTS:
         return [f"{start}: no verdict, because {_WHY_NO_VERDICT[difference.verdict]}"]
     lines = [f"{start}: {verdict_text(difference, metric)} ({grounds(difference, metric)})", reach(difference, metric)]
     return [line for line in lines if line]
+
+
+def words_do_as_well(difference: Difference, baseline: str) -> str:
+    """A sentence if a run is not above the better baseline; empty if it is.
+
+    Args:
+        difference: the difference to the baseline.
+        baseline: its name.
+    """
+    gain = difference.delta if difference.higher_is_better else -difference.delta
+    return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""
 
 
 _WHY_NO_VERDICT: dict[Verdict, str] = {

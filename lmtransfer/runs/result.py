@@ -210,6 +210,8 @@ class JointResult(RunResult):
             "majority": OrNull(Entries(Real())),
             "num_truncated": Entries(Whole()),
             "control": OrNull(Fields(_OVER_SEEDS, optional=_RATE)),
+            "baselines": OrNull(Entries(Fields(_OVER_SEEDS))),
+            "better_baseline": Text(),
             "difference": OrNull(Fields({"difference": Real(), "standard_error": OrNull(Real()), "verdict": Text()})),
         },
     )

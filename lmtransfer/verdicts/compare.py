@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lmtransfer.verdicts.conditions import Condition
@@ -17,6 +18,7 @@ def compare_conditions(
     *,
     higher_is_better: bool = True,
     majority: float | None = None,
+    baseline: float | None = None,
     settings_differ: bool = False,
 ) -> Difference:
     """Compare two conditions and give a verdict on them alone; ``holm.corrected`` judges those of a column together.
@@ -26,6 +28,7 @@ def compare_conditions(
         control: the same without pretraining, or the other group.
         higher_is_better: the direction of the metric.
         majority: the score of always answering the majority label, if known.
+        baseline: the score of the better baseline that counts words, if known.
         settings_differ: whether more than the weights differs.
     """
     found = difference_of(condition, control)
@@ -44,6 +47,7 @@ def compare_conditions(
         parts=found.parts,
         notes=found.notes,
         higher_is_better=higher_is_better,
+        is_below=_is_below(condition, (majority, baseline), higher_is_better=higher_is_better),
         corrected_p_value=p_value,
     )
     return made if p_value is None or held_back is not None else judged(made, shown=p_value <= LEVEL)
@@ -59,7 +63,17 @@ def judged(difference: Difference, *, shown: bool, equivalent: bool = False) -> 
     """
     gain = difference.delta if difference.higher_is_better else -difference.delta
     unclear: Verdict = "equivalent" if equivalent else "no difference shown"
-    return replace(difference, verdict=unclear if not shown else "better" if gain > 0 else "worse")
+    return replace(difference, verdict=unclear if not shown else _better(difference) if gain > 0 else "worse")
+
+
+def _better(difference: Difference) -> Verdict:
+    return "better but below a baseline" if difference.is_below else "better"
+
+
+def _is_below(condition: Condition, others: Sequence[float | None], *, higher_is_better: bool) -> bool:
+    """Whether the mean score is worse than one of the others."""
+    mean, sign = condition.spread.mean, 1.0 if higher_is_better else -1.0
+    return any(sign * mean < sign * other for other in others if other is not None)
 
 
 def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from lmtransfer.verdicts.variance import Part
 
 Verdict = Literal[
     "better",
+    "better but below a baseline",
     "worse",
     "equivalent",
     "no difference shown",
@@ -27,7 +28,9 @@ Verdict = Literal[
 Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
 
 #: Verdicts of a comparison that could be judged.
-VERDICTS: tuple[Verdict, ...] = ("better", "worse", "equivalent", "no difference shown")
+VERDICTS: tuple[Verdict, ...] = ("better", "better but below a baseline", "worse", "equivalent", "no difference shown")
+#: Verdicts that the condition is better than its control.
+BETTER: tuple[Verdict, ...] = ("better", "better but below a baseline")
 #: Reasons for no verdict: another learning rate or more training might allow one.
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
 #: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
@@ -42,13 +45,13 @@ class Difference:
 
     Attributes:
         delta: mean of the condition minus mean of the control, in the metric's unit.
-        verdict: "better" or "worse" only if the corrected interval excludes 0 and no reason below prevents it; "no
-            difference shown" if the interval includes 0, or "equivalent" if the difference is also shown to be within
-            the margin. The other values mean that there is no verdict: "one seed, no
-            spread"; "collapsed" and "control collapsed" if every seed of a side answers only one label or scores the
-            same as the majority label; "no examples" if both sides are constant and their predictions are not known;
-            "seeds all alike" if a side, or the paired differences, do not vary; "settings
-            differ" if more than the weights differs.
+        verdict: "better" or "worse" only if the corrected interval excludes 0 and no reason below prevents it; "better
+            but below a baseline" if ``is_below``; "no difference shown" if the interval includes 0, or "equivalent" if
+            the difference is also shown to be within the margin. The other values mean that there is no verdict: "one
+            seed, no spread"; "collapsed" and "control collapsed" if every seed of a side answers only one label or
+            scores the same as the majority label; "no examples" if both sides are constant and their predictions are
+            not known; "seeds all alike" if a side, or the paired differences, do not vary; "settings differ" if more
+            than the weights differs.
         scope: what the verdict is about: "this checkpoint" with one pretraining seed on a side, "these checkpoints"
             with two, "this recipe" from three on.
         standard_error: of ``delta``; None with one seed on a side.
@@ -61,6 +64,7 @@ class Difference:
         parts: the sources of the variance of ``delta``: pretraining, finetuning, examples.
         notes: what could not be counted, or was left out, one line for each.
         higher_is_better: the direction of the metric.
+        is_below: whether the condition scores less than the majority label or than a baseline that counts words.
         num_comparisons: number of comparisons in the column that were judged together.
         level: level at which this comparison was judged: 0.05 alone, less in a column (Holm).
         corrected_p_value: the p value corrected by Holm; ``p_value`` for a single comparison.
@@ -79,6 +83,7 @@ class Difference:
     parts: tuple[Part, ...] = ()
     notes: tuple[str, ...] = ()
     higher_is_better: bool = True
+    is_below: bool = False
     num_comparisons: int = 1
     level: float = LEVEL
     corrected_p_value: float | None = None
@@ -174,6 +179,7 @@ class Difference:
                 parts=tuple(Part.from_values(part) for part in values["parts"]),
                 notes=tuple(map(str, values["notes"])),
                 higher_is_better=bool(values["higher_is_better"]),
+                is_below=values.get("is_below") is True,
                 num_comparisons=int(values["num_comparisons"]),
                 level=float(values["level"]),
                 corrected_p_value=_number(values["corrected_p_value"]),
@@ -194,6 +200,7 @@ class Difference:
             "p_value": self.p_value,
             "corrected_p_value": self.corrected_p_value,
             "higher_is_better": self.higher_is_better,
+            "is_below": self.is_below,
             "num_comparisons": self.num_comparisons,
             "degrees_of_freedom": self.degrees_of_freedom,
             "paired": self.paired,

@@ -21,7 +21,7 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:
         entry: a scored run of a task.
         problems: gets one message for each file that cannot be read.
     """
-    found = [kept for kept in kept_answers(entry.run.path, problems) if kept.split == entry.split]
+    found = [kept for kept in kept_answers(entry.run.path, problems) if kept.split == entry.split and not kept.baseline]
     own = [kept for kept in found if not kept.is_control]
     # The folder of a control that was given as a run itself.
     return _of_same_examples(own or (found if entry.is_control else []))

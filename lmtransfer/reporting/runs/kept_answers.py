@@ -17,7 +17,7 @@ from lmtransfer.verdicts.conditions import Examples
 
 
 def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
-    """The kept predictions of a run, its seeds and its control; unreadable files are skipped.
+    """The kept predictions of a run, its seeds, its control and its baselines; unreadable files are skipped.
 
     Args:
         run: the run directory.
@@ -59,7 +59,12 @@ def examples_of(kept: Sequence[Kept], metric: str) -> Examples | None:
 
 
 def kept_of(
-    kept: Sequence[Kept], seeds: Sequence[tuple[int | None, int | None]], *, split: str, is_control: bool
+    kept: Sequence[Kept],
+    seeds: Sequence[tuple[int | None, int | None]],
+    *,
+    split: str,
+    is_control: bool = False,
+    baseline: str = "",
 ) -> list[Kept] | None:
     """The predictions of some scores of a run, in their order; None if some are missing or ambiguous.
 
@@ -68,8 +73,9 @@ def kept_of(
         seeds: finetuning seed and pretraining seed of each score, if known.
         split: the scored split.
         is_control: whether the scores are those of the run's control.
+        baseline: the baseline whose scores they are; empty for a model.
     """
-    own = [one for one in kept if one.split == split and one.is_control == is_control]
+    own = [one for one in kept if (one.split, one.is_control, one.baseline) == (split, is_control, baseline)]
     found = []
     for seed, pretraining_seed in seeds:
         fitting = [
@@ -92,6 +98,7 @@ def examples_of_score(
     *,
     split: str,
     is_control: bool = False,
+    baseline: str = "",
 ) -> Examples | None:
     """The contribution of each example to the scores of a result, in the order of ``scores.seed_values``.
 
@@ -102,8 +109,9 @@ def examples_of_score(
         seeds: the results from the run directories of the seeds.
         split: the scored split.
         is_control: whether ``node`` is the control's part.
+        baseline: the baseline whose part ``node`` is; empty for a model.
     """
     values = scores.seed_values(node, metric, seeds)
     named = [(value.seed, value.pretraining_seed) for value in values]
-    found = kept_of(kept, named, split=split, is_control=is_control) if kept else None
+    found = kept_of(kept, named, split=split, is_control=is_control, baseline=baseline) if kept else None
     return None if found is None else examples_of(found, metric)

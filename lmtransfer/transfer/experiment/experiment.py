@@ -10,6 +10,7 @@ from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, ke
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
+from lmtransfer.transfer.experiment.baselines import baseline_results
 from lmtransfer.transfer.experiment.choice_rule import choice_rule, chosen_on
 from lmtransfer.transfer.experiment.learning_rates import LearningRates
 from lmtransfer.transfer.experiment.results import joint_result, majority_of
@@ -74,7 +75,8 @@ class Experiment:
             return False
         result = self.directory.read_result(JointResult)
         has_control = bool(result.control) or not self.config["control"]
-        return has_control and result.n >= len(self.seeds) * len(self.settings)
+        has_baselines = self.config["baseline"] is None or "baselines" in result.more
+        return has_control and has_baselines and result.n >= len(self.seeds) * len(self.settings)
 
     def members(self, condition: Condition, learning_rate: float | None) -> list[Member]:
         """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
@@ -90,6 +92,10 @@ class Experiment:
         }
         tries = [] if self.setting.solves else self.learning_rates.tries()
         controls = trained.get("control", [])
+        baselines = None
+        if self.config["baseline"] is not None:
+            with self.console.status("counting words, for the baselines"):
+                baselines = baseline_results(self.setting, self.seeds, self.directory, command=self.command)
         return joint_result(
             trained["pretrained"],
             controls,
@@ -97,6 +103,7 @@ class Experiment:
             learning_rates=self.config["learning_rates"],
             init=self.config.get("init"),
             examples=(self._examples(trained["pretrained"]), self._examples(controls, is_control=True)),
+            baselines=baselines,
             **({"learning_rate_tries": tries} if tries else {}),
         )
 

@@ -16,11 +16,12 @@ from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
 from lmtransfer.reporting.runs.scores import difference_in, is_worse, other_metrics
 from lmtransfer.reporting.units import count, duration, in_percent, shown
-from lmtransfer.reporting.verdict_text import short, verdict_lines
+from lmtransfer.reporting.verdict_text import short, verdict_lines, words_do_as_well
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
+from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import corrected
 
 Result = Mapping[str, Any]
@@ -51,6 +52,8 @@ def print_result(
         majority = {"metrics": result["majority"]}
         cells = [shown(result["majority"][metric], metric), "", "", *_others(majority, metrics)]
         table.add_row(result.get("baseline", "majority label"), *cells)
+    for baseline, part in (result.get("baselines") or {}).items():
+        table.add_row(baseline, *_cells(part, metric, metrics))
     if result.get("control"):
         table.add_row("control, not pretrained", *_cells(result["control"], metric, metrics))
     table.add_row(name, *_cells(result, metric, metrics), style="bold")
@@ -130,10 +133,13 @@ def below_majority(result: Result) -> str:
 
 def remarks(result: Result) -> list[str]:
     """The lines below the table, the verdict first."""
-    lines = []
-    found = difference_in(result)
+    lines, metric = [], str(result["main_metric"])
+    found, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
     if found is not None:
-        lines += verdict_lines(found, str(result["main_metric"]))
+        lines += verdict_lines(found, metric)
+    if counted is not None:
+        lines += verdict_lines(counted, metric, to=result["better_baseline"])
+        lines += filter(None, [words_do_as_well(counted, result["better_baseline"])])
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from lmtransfer.reporting.runs.calibration import joint_calibration
@@ -19,6 +21,21 @@ from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.verdicts import conditions
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.spread import spread
+
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineResult:
+    """The results of a baseline.
+
+    Attributes:
+        results: one result for each seed.
+        examples: the contribution of each example to each result; None if it was not saved.
+    """
+
+    results: Sequence[SeedResult]
+    examples: conditions.Examples | None
+
 
 BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 
@@ -99,6 +116,7 @@ def joint_result(
     *,
     learning_rates: Sequence[float] | None = None,
     examples: BothExamples = (None, None),
+    baselines: Mapping[str, BaselineResult] | None = None,
     **more: Any,
 ) -> JointResult:
     """The result of a command over its seeds, with its control.
@@ -109,6 +127,7 @@ def joint_result(
         majority: metrics of the best answers without input; None if there are none.
         learning_rates: the rates that were tried; None without a search.
         examples: contribution of each example to the results, and to the controls.
+        baselines: results of the baselines that count words, by name; None if they were not asked for.
         more: further entries.
     """
 
@@ -128,9 +147,17 @@ def joint_result(
         "tokens": sum(result.tokens or 0 for result in results),
         **largest(results, "num_trained_parameters", "peak_memory"),
     }
+    best = better_baseline(baselines or {})
+    if baselines is not None:
+        joint["baselines"] = {name: summary(made.results) for name, made in baselines.items()}
+    if best is not None and baselines:
+        joint["better_baseline"] = best
+        found = replace(arm_of(baselines[best].results, examples=baselines[best].examples), is_deterministic=True)
+        joint["baseline_difference"] = _compared(results, found, majority, examples=examples[0])
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
-        joint["difference"] = compare(results, controls, majority, examples=examples)
+        baseline = None if best is None else joint["baselines"][best]["mean"]
+        joint["difference"] = compare(results, controls, majority, examples=examples, baseline=baseline)
     return JointResult.of(joint)
 
 
@@ -170,6 +197,7 @@ def compare(
     majority: Mapping[str, float] | None,
     *,
     examples: BothExamples = (None, None),
+    baseline: float | None = None,
 ) -> dict[str, Any]:
     """The difference of the main metric's means, its interval and the verdict (see ``Difference.as_values``).
 
@@ -178,13 +206,36 @@ def compare(
         controls: one result for each seed of the control.
         majority: metrics of the best answers without input; None if there are none.
         examples: contribution of each example to the results, and to the controls.
+        baseline: the main metric of the better baseline that counts words; None if there is none.
     """
+    control = arm_of(controls, examples=examples[1])
+    return _compared(results, control, majority, examples=examples[0], baseline=baseline)
+
+
+def _compared(
+    results: Sequence[SeedResult],
+    other: conditions.Condition,
+    majority: Mapping[str, float] | None,
+    *,
+    examples: conditions.Examples | None,
+    baseline: float | None = None,
+) -> dict[str, Any]:
     return compare_conditions(
-        arm_of(results, pretraining="its weights", examples=examples[0]),
-        arm_of(controls, examples=examples[1]),
+        arm_of(results, pretraining="its weights", examples=examples),
+        other,
         higher_is_better=results[0].higher_is_better,
         majority=None if majority is None else majority.get(results[0].main_metric),
+        baseline=baseline,
     ).as_values()
+
+
+def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
+    """The name of the baseline with the better mean; None if there is none."""
+
+    def mean(name: str) -> float:
+        return fmean(result.score for result in baselines[name].results)
+
+    return max(baselines, key=mean, default=None)
 
 
 def arm_of(

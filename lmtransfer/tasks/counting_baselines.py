@@ -1,0 +1,269 @@
+"""Baselines that count words: what the training examples teach without a language model, in seconds on one core.
+
+*TF-IDF*: n-grams of words (1-2) and of characters (2-5, within words) by TF-IDF, with a logistic regression for labels,
+one for each of several labels, or a ridge regression for numbers. *NB-SVM* (Wang and Manning 2012,
+https://aclanthology.org/P12-2018/): n-grams of words (1-2), each scaled by the log-ratio of its counts with and without
+the label, with a linear SVM whose weights are pulled towards their mean magnitude. *usual tag*: the tag that a word has
+most often. The regularisation is chosen by the task's main metric in a cross-validation of the training examples.
+
+The two texts of a pair have features of their own, and three numbers say how much they overlap. Everything is
+deterministic: the same training examples give the same answers.
+
+To stay within tens of seconds, the regularisation is chosen on at most 2,000 of the training examples, and there are no
+n-grams of characters with more than 20,000 training examples or 10 million characters of text.
+
+Shape legend: N examples, C labels or columns of outputs, F features, R rows of targets.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, MultiLabelSpec, RegressionSpec, TaggingSpec
+from lmtransfer.tasks.targets import TagTargets
+
+#: Answers to scored examples after training on some examples, both as indices: outputs as of the task's head, (R, K).
+Baseline = Callable[[np.ndarray, np.ndarray], np.ndarray]
+#: Sparse features of training examples and of others with equal columns, shape (N, F) each.
+_Features = tuple[Any, Any]
+#: Outputs (N, C) of a model for other examples: features, targets (N, C), features of the others, regularisation.
+_Fit = Callable[[Any, np.ndarray, Any, float], np.ndarray]
+
+#: Tried inverse regularisations of the logistic regression and of the SVM, and regularisations of the ridge regression;
+#: the strongest first, which wins a tie.
+_LOGISTIC_C = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_SVM_C = (0.01, 0.1, 1.0, 10.0)
+_RIDGE_ALPHA = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
+#: Share of the SVM's own weights in those of NB-SVM: beta in the paper.
+_OWN_WEIGHTS = 0.25
+_FOLDS, _MOST_TO_CHOOSE = 3, 2_000
+_MOST_WITH_CHARACTERS, _MOST_CHARACTERS = 20_000, 10_000_000
+#: Logit of an answer that all training examples have; its negative if none has it.
+_CERTAIN = 1e3
+_WORD = r"\w+|[^\w\s]"
+
+
+def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExamples) -> Mapping[str, Baseline]:
+    """Return the baselines of a task by their names; none for tasks whose answers are not labels, numbers or tags.
+
+    Args:
+        task: the task.
+        train: the training examples of all seeds.
+        scored: the examples to answer; the same object if folds of the training examples are scored.
+    """
+    head = task.head
+    if isinstance(head, TaggingSpec):
+        return {"usual tag": lambda rows, others: _usual_tags(head, train, scored, rows, others)}
+    is_of_texts = isinstance(head, ClassificationSpec | MultiLabelSpec | RegressionSpec)
+    if not is_of_texts or len(train.targets) != len(train.examples):
+        return {}
+    texts = _Texts(train, scored)
+    if not texts.grams:
+        return {}
+    if isinstance(head, RegressionSpec):
+        return {"TF-IDF": _chosen(task, train, texts.tfidf, _ridge, _RIDGE_ALPHA)}
+    return {
+        "TF-IDF": _chosen(task, train, texts.tfidf, _each_label(_logistic), _LOGISTIC_C),
+        "NB-SVM": _chosen(task, train, texts.words, _each_label(_nb_svm), _SVM_C),
+    }
+
+
+def _chosen(
+    task: Task,
+    train: EncodedExamples,
+    features: Callable[[np.ndarray, np.ndarray], _Features],
+    fit: _Fit,
+    values: Sequence[float],
+) -> Baseline:
+    """A baseline whose regularisation is chosen by cross-validation."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import GroupKFold
+
+    targets_NC = _columns(task.head, train)
+
+    def answer(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+        own, of_others = features(rows, others)
+        places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _MOST_TO_CHOOSE)).astype(np.int64))
+        sample, inputs = train.select(rows[places]), own[places]
+        groups = [example.group or f"\0{row}" for row, example in enumerate(sample.examples)]
+
+        def score(value: float) -> float:
+            outputs = np.zeros_like(targets_NC[places], dtype=np.float64)
+            for part, held_out in splits:
+                outputs[held_out] = fit(inputs[part], targets_NC[rows[places[part]]], inputs[held_out], value)
+            answers = task.answers(sample, _as_outputs(task.head, outputs))
+            return task.score(sample.examples, answers)[task.main_metric]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline need not converge to the last digit
+            best = values[len(values) // 2]
+            if len(set(groups)) >= _FOLDS:
+                splits = list(GroupKFold(_FOLDS).split(inputs, groups=groups))
+                best = max(values, key=score)
+            return _as_outputs(task.head, fit(own, targets_NC[rows], of_others, best))
+
+    return answer
+
+
+def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
+    """The gold answers as columns (N, C): whether each label is given; the second of two labels alone; the number."""
+    gold = head.gold(encoded.targets)
+    assert gold is not None
+    if isinstance(head, ClassificationSpec):
+        return gold[:, None] == (np.arange(head.num_labels) if head.num_labels > 2 else np.array([1]))
+    return np.asarray(gold > 0 if isinstance(head, MultiLabelSpec) else gold[:, None])
+
+
+def _as_outputs(head: HeadSpec, columns_NC: np.ndarray) -> np.ndarray:
+    """Outputs as of the head, float32: with two labels the logit of the first is 0."""
+    if isinstance(head, ClassificationSpec) and head.num_labels == 2:
+        columns_NC = np.hstack([np.zeros_like(columns_NC), columns_NC])
+    return columns_NC.astype(np.float32)
+
+
+def _each_label(fit: Callable[[Any, np.ndarray, Any, float], np.ndarray]) -> _Fit:
+    """Fit a binary model for each column of the targets."""
+
+    def fitted(own: Any, targets_NC: np.ndarray, others: Any, value: float) -> np.ndarray:
+        outputs = np.empty((others.shape[0], targets_NC.shape[1]))
+        for place, has_label in enumerate(targets_NC.T):
+            if has_label.all() or not has_label.any():
+                outputs[:, place] = _CERTAIN if has_label.all() else -_CERTAIN
+            else:
+                outputs[:, place] = fit(own, has_label, others, value)
+        return outputs
+
+    return fitted
+
+
+def _logistic(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.ndarray:
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=value, solver="liblinear", dual=True, max_iter=300, random_state=0)
+    return np.asarray(model.fit(own, has_label).decision_function(others))
+
+
+def _nb_svm(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.ndarray:
+    """Margins of NB-SVM; ``own`` and ``others`` say which n-grams occur in a text."""
+    from scipy.sparse import diags
+    from sklearn.svm import LinearSVC
+
+    with_F, without_F = (1.0 + np.asarray(own[side].sum(0)).ravel() for side in (has_label, ~has_label))
+    ratios_F = np.log(with_F / with_F.sum()) - np.log(without_F / without_F.sum())
+    scaled = diags(ratios_F)
+    model = LinearSVC(C=value, max_iter=300, random_state=0).fit(own @ scaled, has_label)
+    weights_F = model.coef_[0]
+    weights_F = (1 - _OWN_WEIGHTS) * np.abs(weights_F).mean() + _OWN_WEIGHTS * weights_F
+    return np.asarray(others @ scaled @ weights_F + model.intercept_)
+
+
+def _ridge(own: Any, scores_N1: np.ndarray, others: Any, value: float) -> np.ndarray:
+    from sklearn.linear_model import Ridge
+
+    model = Ridge(alpha=value, solver="sparse_cg").fit(own, scores_N1[:, 0].astype(np.float64))
+    return np.asarray(model.predict(others))[:, None]
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """The texts of all examples as counts of n-grams; an n-gram that no training example of a seed has is dropped.
+
+    Attributes:
+        train: the training examples of all seeds.
+        scored: the examples to answer.
+    """
+
+    train: EncodedExamples
+    scored: EncodedExamples
+
+    @cached_property
+    def grams(self) -> list[tuple[list[Any], list[Any]]]:
+        """Words, then characters: their counts in each text of the training and of the scored examples, (N, F) each.
+
+        Empty if the texts have none, or if not every example has as many texts.
+        """
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        if len({len(example.content) for side in (self.train, self.scored) for example in side.examples}) != 1:
+            return []
+        sides = [list(zip(*(e.content for e in side.examples), strict=True)) for side in (self.train, self.scored)]
+        characters = sum(len(text) for side in sides for part in side for text in part)
+        kinds: list[dict[str, Any]] = [{"ngram_range": (1, 2), "token_pattern": _WORD}]
+        if len(self.train.examples) <= _MOST_WITH_CHARACTERS and characters <= _MOST_CHARACTERS:
+            kinds.append({"ngram_range": (2, 5), "analyzer": "char_wb"})
+        made = []
+        for kind in kinds:
+            vectorizer = CountVectorizer(**kind, dtype=np.float64)
+            try:
+                vectorizer.fit(text for part in sides[0] for text in part)
+            except ValueError:  # an empty vocabulary
+                continue
+            train = [vectorizer.transform(part) for part in sides[0]]
+            scored = train if self.scored is self.train else [vectorizer.transform(part) for part in sides[1]]
+            made.append((train, scored))
+        return made
+
+    def words(self, rows: np.ndarray, others: np.ndarray) -> _Features:
+        """Which n-grams of words occur in each text."""
+        from scipy.sparse import hstack
+
+        own, of_others = (hstack(side).tocsr() for side in self._counts(0, rows, others))
+        return own.sign(), of_others.sign()
+
+    def tfidf(self, rows: np.ndarray, others: np.ndarray) -> _Features:
+        """TF-IDF of words and of characters in each text, each of length 1; of pairs also how much the texts overlap.
+
+        The overlap, of words and of characters, is three numbers: the cosine of both texts' TF-IDF, and the share of
+        the n-grams of either text that the other one has too.
+        """
+        from scipy.sparse import csr_matrix, hstack, vstack
+        from sklearn.feature_extraction.text import TfidfTransformer
+
+        blocks: tuple[list[Any], list[Any]] = ([], [])
+        for kind in range(len(self.grams)):
+            sides = self._counts(kind, rows, others)
+            transform = TfidfTransformer(sublinear_tf=True).fit(vstack(sides[0])).transform
+            for parts, made in zip(sides, blocks, strict=True):
+                weighted = [transform(part) for part in parts]
+                made += weighted
+                if len(parts) == 2:
+                    shared = parts[0].minimum(parts[1]).sum(1)
+                    shares = [shared / np.maximum(1, part.sum(1)) for part in parts]
+                    made.append(csr_matrix(np.hstack([weighted[0].multiply(weighted[1]).sum(1), *shares])))
+        own, of_others = (hstack(made).tocsr() for made in blocks)
+        return own, of_others
+
+    def _counts(self, kind: int, rows: np.ndarray, others: np.ndarray) -> tuple[list[Any], list[Any]]:
+        """The counts of the chosen examples, for each text, of the n-grams that the chosen training examples have."""
+        train, scored = self.grams[kind]
+        own = [part[rows] for part in train]
+        occur = sum(np.asarray(part.sum(0)).ravel() for part in own) > 0
+        kept = np.flatnonzero(occur) if occur.any() else np.array([0])
+        return [part[:, kept] for part in own], [part[others][:, kept] for part in scored]
+
+
+def _usual_tags(
+    head: TaggingSpec, train: EncodedExamples, scored: EncodedExamples, rows: np.ndarray, others: np.ndarray
+) -> np.ndarray:
+    """Logits of the tags (R, C): the log-share of each tag among a word's tags, among all tags for an unseen word.
+
+    On a tie, the tag that comes first in the labels wins.
+    """
+    of_word: dict[str, np.ndarray] = {}
+    of_all = np.zeros(head.num_labels)
+    sentences = train.select(rows)
+    tags = TagTargets.of(sentences.targets).tags
+    for word, tag in zip((word for example in sentences.examples for word in example.content), tags, strict=True):
+        of_word.setdefault(word, np.zeros(head.num_labels))[tag] += 1
+        of_all[tag] += 1
+    counts = [of_word.get(word, of_all) for row in others for word in scored.examples[row].content]
+    shares_RC = np.array([count / count.sum() for count in counts]).reshape(-1, head.num_labels)
+    return np.log(np.maximum(shares_RC, 1e-9)).astype(np.float32)

@@ -1,0 +1,102 @@
+"""The baselines that count words, on the training examples of each seed, with their scores and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmtransfer.kept_predictions.file import BASELINES, file_name, write_predictions
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.reporting.runs.kept_answers import examples_of
+from lmtransfer.runs.result import SeedResult
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
+from lmtransfer.training import distributed
+from lmtransfer.transfer.evaluation import Evaluation, Outputs, score_outputs
+from lmtransfer.transfer.experiment.results import BaselineResult
+from lmtransfer.transfer.experiment.setting import Setting
+
+
+def baseline_results(
+    setting: Setting, seeds: Sequence[int], directory: RunDirectory, *, command: str
+) -> dict[str, BaselineResult]:
+    """Train and score the baselines of a task, and write their answers.
+
+    With a fixed training set every seed has the same answers, which are computed once.
+
+    Args:
+        setting: task and data of the runs.
+        seeds: the seeds, each of which draws its training examples.
+        directory: directory of the command.
+        command: "probe" or "finetune".
+
+    Returns:
+        The results by name of the baseline; empty if the task has none.
+    """
+    return distributed.from_main(_computed(setting, seeds, directory, command) if distributed.is_main() else None)
+
+
+def _computed(
+    setting: Setting, seeds: Sequence[int], directory: RunDirectory, command: str
+) -> dict[str, BaselineResult]:
+    task, data = setting.task, setting.data
+    found: dict[str, BaselineResult] = {}
+    files: dict[str, Kept] = {}
+    for name, baseline in counting_baselines(task, data.train, data.evaluation).items():
+        results, kept = [], []
+        scores: dict[bytes, Evaluation] = {}
+        for seed in seeds:
+            drawn = b"".join(data.whole[draw].train.tobytes() for draw in _draws(setting, seed))
+            if drawn not in scores:
+                scores[drawn] = _evaluation(setting, baseline, seed)
+            evaluation = scores[drawn]
+            results.append(
+                SeedResult(
+                    command=command,
+                    metrics={metric: value for metric, value in evaluation.metrics.items() if metric != "loss"},
+                    main_metric=task.main_metric,
+                    seed=seed,
+                    collapsed=evaluation.collapsed,
+                )
+            )
+            if evaluation.answers is not None:
+                one = Kept(
+                    task=task.name,
+                    split=data.split,
+                    main_metric=task.main_metric,
+                    seed=seed,
+                    pretraining_seed=None,
+                    is_control=False,
+                    examples=evaluation.answers,
+                    baseline=name,
+                )
+                kept.append(one)
+                files[file_name(one, alone=False)] = one
+        found[name] = BaselineResult(
+            results, examples_of(kept, task.main_metric) if len(kept) == len(results) else None
+        )
+    if files:
+        write_predictions(directory.path / BASELINES, files)
+    return found
+
+
+def _draws(setting: Setting, seed: int) -> list[tuple[int, int | None]]:
+    folds = setting.task.folds
+    return [(seed, None)] if folds is None else [(seed, fold) for fold in range(folds)]
+
+
+def _evaluation(setting: Setting, baseline: Baseline, seed: int) -> Evaluation:
+    """The scores and answers of a baseline on the examples that a run of this seed is scored on."""
+    data = setting.data
+    every = np.arange(len(data.evaluation.examples))
+    values: np.ndarray | None = None
+    for draw in _draws(setting, seed):
+        part = data.whole[draw]
+        scored = every if part.scored is None else part.scored
+        outputs = baseline(part.train, scored)
+        if values is None:
+            values = np.zeros((len(data.evaluation.targets), outputs.shape[1]), dtype=np.float32)
+        values[data.evaluation.target_rows(data.evaluation.sequences_of(scored))] = outputs
+    assert values is not None, "there is a draw"
+    return score_outputs(setting.task, data.evaluation, Outputs(values, None), keep=True)
