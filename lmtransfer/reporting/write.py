@@ -92,7 +92,8 @@ def _plain(row: Row) -> dict[str, Any]:
     """A row as plain values."""
     values = {**dataclasses.asdict(row), **row.cost.values()}
     del values["cost"]
-    if row.difference is not None:
-        found = row.difference.as_values()
-        values["difference"] = {"delta": found.pop("difference"), **found}
+    for name, difference in (("difference", row.difference), ("baseline_difference", row.baseline_difference)):
+        if difference is not None:
+            found = difference.as_values()
+            values[name] = {"delta": found.pop("difference"), **found}
     return values

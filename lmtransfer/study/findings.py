@@ -10,7 +10,7 @@ from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.lines import Line, Place
 from lmtransfer.verdicts.compare import compare_conditions
-from lmtransfer.verdicts.difference import VERDICTS, Difference
+from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
 from lmtransfer.verdicts.holm import corrected
 
 #: Most lines of a figure that get a sentence.
@@ -56,6 +56,7 @@ def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Di
                 base.condition,
                 higher_is_better=higher_is_better(line.metric, entry.run.result),
                 majority=entry.majority,
+                baseline=entry.baseline_mean,
             )
             found.append((number, place, difference))
     found_verdicts = corrected([difference for _, _, difference in found])
@@ -109,11 +110,8 @@ def _controls(line: Line) -> str:
     """At how many places pretraining helped."""
     compared = [entry.difference.verdict for _, entry in line.points if entry.difference is not None]
     found_verdicts = [verdict for verdict in compared if verdict in VERDICTS]
-    return (
-        f"; better than without pretraining in {found_verdicts.count('better')} of {len(found_verdicts)} cases"
-        if found_verdicts
-        else ""
-    )
+    better = sum(verdict in BETTER for verdict in found_verdicts)
+    return f"; better than without pretraining in {better} of {len(found_verdicts)} cases" if found_verdicts else ""
 
 
 def place_text(place: Place) -> str:

@@ -30,7 +30,18 @@ from lmtransfer.verdicts.difference import Difference
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
 #: With more transfers than this, a table with one line for each recipe is too wide.
 _MANY = 3
-_TRANSFER_HEADINGS = ("", "task", "metric", "majority", "control", "pretrained", "difference", "cost")
+_TRANSFER_HEADINGS = (
+    "",
+    "task",
+    "metric",
+    "majority",
+    "baseline",
+    "control",
+    "pretrained",
+    "difference",
+    "to baseline",
+    "cost",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +140,27 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
             if score is not None:
                 record |= {f"{name}{part}": score.mean, f"{name}{part}_deviation": score.deviation}
                 record |= {f"{name}{part}_seeds": score.n}
-        if entry.difference is not None:
-            record |= {
-                f"{name}_difference": entry.difference.delta,
-                **{f"{name}_{end}": value for end, value in _ends(entry.difference)},
-                f"{name}_standard_error": entry.difference.standard_error,
-                f"{name}_p_value": entry.difference.corrected_p_value,
-                f"{name}_scope": entry.difference.scope,
-                f"{name}_detectable": entry.difference.detectable,
-                f"{name}_seeds_needed": entry.difference.seeds_needed,
-                f"{name}_verdict": entry.difference.verdict,
-            }
+        if entry.majority is not None:
+            record[f"{name}_majority"] = entry.majority
+        record |= {f"{name}_{baseline}": score.mean for baseline, score in entry.baselines.items()}
+        record |= _verdict(name, entry.difference) | _verdict(f"{name}_to_baseline", entry.baseline_difference)
     return record
+
+
+def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
+    """A difference and its verdict as plain values."""
+    if difference is None:
+        return {}
+    return {
+        f"{name}_difference": difference.delta,
+        **{f"{name}_{end}": value for end, value in _ends(difference)},
+        f"{name}_standard_error": difference.standard_error,
+        f"{name}_p_value": difference.corrected_p_value,
+        f"{name}_scope": difference.scope,
+        f"{name}_detectable": difference.detectable,
+        f"{name}_seeds_needed": difference.seeds_needed,
+        f"{name}_verdict": difference.verdict,
+    }
 
 
 def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
@@ -155,7 +175,7 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
     headings = ["", "model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy"]
     for name in plan.transfers:
         metric = _metric(rows, name)
-        headings += [f"{name}: {metric}", "control", "difference", "cost"]
+        headings += [f"{name}: {metric}", "control", "difference", "baseline", "to baseline", "cost"]
     cells = []
     for row in rows:
         entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
@@ -172,7 +192,7 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
         ]
         for name in plan.transfers:
             found = row.transfers.get(name)
-            line += [*_transfer_cells(found), _cost(found)]
+            line += [*_transfer_cells(found), *_baseline_cells(found), _cost(found)]
         cells.append(line)
     shown_headings, shown_cells = without_empty(headings, cells)
     lines = [shown_headings, ["---"] * len(shown_headings), *shown_cells]
@@ -211,7 +231,9 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
         for name in plan.transfers:
             found = row.transfers.get(name)
             score, control, difference = _transfer_cells(found)
-            columns.append([score, *([f"control {control}", difference] if control else []), _cost(found)])
+            baseline, counted = _baseline_cells(found)
+            lines = [score, *([f"control {control}", difference] if control else [])]
+            columns.append([*lines, *([f"baseline {baseline}", counted] if baseline else []), _cost(found)])
         first = [column[0] if column else "" for column in columns]
         rest = [column[1:] for column in columns]
         styles = ["bold", "", "", *["bold"] * len(plan.transfers)]
@@ -234,6 +256,15 @@ def _transfer_cells(entry: Entry | None) -> list[str]:
     return [score_text(entry.score, entry.metric), score_text(entry.control, entry.metric), difference + verdict]
 
 
+def _baseline_cells(entry: Entry | None) -> list[str]:
+    """The better baseline with its score, and the difference to it with its verdict."""
+    if entry is None or entry.metric is None or entry.baseline is None:
+        return ["", ""]
+    difference = difference_text(entry.baseline_difference, entry.metric)
+    verdict = verdict_text(entry.baseline_difference, entry.metric)
+    return [f"{score_text(entry.baseline, entry.metric)} ({entry.better_baseline})", f"{difference} {verdict}".strip()]
+
+
 def _cost(entry: Entry | None) -> str:
     return "" if entry is None else ", ".join(entry.cost.in_short)
 
@@ -251,7 +282,8 @@ def _caption() -> str:
     """The caption below the table, which explains the numbers."""
     return (
         f"Mean {PLUS_MINUS} standard deviation over seeds. Control: the same architecture without pretraining. "
-        "Difference: with the 95 % interval that decides the verdict, corrected for the whole table (Holm). Cost: "
+        "Baseline: the better one of those that count words, on the same training examples. "
+        "Difference: with the 95 % interval that decides the verdict, corrected for the whole column (Holm). Cost: "
         "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
         "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
     )
@@ -286,5 +318,7 @@ def _transfer_lines(rows: Sequence[StudyRow], plan: Plan) -> Iterator[tuple[str,
             entry = row.transfers.get(name)
             score, control, difference = _transfer_cells(entry)
             metric = "" if entry is None or entry.metric is None else entry.metric
-            baseline = "" if entry is None or entry.majority is None else shown(entry.majority, metric)
-            yield row.recipe, name, metric_heading(metric), baseline, control, score, difference, _cost(entry)
+            majority = "" if entry is None or entry.majority is None else shown(entry.majority, metric)
+            baseline, counted = _baseline_cells(entry)
+            scores = (majority, baseline, control, score, difference, counted)
+            yield row.recipe, name, metric_heading(metric), *scores, _cost(entry)

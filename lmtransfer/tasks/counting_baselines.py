@@ -245,8 +245,8 @@ class _Texts:
         """The counts of the chosen examples, for each text, of the n-grams that the chosen training examples have."""
         train, scored = self.grams[kind]
         own = [part[rows] for part in train]
-        occur = sum(np.asarray(part.sum(0)).ravel() for part in own) > 0
-        kept = np.flatnonzero(occur) if occur.any() else np.array([0])
+        kept = np.flatnonzero(np.sum([np.asarray(part.sum(0)).ravel() for part in own], axis=0))
+        kept = kept if len(kept) else np.array([0])
         return [part[:, kept] for part in own], [part[others][:, kept] for part in scored]
 
 

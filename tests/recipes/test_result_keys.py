@@ -24,6 +24,7 @@ TRAINED |= {"num_train", "num_held_out", "num_scored", "num_truncated", "chosen_
 TRAINED |= {"steps", "epochs", "collapsed", "layer_weights", "num_trained_parameters", "peak_memory", "calibration"}
 TRAINED |= {"deterministic"}
 WHOLE = TRAINED | OVER_SEEDS | {"majority", "init", "learning_rate_edge", "learning_rates", "difference"}
+WHOLE |= {"baselines", "better_baseline", "baseline_difference"}
 SCORED = COMMON | OVER_SEEDS | {"higher_is_better", "collapsed", "majority", "labels", "num_scored", "num_truncated"}
 SCORED |= {"calibration", "deterministic"}
 PAIRS = COMMON | {"zero_shot", "pretraining_seed", "higher_is_better", "chance", "num_scored", "num_sentences"}

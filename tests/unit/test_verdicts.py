@@ -14,7 +14,7 @@ from refusals import refuses
 
 from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_of_summary
-from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.holm import corrected
 from lmtransfer.verdicts.spread import Spread, spread
 from lmtransfer.verdicts.student import critical, two_sided
@@ -114,6 +114,16 @@ def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
         ),  # each pair differs by the same
         (condition([0.7, 0.71, 0.72]), condition([0.5] * 3), {"majority": 0.5}, "control collapsed"),
         (condition([0.5] * 3), condition([0.7, 0.71, 0.72]), {"majority": 0.5}, "collapsed"),
+        (condition([0.7, 0.71, 0.72]), replace(condition([0.5] * 3), constant=True), {}, "better"),
+        (
+            condition([0.7, 0.71, 0.72]),
+            replace(condition([0.5] * 3), constant=True),
+            {"majority": 0.5},
+            "better",
+        ),
+        (condition([0.7, 0.71, 0.72]), condition([0.5, 0.49, 0.51]), {"majority": 0.72}, "better but below a baseline"),
+        (condition([0.7, 0.71, 0.72]), condition([0.5, 0.49, 0.51]), {"baseline": 0.72}, "better but below a baseline"),
+        (condition([0.7, 0.71, 0.72]), condition([0.9, 0.92, 0.91]), {"baseline": 0.95}, "worse"),
         (condition([0.7, 0.71, 0.72]), condition([0.5, 0.49, 0.51]), {"majority": 0.5}, "better"),
         (condition([0.7, 0.71, 0.72]), replace(condition([0.5, 0.49, 0.51]), collapsed=3), {}, "control collapsed"),
         (replace(condition([0.509, 0.5, 0.51]), collapsed=3), condition([0.4, 0.45, 0.41]), {}, "collapsed"),
@@ -124,7 +134,7 @@ def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
 def test_what_is_no_verdict(one: Condition, other: Condition, options: dict, verdict: str) -> None:
     found = compare_conditions(one, other, **options)
     assert found.verdict == verdict
-    assert (found.p_value is None) == (found.interval is None) == (verdict not in ("better", "settings differ"))
+    assert (found.p_value is None) == (found.interval is None) == (verdict not in (*VERDICTS, "settings differ"))
     assert found.delta == pytest.approx(one.spread.mean - other.spread.mean)
     if verdict == "one seed, no spread":
         assert (found.standard_error, found.interval, found.detectable, found.seeds_needed) == (None,) * 4

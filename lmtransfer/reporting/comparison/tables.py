@@ -11,7 +11,7 @@ from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifferen
 from lmtransfer.reporting.comparison.flipped import Flip
 from lmtransfer.reporting.render.cells import PLUS_MINUS, metric_heading, score_text
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
-from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text
+from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text, words_do_as_well
 from lmtransfer.system.printable import printable
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.spread import spread
@@ -67,7 +67,13 @@ def remarks(found: Comparison) -> list[str]:
         "control collapsed": f"no verdict: every seed of {other} {explanation}",
         "seeds all alike": "no verdict: all seeds of one side, or the differences of all pairs, are equal",
     }.get(found.difference.verdict, "")
-    lines = [why, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
+    counted = [
+        f"{side.name}: {words_do_as_well(entry.baseline_difference, entry.better_baseline)}"
+        for side in found.sides
+        for entry in side.entries[:1]
+        if entry.baseline_difference is not None and words_do_as_well(entry.baseline_difference, entry.better_baseline)
+    ]
+    lines = [why, *counted, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
     return [printable(line) for line in (*found.missing, *lines) if line]
 
 
@@ -158,15 +164,28 @@ def to_json(found: Comparison) -> str:
 
 
 def _scores(found: Comparison, plus_minus: str) -> Section:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for side, values in zip(found.sides, found.values, strict=True):
         pretrainings = {member.pretraining for member in side.members}
         weights = "random" if pretrainings == {None} else f"{len(pretrainings)} pretrained"
         metric = side.metric
         cell = score_text(spread(values), metric, plus_minus=plus_minus)
         rows.append((side.name, side.scored_on, metric_heading(metric), cell, str(len(values)), weights))
+    rows += _baseline_rows(found, plus_minus)
     number = "" if not found.num_examples else f" on {found.num_examples:,} examples"
     return Section(f"Scores{number}", ("", "scored on", "metric", "mean", "seeds", "weights"), tuple(rows))
+
+
+def _baseline_rows(found: Comparison, plus_minus: str) -> list[tuple[str, ...]]:
+    """The majority and the baselines of both sides, each once if it scores the same on both."""
+    rows: dict[tuple[str, float], tuple[str, ...]] = {}
+    for side in found.sides:
+        majority = {} if side.first.majority is None else {"majority": spread((side.first.majority,))}
+        for name, score in {**majority, **side.first.baselines}.items():
+            cell = score_text(score, side.metric, plus_minus=plus_minus)
+            row = (name, side.scored_on, metric_heading(side.metric), cell, str(score.n), "none")
+            rows.setdefault((name, score.mean), row)
+    return list(rows.values())
 
 
 def _losses(found: Comparison) -> Section:

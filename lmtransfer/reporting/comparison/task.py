@@ -41,6 +41,7 @@ def compare_sides(one: Side, other: Side) -> Comparison:
         *conditions,
         higher_is_better=scores.higher_is_better(metric, one.first.run.result),
         majority=one.first.majority,
+        baseline=one.first.baseline_mean,
         settings_differ=not comparable,
     )
     missing += difference.notes

@@ -26,10 +26,11 @@ from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 
-BarKind = Literal["majority", "control", "frozen", "finetuned"]
+BarKind = Literal["majority", "baseline", "control", "frozen", "finetuned"]
 
 _FILL: dict[BarKind, str] = {
     "majority": "#D9D9D9",
+    "baseline": "#BDBDBD",
     "control": GREY,
     "frozen": PALETTE[4],
     "finetuned": PALETTE[0],
@@ -54,7 +55,7 @@ class Bar:
 
 
 def comparison_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """For each task the bars of majority, control, probe and finetuned runs, if there are at least two."""
+    """For each task the bars of majority, baselines, control, probe and finetuned runs, if there are at least two."""
     figures = []
     rows = [row for row in table_rows(entries) if row.score is not None and row.group != "pretraining"]
     for group in dict.fromkeys(row.group for row in rows):
@@ -70,7 +71,7 @@ def comparison_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigu
 
 
 def _kind(transfer: str) -> BarKind:
-    kinds: dict[str, BarKind] = {"majority": "majority", "control": "control", "frozen": "frozen"}
+    kinds: dict[str, BarKind] = {name: name for name in ("majority", "baseline", "control", "frozen")}
     return kinds.get(transfer, "finetuned")
 
 

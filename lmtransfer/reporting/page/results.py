@@ -32,10 +32,9 @@ def _line(row: Row) -> Line:
     # Without a score, the note is in the place of the score.
     problem = row.note if row.score is not None else ""
     run = Cell(text["run"], notes=(what,) if what else (), problem=problem)
-    rest = (
-        Cell(text[heading], mark=mark_of(row.difference) if heading == "verdict" else None) for heading in _HEADINGS
-    )
-    return Line((run, *rest), kind=row.transfer if row.transfer in ("majority", "control") else "")
+    marks = {"verdict": mark_of(row.difference), "verdict against baseline": mark_of(row.baseline_difference)}
+    rest = (Cell(text[heading], mark=marks.get(heading)) for heading in _HEADINGS)
+    return Line((run, *rest), kind=row.transfer if row.transfer in ("majority", "baseline", "control") else "")
 
 
 def sweep_table(sweep: Sweep) -> Table:

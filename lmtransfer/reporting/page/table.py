@@ -16,7 +16,7 @@ class Mark:
     """A verdict as a sign, which is read without colour.
 
     Attributes:
-        kind: better, worse, even (no difference shown) or open (no verdict).
+        kind: better, worse, even (no difference shown, or below a baseline) or open (no verdict).
         sign: one character.
     """
 
@@ -26,6 +26,7 @@ class Mark:
 
 _MARKS: dict[str, Mark] = {
     "better": Mark("better", "\u25b2"),
+    "better but below a baseline": Mark("even", "\u25b3"),
     "worse": Mark("worse", "\u25bc"),
     "equivalent": Mark("even", "\u2248"),
     "no difference shown": Mark("even", "="),

@@ -7,16 +7,44 @@ from collections.abc import Sequence
 from lmtransfer.reporting.runs.before_after import BeforeAfter, before_and_after
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import node_label
+from lmtransfer.reporting.runs.scores import is_worse
 from lmtransfer.reporting.runs.settings import chosen_on_what_is_scored
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds, reach
-from lmtransfer.verdicts.difference import NO_VERDICT
+from lmtransfer.verdicts.difference import BETTER, NO_VERDICT
 from lmtransfer.verdicts.spread import Spread
 
 
 def answer(entries: Sequence[Entry]) -> str:
     """Whether pretraining helped, over all comparisons with a control, and whether continued pretraining helped."""
-    return " ".join([_helped(entries), *_not_compared(entries), *map(_continued, before_and_after(entries))])
+    return " ".join(
+        [_helped(entries), *_counted(entries), *_not_compared(entries), *map(_continued, before_and_after(entries))]
+    )
+
+
+def _counted(entries: Sequence[Entry]) -> list[str]:
+    """A sentence on whether counting words does as well as the runs, which may be better than their controls."""
+    found = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
+    not_above = [entry for entry in found if not is_worse(*_means(entry), entry.metric or "", entry.run.result)]
+    if not not_above:
+        return []
+    first = min(not_above, key=lambda entry: entry.is_control)
+    baseline, mean = _means(first)
+    metric = first.metric or ""
+    unit = " %" if in_percent(metric) else ""
+    measured = (
+        f"{first.better_baseline} reaches {shown(baseline, metric)}{unit} {metric} on {first.group}, and {first.name} "
+        f"({first.transfer}) {shown(mean, metric)}{unit}"
+    )
+    if len(found) == 1:
+        return [f"Counting words does as well: {measured}."]
+    return [f"Counting words does as well in {len(not_above)} of {len(found)} runs: {measured}."]
+
+
+def _means(entry: Entry) -> tuple[float, float]:
+    assert entry.baseline is not None
+    assert entry.score is not None
+    return entry.baseline.mean, entry.score.mean
 
 
 def _not_compared(entries: Sequence[Entry]) -> list[str]:
@@ -43,7 +71,7 @@ def _helped(entries: Sequence[Entry]) -> str:
     if len(compared) == 1:
         return comparison(compared[0])
     verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
-    better, worse = verdicts.count("better"), verdicts.count("worse")
+    better, worse = sum(verdict in BETTER for verdict in verdicts), verdicts.count("worse")
     single, unclear = verdicts.count("one seed, no spread"), verdicts.count("no difference shown")
     parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
     parts += [f"hurt in {worse}"] if worse else []
@@ -68,6 +96,7 @@ def comparison(entry: Entry) -> str:
     """
     start = {
         "better": "Pretraining helped",
+        "better but below a baseline": "Pretraining helped, but counting words or the majority does as well",
         "worse": "Pretraining hurt",
         "equivalent": "Pretraining made no difference beyond the margin",
         "no difference shown": "No difference is shown",
@@ -88,6 +117,7 @@ def _continued(pair: BeforeAfter) -> str:
     before, after, found = pair.before, pair.after, pair.difference
     start = {
         "better": "helped",
+        "better but below a baseline": "helped, but counting words or the majority does as well",
         "worse": "hurt",
         "equivalent": "makes no difference beyond the margin",
         "no difference shown": "shows no difference",

@@ -28,6 +28,8 @@ COLUMNS = (
     "other metrics",
     "difference to control",
     "verdict",
+    "difference to baseline",
+    "verdict against baseline",
     "smallest detectable",
     "seeds needed",
     "pretraining",
@@ -61,6 +63,11 @@ def difference_text(difference: Difference | None, metric: str) -> str:
     return f"{text} ({interval})" if interval else text
 
 
+def baseline_text(difference: Difference | None, baseline: str, metric: str) -> str:
+    """The difference to the better baseline with its interval: ``TF-IDF: +2.8 (+1.2 to +4.4)``."""
+    return "" if difference is None else f"{baseline}: {difference_text(difference, metric)}"
+
+
 def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
     """The metric's name with its unit; losses of pretraining are named as those of the validation documents."""
     if of_pretraining:
@@ -86,6 +93,8 @@ def cells(row: Row) -> list[str]:
         ", ".join(other_metrics_texts(row.other_metrics)),
         difference_text(row.difference, row.metric),
         verdict_text(row.difference, row.metric),
+        baseline_text(row.baseline_difference, row.better_baseline, row.metric),
+        verdict_text(row.baseline_difference, row.metric),
         detectable_text(row.difference, row.metric),
         needed_text(row.difference),
         ", ".join(budget),

@@ -110,13 +110,22 @@ def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
 
 def _difference_lines(row: Row) -> tuple[str, list[str]]:
     if row.difference is None:
-        return "", []
+        first, *rest = [*_baseline_lines(row), ""]
+        return first, [line for line in rest if line]
     difference, metric = row.difference, row.metric
     needed = needed_text(difference)
     lines = [interval_text(difference, metric), verdict_text(difference, metric)]
     lines += [f"detectable: {detectable_text(difference, metric)}"] if needed else []
     lines += [f"seeds needed: {needed}"] if needed else []
-    return shown_difference(difference.delta, metric), [line for line in lines if line]
+    return shown_difference(difference.delta, metric), [*(line for line in lines if line), *_baseline_lines(row)]
+
+
+def _baseline_lines(row: Row) -> list[str]:
+    if row.baseline_difference is None:
+        return []
+    found, metric = row.baseline_difference, row.metric
+    lines = [f"to {row.better_baseline}: {shown_difference(found.delta, metric)}", interval_text(found, metric)]
+    return [line for line in (*lines, verdict_text(found, metric)) if line]
 
 
 def _size_lines(row: Row) -> tuple[str, list[str]]:

@@ -78,4 +78,5 @@ def _difference(before: Entry, after: Entry) -> Difference:
         before.condition,
         higher_is_better=higher_is_better(after.metric or "", after.run.result),
         majority=after.majority,
+        baseline=after.baseline_mean,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lmtransfer.kept_predictions.scored import Kept
@@ -19,12 +19,16 @@ from lmtransfer.verdicts.spread import Spread
 
 
 def compared(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with their controls and differences; the verdicts are corrected for the whole table."""
-    found = [_compared(entry, entries) for entry in entries]
-    judged = [(entry.difference, entry.margin) for entry in found if entry.difference is not None]
-    differences, margins = [difference for difference, _ in judged], [margin for _, margin in judged]
-    together = iter(corrected(differences, margins=margins))
-    return [entry if entry.difference is None else replace(entry, difference=next(together)) for entry in found]
+    """The entries with their controls and differences; the verdicts of a column are corrected together."""
+    found = [_against_baseline(_compared(entry, entries)) for entry in entries]
+    for column in ("difference", "baseline_difference"):
+        judged = [entry for entry in found if getattr(entry, column) is not None]
+        differences, margins = [getattr(entry, column) for entry in judged], [entry.margin for entry in judged]
+        together = iter(corrected(differences, margins=margins))
+        found = [
+            entry if getattr(entry, column) is None else replace(entry, **{column: next(together)}) for entry in found
+        ]
+    return found
 
 
 def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:
@@ -39,6 +43,31 @@ def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[
     node = parents[0] if parents else {}
     score_examples = examples_of_score(kept, node, metric, seeds, split=split, is_control=True)
     return scored(node, metric, seeds, examples=score_examples)
+
+
+def made_baselines(run: Run, metric: str, kept: Sequence[Kept], split: str) -> dict[str, Scored]:
+    """The baselines that count words, which were scored together with the run, by name."""
+    nodes = run.result.get("baselines")
+    found = {}
+    for name, node in nodes.items() if isinstance(nodes, Mapping) else ():
+        score_examples = examples_of_score(kept, node, metric, split=split, baseline=name)
+        made = scored(node, metric, examples=score_examples)
+        if made is not None:
+            found[name] = replace(made, condition=replace(made.condition, constant=node.get("constant") is True))
+    return found
+
+
+def _against_baseline(entry: Entry) -> Entry:
+    """The entry with its difference to the better baseline."""
+    if entry.condition is None or entry.baseline_condition is None or entry.metric is None:
+        return entry
+    found = compare_conditions(
+        entry.condition,
+        entry.baseline_condition,
+        higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
+        majority=entry.majority,
+    )
+    return replace(entry, baseline_difference=found)
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
@@ -86,5 +115,6 @@ def _judged(entry: Entry, control: Spread | None, control_condition: Condition |
         control_condition,
         higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
         majority=entry.majority,
+        baseline=entry.baseline_mean,
     )
     return replace(entry, control=control, difference=found)

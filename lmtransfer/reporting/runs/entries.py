@@ -10,7 +10,7 @@ from typing import Any
 
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.controls import compared, made_control
+from lmtransfer.reporting.runs.controls import compared, made_baselines, made_control
 from lmtransfer.reporting.runs.cost import Cost, cost_of
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import examples_of_score, kept_answers
@@ -22,7 +22,7 @@ from lmtransfer.reporting.runs.lineage import (
     pretraining_text,
     starting_point,
 )
-from lmtransfer.reporting.runs.scores import scored
+from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import task_settings
 from lmtransfer.reporting.units import in_unit
 
@@ -142,6 +142,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     transfer = "" if of_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own)
     weights = None if transfer == "control" else str(own.get("init") if source is None else source.weights)
     own_score = control = None
+    baselines: dict[str, Scored] = {}
     if metric is not None:
         problems: list[str] = []
         kept = [] if of_pretraining else kept_answers(run.path, problems)
@@ -150,6 +151,9 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         score_examples = examples_of_score(kept, run.result, metric, results, split=split)
         own_score = scored(run.result, metric, results, pretraining=weights, examples=score_examples)
         control = made_control(run, controls, metric, kept, split)
+        baselines = made_baselines(run, metric, kept, split)
+    higher = scores.higher_is_better(metric or "", run.result)
+    better = (max if higher else min)(baselines, key=lambda name: baselines[name].spread.mean, default="")
     return Entry(
         run=run,
         seeds=seeds,
@@ -180,6 +184,9 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         ),
         condition=None if own_score is None else own_score.condition,
         control_condition=None if control is None else control.condition,
+        baselines={name: made.spread for name, made in baselines.items()},
+        better_baseline=better,
+        baseline_condition=baselines[better].condition if better else None,
     )
 
 

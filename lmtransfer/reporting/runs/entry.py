@@ -38,6 +38,9 @@ class Entry:
         control: the main metric of the control.
         metrics: names of the chosen metrics, the main one first; empty if the task has no choice.
         majority: the main metric of always answering the majority label.
+        baselines: the main metric of each baseline that counts words, by name.
+        better_baseline: the name of the better one; empty if there is none.
+        baseline_difference: ``score`` minus the better baseline, judged together with all others of the report.
         difference: ``score`` minus ``control``, judged together with all others of the report.
         pretraining_tokens: real tokens seen in pretraining, over all stages.
         pretraining_seconds: training seconds of pretraining, over all stages.
@@ -50,6 +53,7 @@ class Entry:
         condition: ``score`` as a side of a comparison, with its seeds.
         control_condition: the same for the control that was made with the run.
         margin: a smaller difference does not matter, in the metric's unit; None: none was set.
+        baseline_condition: the same for the better baseline.
     """
 
     run: Run
@@ -80,6 +84,10 @@ class Entry:
     condition: Condition | None = None
     control_condition: Condition | None = None
     margin: float | None = None
+    baselines: Mapping[str, Spread] = field(default_factory=dict)
+    better_baseline: str = ""
+    baseline_difference: Difference | None = None
+    baseline_condition: Condition | None = None
 
     @property
     def is_pretraining(self) -> bool:
@@ -95,6 +103,16 @@ class Entry:
     def is_control(self) -> bool:
         """Whether this run is itself a control: the same task trained from random initialisation."""
         return self.transfer == "control"
+
+    @property
+    def baseline(self) -> Spread | None:
+        """The main metric of the better baseline that counts words; None if there is none."""
+        return self.baselines.get(self.better_baseline)
+
+    @property
+    def baseline_mean(self) -> float | None:
+        """Its mean."""
+        return None if self.baseline is None else self.baseline.mean
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The rows of the report's table: for each task the majority, controls, probes, finetuned runs; then pretraining."""
+"""The rows of the report's table: for each task baselines, controls, probes and finetuned runs; then pretraining."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.reporting.runs.scores import is_worse, num_collapsed, number, ot
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
-_TRANSFER_ORDER = ("majority", "control", "frozen", "bitfit", "lora", "finetuned")
+_TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora", "finetuned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,19 @@ class Row:
 
     Attributes:
         group: comparable rows share it: task, split and number of labels, or "pretraining".
-        run: name of the run, or "majority".
+        run: name of the run or of the baseline, or "majority".
         label: ``run``, with the way of transfer where comparable runs share the name.
         model: family and size.
         objective: objective of pretraining.
         corpus: text of pretraining.
         task: downstream task; empty for pretraining.
-        transfer: "majority", "control", "frozen", "finetuned", ...; empty for pretraining.
+        transfer: "majority", "baseline", "control", "frozen", "finetuned", ...; empty for pretraining.
         metric: name of the metric; empty if nothing was scored.
         score: the metric over seeds.
         other_metrics: the scores by the chosen metrics that do not decide.
         difference: difference from the control.
+        better_baseline: name of the better baseline that counts words; empty if there is none.
+        baseline_difference: difference from it.
         pretraining_tokens: real tokens of pretraining.
         pretraining_seconds: seconds of pretraining.
         num_parameters: number of parameters.
@@ -54,6 +56,8 @@ class Row:
     score: Spread | None = None
     other_metrics: Mapping[str, Spread] = field(default_factory=dict)
     difference: Difference | None = None
+    better_baseline: str = ""
+    baseline_difference: Difference | None = None
     pretraining_tokens: float | None = None
     pretraining_seconds: float | None = None
     num_parameters: float | None = None
@@ -72,6 +76,15 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
         rows = groups.setdefault((True, "", "", 0.0) if entry.is_pretraining else place, [])
         if entry.majority is not None and all(row.transfer != "majority" for row in rows):
             rows.append(_baseline(entry, "majority", "majority", spread((entry.majority,))))
+        for name, score in entry.baselines.items():
+            same = next(
+                (place for place, row in enumerate(rows) if (row.run, row.transfer) == (name, "baseline")), None
+            )
+            row = _baseline(entry, name, "baseline", score)
+            if same is None:
+                rows.append(row)
+            elif score.n > (rows[same].score or score).n:  # runs of a group with other seeds have other examples
+                rows[same] = row
         if entry.control is not None and not _is_elsewhere(entry, entries):
             rows.append(_baseline(entry, f"{names[entry.run.key]} control", "control", entry.control))
         rows.append(_row(entry, names[entry.run.key]))
@@ -120,6 +133,8 @@ def _row(entry: Entry, label: str) -> Row:
         score=entry.score,
         other_metrics=entry.other_metrics,
         difference=entry.difference,
+        better_baseline=entry.better_baseline,
+        baseline_difference=entry.baseline_difference,
         pretraining_tokens=entry.pretraining_tokens,
         pretraining_seconds=entry.pretraining_seconds,
         num_parameters=entry.num_parameters,
@@ -157,10 +172,16 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
         and entry.majority is not None
         and is_worse(score.mean, entry.majority, entry.metric or "", entry.run.result)
     )
+    not_above = (
+        score is not None
+        and entry.baseline is not None
+        and not is_worse(entry.baseline.mean, score.mean, entry.metric or "", entry.run.result)
+    )
     return [
         *_collapse(result, score),
         *_undefined(result),
         *(["worse than the majority"] if below else []),
+        *([f"not above {entry.better_baseline}, which counts words"] if not_above else []),
         *([searched] if searched else []),
     ]
 

@@ -1,0 +1,158 @@
+"""Baselines that count words, against scikit-learn called by hand, their formulas, and loops."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes.tasks import WordTokenizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_union
+from sklearn.svm import LinearSVC
+
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.counting_baselines import counting_baselines
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.tagging.task import Tagging
+from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.multi_label import MultiLabel
+from lmtransfer.tasks.text.regression import TextRegression
+
+WORDS = {"a": "red apple sweet plum", "b": "fast car loud bus", "c": "calm sea wide bay"}
+COMMON = "the is, one and very new old"
+TOKEN = r"\w+|[^\w\s]"
+
+
+def _texts(num: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Texts, no two of them alike, and their labels, which some of their words tell."""
+    rng = random.Random(seed)
+    labels = [rng.choice("abc") for _ in range(num)]
+    pick = [rng.choices(WORDS[label].split(), k=2) + rng.choices(COMMON.split(), k=5) for label in labels]
+    return [" ".join(rng.sample(words, len(words))) + f" n{row}" for row, words in enumerate(pick)], labels
+
+
+def _encoded(task: Task, split: str) -> EncodedExamples:
+    return task.encode(task.examples(split), WordTokenizer(), max_length=64, num_segments=2)
+
+
+def _rows(path: Path, header: str, rows: list[tuple[object, ...]]) -> str:
+    path.write_text("\n".join([header, *("\t".join(map(str, row)) for row in rows)]) + "\n")
+    return str(path)
+
+
+def _classification(folder: Path, labels: str = "abc") -> tuple[Task, list[str], list[str], list[str]]:
+    texts, given = _texts(60)
+    chosen = [label if label in labels else labels[0] for label in given]
+    others, _ = _texts(20, seed=1)
+    train = _rows(folder / "train.tsv", "text\tlabel", list(zip(texts, chosen, strict=True)))
+    dev = _rows(folder / "dev.tsv", "text\tlabel", [(text, labels[0]) for text in others])
+    columns = {"text_column": "text", "label_column": "label", "train": train, "dev": dev}
+    return TextClassification(name="t", labels=list(labels), **columns), texts, chosen, others  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("labels", ["ab", "abc"])
+def test_tfidf_is_what_scikit_learn_gives(labels: str, tmp_path: Path) -> None:
+    task, texts, given, others = _classification(tmp_path, labels)
+    train, dev = _encoded(task, "train"), _encoded(task, "dev")
+    rows = np.arange(0, 60, 2)  # the training examples of a seed: no other text may add to the vocabulary
+    ours = counting_baselines(task, train, dev)["TF-IDF"](rows, np.arange(len(others)))
+    union = make_union(
+        TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, sublinear_tf=True),
+        TfidfVectorizer(ngram_range=(2, 5), analyzer="char_wb", sublinear_tf=True),
+    )
+    own, y = [texts[row] for row in rows], np.array([given[row] for row in rows])
+    features = union.fit_transform(own)
+
+    def model(c: float) -> OneVsRestClassifier:
+        return OneVsRestClassifier(LogisticRegression(C=c, solver="liblinear", dual=True, max_iter=300, random_state=0))
+
+    def right(c: float) -> float:
+        return (cross_val_predict(model(c), features, y, groups=own, cv=GroupKFold(3)) == y).mean()
+
+    best = max((0.1, 0.3, 1.0, 3.0, 10.0, 30.0), key=right)
+    theirs = model(best).fit(features, y).decision_function(union.transform(others))
+    np.testing.assert_allclose(ours if labels == "abc" else ours[:, 1], theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_nb_svm_follows_its_formula(tmp_path: Path) -> None:
+    task, texts, given, others = _classification(tmp_path, "ab")
+    ours = counting_baselines(task, _encoded(task, "train"), _encoded(task, "dev"))["NB-SVM"]
+    found = ours(np.arange(60), np.arange(len(others)))[:, 1]
+    vectorizer = CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, binary=True, dtype=float)
+    x, y = vectorizer.fit_transform(texts).toarray(), np.array([label == "b" for label in given])
+    p, q = 1 + x[y].sum(0), 1 + x[~y].sum(0)
+    r = np.log((p / np.abs(p).sum()) / (q / np.abs(q).sum()))
+    candidates = []
+    for c in (0.01, 0.1, 1.0, 10.0):
+        svm = LinearSVC(C=c, max_iter=300, random_state=0).fit(x * r, y)
+        w = svm.coef_[0]
+        interpolated = 0.75 * np.abs(w).sum() / len(w) + 0.25 * w
+        candidates.append((vectorizer.transform(others).toarray() * r) @ interpolated + svm.intercept_[0])
+    assert any(np.allclose(found, candidate, rtol=1e-3, atol=1e-3) for candidate in candidates)
+
+
+def test_a_pair_is_told_by_both_texts_and_their_overlap(tmp_path: Path) -> None:
+    texts, _ = _texts(40)
+    pairs = [(texts[row], texts[row if row % 2 else row - 1] + " x", row % 2) for row in range(40)]
+    train = _rows(tmp_path / "train.tsv", "one\ttwo\tlabel", pairs)
+    columns = {"text_column": "one", "text_pair_column": "two", "score_column": "label", "train": train, "dev": train}
+    task = TextRegression(name="t", **columns)  # type: ignore[arg-type]
+    every, encoded = np.arange(40), _encoded(task, "train")
+    (found,) = counting_baselines(task, encoded, encoded).values()
+    ours = found(every, every)[:, 0]
+    y = np.array([pair[2] for pair in pairs], dtype=float)
+    blocks = []
+    for kind in ({"ngram_range": (1, 2), "token_pattern": TOKEN}, {"ngram_range": (2, 5), "analyzer": "char_wb"}):
+        counting, tfidf = CountVectorizer(**kind), TfidfVectorizer(**kind, sublinear_tf=True)
+        sides = [[pair[side] for pair in pairs] for side in (0, 1)]
+        tfidf.fit(sides[0] + sides[1])
+        counting.fit(sides[0] + sides[1])
+        one, two = (tfidf.transform(side).toarray() for side in sides)
+        counts = [[Counter(counting.build_analyzer()(text)) for text in side] for side in sides]
+        shared = np.array([sum((a & b).values()) for a, b in zip(*counts, strict=True)])
+        sizes = [np.array([sum(count.values()) for count in side]) for side in counts]
+        blocks += [one, two, np.stack([(one * two).sum(1), shared / sizes[0], shared / sizes[1]], axis=1)]
+    features = np.hstack(blocks)
+    fits = [Ridge(alpha=alpha).fit(features, y).predict(features) for alpha in (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)]
+    assert any(np.allclose(ours, fit, atol=2e-3) for fit in fits)
+    assert np.corrcoef(ours, y)[0, 1] > 0.9
+
+
+def test_a_word_gets_the_tag_that_it_has_most_often(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    sentences = [[(rng.choice("uvwxyz"), rng.choice("ABC")) for _ in range(5)] for _ in range(12)]
+    for split in ("train", "dev"):
+        text = "\n\n".join("\n".join(f"{word}\t{tag}" for word, tag in one) for one in sentences)
+        (tmp_path / f"{split}.conll").write_text(text + ("\n\nnew\tA\n" if split == "dev" else "\n"))
+    task = Tagging(name="t", scheme="words", train="train.conll", dev="dev.conll", data_root=str(tmp_path))
+    encoded, dev = _encoded(task, "train"), _encoded(task, "dev")
+    rows = np.array([0, 3, 4, 9])
+    outputs = counting_baselines(task, encoded, dev)["usual tag"](rows, np.arange(13))
+    seen = [pair for row in rows for pair in sentences[row]]
+    for place, word in enumerate([word for one in sentences for word, _ in one] + ["new"]):
+        tags = [tag for other, tag in seen if other == word] or [tag for _, tag in seen]
+        expected = max(sorted(set(tags)), key=tags.count)
+        assert task.labels[outputs[place].argmax()] == expected
+        assert math.exp(outputs[place].max()) == pytest.approx(tags.count(expected) / len(tags))
+
+
+def test_labels_that_no_example_or_every_example_has_are_certain(tmp_path: Path) -> None:
+    texts, given = _texts(30)
+    train = _rows(tmp_path / "t.tsv", "text\tlabels", [(t, f"{g},every") for t, g in zip(texts, given, strict=True)])
+    columns = {"text_column": "text", "label_column": "labels", "train": train, "dev": train}
+    task = MultiLabel(name="m", labels=["a", "b", "c", "every", "none"], **columns)  # type: ignore[arg-type]
+    encoded = _encoded(task, "train")
+    every = np.arange(30)
+    for baseline in counting_baselines(task, encoded, encoded).values():
+        outputs = baseline(every, every)
+        assert (outputs[:, 3] > 100).all()
+        assert (outputs[:, 4] < -100).all()
+        assert ((outputs[:, :3] > 0) == [[g == label for label in "abc"] for g in given]).mean() > 0.95
+        np.testing.assert_array_equal(outputs, baseline(every, every))
