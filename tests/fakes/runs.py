@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,7 @@ def transfer(
     init: str | None = "runs/pretrain/imdb",
     num_train: int | None = 1000,
     majority: float | None = 0.509,
+    baselines: Mapping[str, Sequence[float]] | None = None,
     collapsed: int = 0,
     settings: dict[str, Any] | None = None,
     fingerprint: str | None = None,
@@ -140,6 +141,7 @@ def transfer(
     result = _one(command, scores[0]) | _summary(scores) | {"collapsed": collapsed, "task": config["task"]["name"]}
     result["majority"] = None if majority is None else {"accuracy": majority}
     result["control"] = _summary(controls) if controls else None
+    result["baselines"] = {name: _summary(values) for name, values in (baselines or {}).items()}
     own_lines = task_lines(scores[0]) if len(scores) == 1 else []
     versions = VERSIONS | {"data": {"tokenizer": fingerprint}} if fingerprint else VERSIONS
     return write_run(folder, config=config, result=result, metrics=own_lines, versions=versions)

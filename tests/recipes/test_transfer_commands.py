@@ -61,6 +61,26 @@ def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.Captu
     assert result("runs/evaluate/mine")["num_scored"] == 50
 
 
+def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*QUICK, "train.epochs=1", "task.num_train=60", "seeds=2", "control=true"]
+    assert lmtransfer("finetune", *words, "name=ft") == 0
+    printed = capsys.readouterr().out
+    found = result("runs/finetune/ft")
+    assert set(found["baselines"]) == {"TF-IDF", "NB-SVM"}
+    best = max(found["baselines"].values(), key=lambda part: part["mean"])["mean"]
+    assert best > 0.8 > found["mean"]  # the words of the toy sentences tell their label, and the run learns nothing
+    assert found["baselines"][found["better_baseline"]]["mean"] == best
+    assert found["baseline_difference"]["difference"] == pytest.approx(found["mean"] - best)
+    assert {"examples", "finetuning"} == {part["source"] for part in found["baseline_difference"]["parts"]}
+    assert all(name in printed for name in ("TF-IDF", "NB-SVM", "counting words does as well"))
+    kept = {file.name for file in Path("runs/finetune/ft/baselines/predictions").iterdir()}
+    assert kept == {f"dev-{name}-seed-{seed}.npz" for name in ("TF-IDF", "NB-SVM") for seed in range(2)}
+    assert lmtransfer("report", "runs") == 0
+    assert "Counting words does as well" in capsys.readouterr().out
+    assert lmtransfer("finetune", *words, "name=without", "baseline=null") == 0
+    assert "baselines" not in result("runs/finetune/without")
+
+
 def test_seeds_and_control_give_statistics_in_closed_form(world: Path) -> None:
     words = ["transfer.pooling=mean", "train.epochs=8", "optimizer.learning_rate=0.02", "task.num_train=60"]
     assert lmtransfer("finetune", *QUICK, *words, "seeds=3", "control=true", "name=ft") == 0
@@ -228,7 +248,7 @@ def test_weights_of_seeds_need_not_be_kept(world: Path, capsys: pytest.CaptureFi
     assert "lmtransfer evaluate" not in capsys.readouterr().out
     assert not list(Path("runs/finetune/ft").rglob("*.safetensors"))
     assert result("runs/finetune/ft")["seeds"] == result("runs/finetune/kept")["seeds"]
-    assert len(list(Path("runs/finetune/ft").rglob("predictions/*"))) == 4
+    assert len(list(Path("runs/finetune/ft").rglob("seed-*/predictions/*"))) == 4
     first = Path("runs/finetune/ft/seed-0/result.json").stat().st_mtime_ns
     assert lmtransfer("finetune", *QUICK, "seeds=3", "name=ft", "keep_weights=false", "resume=true") == 0
     assert Path("runs/finetune/ft/seed-0/result.json").stat().st_mtime_ns == first

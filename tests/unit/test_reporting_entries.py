@@ -9,6 +9,7 @@ import pytest
 from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.render.answer import answer, comparison
+from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
@@ -381,3 +382,26 @@ def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):
 def test_the_sentence_says_what_was_chosen_on_the_split_that_scores(tmp_path, changed, said):
     transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.62], settings={"split": "dev"} | changed)
     assert ("(dev)" in answer(make_entries(collect(tmp_path)))) == said
+
+
+@pytest.mark.parametrize(
+    ("counted", "verdict", "said"),
+    [
+        ([0.80, 0.81, 0.79], "better but below a baseline", "Counting words does as well: NB-SVM reaches 80.0 %"),
+        ([0.60, 0.62, 0.60], "better", ""),
+    ],
+)
+def test_a_run_below_a_baseline_is_not_plainly_better(tmp_path, counted, verdict, said):
+    baselines = {"TF-IDF": [0.55, 0.56, 0.53], "NB-SVM": counted}
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65], baselines=baselines)
+    (entry,) = make_entries(collect(tmp_path))
+    assert (entry.difference.verdict, entry.better_baseline) == (verdict, "NB-SVM")
+    assert entry.baseline_difference.delta == pytest.approx(0.71 - sum(counted) / 3)
+    assert entry.baseline_difference.verdict == ("worse" if said else "better")
+    assert said in answer([entry])
+    assert ("Counting" in answer([entry])) == bool(said)
+    rows = {row.run: row for row in table_rows([entry])}
+    assert list(rows) == ["majority", "NB-SVM", "TF-IDF", "ft control", "ft"]
+    assert rows["NB-SVM"].score.values == tuple(counted)
+    assert ("NB-SVM" in rows["ft"].note) == bool(said)
+    assert "NB-SVM: " in markdown_table(list(rows.values()))

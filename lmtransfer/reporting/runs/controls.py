@@ -14,6 +14,7 @@ from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import differences_text, differing
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
+from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import corrected
 from lmtransfer.verdicts.spread import Spread
 
@@ -21,14 +22,19 @@ from lmtransfer.verdicts.spread import Spread
 def compared(entries: Sequence[Entry]) -> list[Entry]:
     """The entries with their controls and differences; the verdicts of a column are corrected together."""
     found = [_against_baseline(_compared(entry, entries)) for entry in entries]
-    for column in ("difference", "baseline_difference"):
-        judged = [entry for entry in found if getattr(entry, column) is not None]
-        differences, margins = [getattr(entry, column) for entry in judged], [entry.margin for entry in judged]
-        together = iter(corrected(differences, margins=margins))
-        found = [
-            entry if getattr(entry, column) is None else replace(entry, **{column: next(together)}) for entry in found
-        ]
-    return found
+    differences = _corrected([(entry.difference, entry.margin) for entry in found])
+    counted = _corrected([(entry.baseline_difference, entry.margin) for entry in found])
+    return [
+        replace(entry, difference=difference, baseline_difference=to_baseline)
+        for entry, difference, to_baseline in zip(found, differences, counted, strict=True)
+    ]
+
+
+def _corrected(column: Sequence[tuple[Difference | None, float | None]]) -> list[Difference | None]:
+    """The differences of a column with their margins, judged together."""
+    judged = [(difference, margin) for difference, margin in column if difference is not None]
+    together = iter(corrected([one for one, _ in judged], margins=[margin for _, margin in judged]))
+    return [None if difference is None else next(together) for difference, _ in column]
 
 
 def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:

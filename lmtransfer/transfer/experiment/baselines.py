@@ -73,12 +73,12 @@ def _computed(
                 )
                 kept.append(one)
                 files[file_name(one, alone=False)] = one
-        drawn = task.num_train is not None or task.folds is not None
+        is_drawn = task.num_train is not None or task.folds is not None
         alike = len(results) > 1 and len({result.score for result in results}) == 1
         found[name] = BaselineResult(
             results,
             examples_of(kept, task.main_metric) if len(kept) == len(results) else None,
-            constant=alike or not drawn,
+            constant=alike or not is_drawn,
         )
     if files:
         write_predictions(directory.path / BASELINES, files)
