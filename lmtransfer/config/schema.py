@@ -152,9 +152,7 @@ class CommonSettings(Settings):
     run: str | None = _setting(None, "run directory to read")
     resume: bool = _setting(False, "continue the run of this name")
     control: bool = _setting(False, "also train the same model from random initialisation")
-    baseline: Literal["words"] | None = _setting(
-        "words", "words: also score what counting words gives; null: leave it out"
-    )
+    baseline: bool | None = _setting(True, "also score what counting words gives; null: leave it out")
     data_root: str | None = _setting(None, "folder with data; LMTRANSFER_DATA if not given")
     output_root: str = _setting("runs", "folder for run directories")
     cache_dir: str | None = _setting(None, "folder for prepared data that runs reuse; null: ~/.cache/lmtransfer")

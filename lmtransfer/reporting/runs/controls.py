@@ -59,7 +59,7 @@ def made_baselines(run: Run, metric: str, kept: Sequence[Kept], split: str) -> d
         score_examples = examples_of_score(kept, node, metric, split=split, baseline=name)
         made = scored(node, metric, examples=score_examples)
         if made is not None:
-            found[name] = replace(made, condition=replace(made.condition, constant=node.get("constant") is True))
+            found[name] = made
     return found
 
 

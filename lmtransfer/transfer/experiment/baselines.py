@@ -43,21 +43,26 @@ def _computed(
     task, data = setting.task, setting.data
     found: dict[str, BaselineResult] = {}
     files: dict[str, Kept] = {}
+    is_drawn = task.num_train is not None or task.folds is not None
     for name, baseline in counting_baselines(task, data.train, data.evaluation).items():
-        results, kept = [], []
         scores: dict[bytes, Evaluation] = {}
-        for seed in seeds:
-            drawn = b"".join(data.whole[draw].train.tobytes() for draw in _draws(setting, seed))
-            if drawn not in scores:
-                scores[drawn] = _evaluation(setting, baseline, seed)
-            evaluation = scores[drawn]
+        drawn = [b"".join(data.whole[draw].train.tobytes() for draw in _draws(setting, seed)) for seed in seeds]
+        for seed, key in zip(seeds, drawn, strict=True):
+            if key not in scores:
+                scores[key] = _evaluation(setting, baseline, seed)
+        evaluations = [scores[key] for key in drawn]
+        are_alike = len(seeds) > 1 and len({one.metrics[task.main_metric] for one in evaluations}) == 1
+        results, kept = [], []
+        for seed, evaluation in zip(seeds, evaluations, strict=True):
+            metrics = {metric: value for metric, value in evaluation.metrics.items() if metric != "loss"}
             results.append(
                 SeedResult(
                     command=command,
-                    metrics={metric: value for metric, value in evaluation.metrics.items() if metric != "loss"},
+                    metrics=metrics,
                     main_metric=task.main_metric,
                     seed=seed,
                     collapsed=evaluation.collapsed,
+                    more={"deterministic": are_alike or not is_drawn},
                 )
             )
             if evaluation.answers is not None:
@@ -73,13 +78,8 @@ def _computed(
                 )
                 kept.append(one)
                 files[file_name(one, alone=False)] = one
-        is_drawn = task.num_train is not None or task.folds is not None
-        alike = len(results) > 1 and len({result.score for result in results}) == 1
-        found[name] = BaselineResult(
-            results,
-            examples_of(kept, task.main_metric) if len(kept) == len(results) else None,
-            constant=alike or not is_drawn,
-        )
+        examples = examples_of(kept, task.main_metric) if len(kept) == len(results) else None
+        found[name] = BaselineResult(results, examples)
     if files:
         write_predictions(directory.path / BASELINES, files)
     return found

@@ -75,7 +75,7 @@ class Experiment:
             return False
         result = self.directory.read_result(JointResult)
         has_control = bool(result.control) or not self.config["control"]
-        has_baselines = self.config["baseline"] is None or "baselines" in result.more
+        has_baselines = not self.config["baseline"] or "baselines" in result.more
         return has_control and has_baselines and result.n >= len(self.seeds) * len(self.settings)
 
     def members(self, condition: Condition, learning_rate: float | None) -> list[Member]:
@@ -93,7 +93,7 @@ class Experiment:
         tries = [] if self.setting.solves else self.learning_rates.tries()
         controls = trained.get("control", [])
         baselines = None
-        if self.config["baseline"] is not None:
+        if self.config["baseline"]:
             with self.console.status("counting words, for the baselines"):
                 baselines = baseline_results(self.setting, self.seeds, self.directory, command=self.command)
         return joint_result(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -30,12 +30,10 @@ class BaselineResult:
     Attributes:
         results: one result for each seed.
         examples: the contribution of each example to each result; None if it was not saved.
-        constant: whether nothing in it was drawn: the training set is fixed, or all seeds score the same.
     """
 
     results: Sequence[SeedResult]
     examples: conditions.Examples | None
-    constant: bool
 
 
 BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
@@ -150,14 +148,10 @@ def joint_result(
     }
     best = better_baseline(baselines or {})
     if baselines is not None:
-        joint["baselines"] = {
-            name: {**summary(made.results), "constant": made.constant} for name, made in baselines.items()
-        }
+        joint["baselines"] = {name: summary(made.results) for name, made in baselines.items()}
     if best is not None and baselines:
         joint["better_baseline"] = best
-        found = replace(
-            arm_of(baselines[best].results, examples=baselines[best].examples), constant=baselines[best].constant
-        )
+        found = arm_of(baselines[best].results, examples=baselines[best].examples)
         joint["baseline_difference"] = _compared(results, found, majority, examples=examples[0])
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
