@@ -93,6 +93,7 @@ FORMER_DEFAULT: Mapping[str, tuple[Any, tuple[str, ...]]] = {
     "tokenizer.max_characters": (5_000_000, ("tokenizer.max_characters",)),
     "tokenizer.allow_fewer": (False, ("tokenizer.allow_fewer",)),
     "embeddings": (None, ("embeddings",)),
+    "baseline": (None, ("baseline",)),
     "train.min_steps": (None, ("train.min_steps",)),  # of probe
     "learning_rates": (None, ("learning_rates",)),  # of experiment=laptop_finetune
     "model.query_key_norm": (True, ("model.query_key_norm",)),  # of model=modern_laptop

@@ -122,7 +122,7 @@ def test_a_resumed_run_keeps_the_same_predictions(world: Path) -> None:
     words = ["finetune", *TASK, *QUICK, "init=runs/pretrain/other", "seeds=2", "name=again"]
     assert lmtransfer(*words) == 0
     before = {file: file.read_bytes() for file in run.rglob("*.npz")}
-    assert len(before) == 2
+    assert len(before) == 2 + 2 * 2  # each seed, and two baselines for each
     assert [*before.values()] == [Path(str(file).replace("again", "b")).read_bytes() for file in before]
     (run / "result.json").unlink()
     (run / "seed-0/result.json").unlink()

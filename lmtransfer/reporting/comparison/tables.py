@@ -177,11 +177,13 @@ def _scores(found: Comparison, plus_minus: str) -> Section:
 
 
 def _baseline_rows(found: Comparison, plus_minus: str) -> list[tuple[str, ...]]:
-    """The majority and the baselines of both sides, each once if it scores the same on both."""
+    """The baselines of both sides, and their majority, each once if it scores the same on both."""
     rows: dict[tuple[str, float], tuple[str, ...]] = {}
     for side in found.sides:
-        majority = {} if side.first.majority is None else {"majority": spread((side.first.majority,))}
-        for name, score in {**majority, **side.first.baselines}.items():
+        baselines = dict(side.first.baselines)
+        if baselines and side.first.majority is not None:
+            baselines = {"majority": spread((side.first.majority,)), **baselines}
+        for name, score in baselines.items():
             cell = score_text(score, side.metric, plus_minus=plus_minus)
             row = (name, side.scored_on, metric_heading(side.metric), cell, str(score.n), "none")
             rows.setdefault((name, score.mean), row)
