@@ -40,6 +40,8 @@ _CURVATURE = 0.25
 _RANK = 1e-12
 #: Far below what the float32 of the head rounds away.
 _EXACT = {"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 20}
+#: Enough to choose C, in a third of the time.
+_CLOSE = {"maxiter": 500, "maxfun": 1000, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
 _SEQUENCES_AT_ONCE = 512
 
 
@@ -50,7 +52,7 @@ class Optimum:
     Attributes:
         strength: C.
         score: the main metric of this C over the examples, each answered by a fit on the other folds.
-        tries: C, score and loss of every value, and whether all its answers are the same.
+        tries: C, score and loss of every value that was tried, and whether all its answers are the same.
     """
 
     strength: float
@@ -60,6 +62,8 @@ class Optimum:
 
 def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     """Choose C by the task's main metric (ties: loss), then fit the head on all examples.
+
+    Values of C are tried from the smallest on, until two in a row have a worse score and loss than an earlier one.
 
     A C whose answers are all the same is chosen only if those of every C are: such a head shows nothing of the encoder.
 
@@ -72,24 +76,28 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     head.train()
     inputs_RE, targets = head_inputs(learner, source), encoded.targets.each(torch.from_numpy)
     fold_R = np.repeat(folds_of(encoded)[encoded.owners], np.diff(encoded.target_offsets))
-    logits_SRK = torch.zeros(len(STRENGTHS), len(fold_R), head.num_logits, dtype=torch.float64)
+    folds = []
     for fold in np.unique(fold_R):
         rest, held_out = np.flatnonzero(fold_R != fold), np.flatnonzero(fold_R == fold)
-        if len(rest) == 0:
-            continue
-        problem = Problem(inputs_RE[rest], targets.each(lambda values, rest=rest: values[rest]), head)
-        solution = None
-        for place, strength in enumerate(STRENGTHS):
-            solution = problem.solve(strength, start=solution)
+        if len(rest):
+            problem = Problem(inputs_RE[rest], targets.each(lambda values, rest=rest: values[rest]), head)
+            folds.append((problem, held_out))
+    solutions: list[Tensor | None] = [None] * len(folds)
+    tries: list[dict[str, Any]] = []
+    for strength in STRENGTHS:
+        logits_RK = torch.zeros(len(fold_R), head.num_logits, dtype=torch.float64)
+        for place, (problem, held_out) in enumerate(folds):
+            solution = problem.solve(strength, start=solutions[place], options=_CLOSE)
             weight_KE, bias_K = problem.linear(solution)
-            logits_SRK[place, held_out] = inputs_RE[held_out] @ weight_KE.T + bias_K
-    tries = []
-    for strength, logits_RK in zip(STRENGTHS, logits_SRK, strict=True):
+            logits_RK[held_out] = inputs_RE[held_out] @ weight_KE.T + bias_K
+            solutions[place] = solution
         with evaluation_mode(head):
             loss = float(head.row_loss(logits_RK, targets)) / max(1, len(fold_R))
         evaluation = score_outputs(task, encoded, Outputs(logits_RK.float().numpy(), loss))
         score = evaluation.metrics[task.main_metric]
         tries.append({"C": strength, "score": score, "loss": loss, "collapsed": evaluation.collapsed})
+        if _gets_worse(tries):
+            break
     best = max(tries, key=lambda one: (not one["collapsed"], one["score"], -one["loss"]))
     problem = Problem(inputs_RE, targets, head)
     weight_KE, bias_K = problem.linear(problem.solve(best["C"]))
@@ -97,6 +105,14 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
         head.output.weight.copy_(weight_KE)
         head.output.bias.copy_(bias_K)
     return Optimum(best["C"], best["score"], tries)
+
+
+def _gets_worse(tries: list[dict[str, Any]]) -> bool:
+    """Whether the last two values of C have both a worse score and a worse loss than an earlier one."""
+    return any(
+        all(one["score"] < earlier["score"] and one["loss"] > earlier["loss"] for one in tries[-2:])
+        for earlier in tries[:-2]
+    )
 
 
 def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
@@ -145,12 +161,13 @@ class Problem:
             self.values_F = values_F.clamp(min=0)
         self.coordinates_RF1 = functional.pad(centred_RE @ self.vectors_EF, (0, 1), value=1.0)  # the bias comes last
 
-    def solve(self, strength: float, *, start: Tensor | None = None) -> Tensor:
+    def solve(self, strength: float, *, start: Tensor | None = None, options: dict[str, Any] = _EXACT) -> Tensor:
         """The optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
 
         Args:
             strength: C.
             start: the solution for another C, to begin from.
+            options: when to stop.
         """
         num = len(self.coordinates_RF1)
         penalty_F1 = functional.pad(torch.ones_like(self.values_F), (0, 1)) / (strength * num)
@@ -169,7 +186,7 @@ class Problem:
             return value, gradient_KF1.numpy().ravel()
 
         first_KF1 = torch.zeros(shape, dtype=torch.float64) if start is None else start / scale_F1
-        point = minimize(objective, first_KF1.numpy().ravel(), jac=True, method="L-BFGS-B", options=_EXACT).x
+        point = minimize(objective, first_KF1.numpy().ravel(), jac=True, method="L-BFGS-B", options=options).x
         return torch.from_numpy(point).view(shape) * scale_F1
 
     def linear(self, solution_KF1: Tensor) -> tuple[Tensor, Tensor]:

@@ -160,7 +160,8 @@ def test_on_real_data_objective_choice_and_score_are_those_of_scikit_learn(
             )
             found = score_outputs(task, encoded, Outputs(logits.astype(np.float32), loss / len(fold)))
             tries.append((not found.collapsed, found.metrics[task.main_metric], -loss, strength))
-        assert [one["score"] for one in optimum.tries] == pytest.approx([one[1] for one in tries], abs=5e-3)
+        tried = [one[1] for one in tries[: len(optimum.tries)]]
+        assert [one["score"] for one in optimum.tries] == pytest.approx(tried, abs=5e-3)
         assert optimum.strength == max(tries)[-1]
         best = _sklearn(inputs, targets, optimum.strength, **options)
     ours = (learner.head.output.weight.detach().double().numpy(), learner.head.output.bias.detach().double().numpy())
