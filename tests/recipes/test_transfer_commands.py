@@ -404,7 +404,7 @@ def test_labels_are_matched_by_name(world: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("finetune", *QUICK, "name=ft") == 0
+    assert lmtransfer("finetune", *QUICK, "name=ft", "task.hidden_values=[-1]") == 0
     write_split(Path("data/test.tsv"), 50, seed=2, values=("-1", "-1"))
     assert lmtransfer("evaluate", "run=runs/finetune/ft") == 2
     said = capsys.readouterr().err
