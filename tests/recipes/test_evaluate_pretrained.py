@@ -119,7 +119,7 @@ def _by_hand(encoder: Any, ids: list[int], *, memory: int, segment: int = 8, lon
     ("words", "names"),
     [
         (["run=runs/pretrain/bert", "memory_lengths=[0,8]"], ("memory_lengths", "BertEncoder")),
-        (["run=runs/pretrain/txl", "memory_lengths=[0,-8]"], ("memory_lengths=",)),
+        (["run=runs/pretrain/txl", "memory_lengths=[0,-8]"], ("memory_lengths", "-8", "0 or more")),
         (["run=runs/pretrain/txl", "memory_lengths=[8]", "segment_length=5000"], ("segment_length=5000",)),
         (["run=runs/pretrain/txl", "memory_lengths=[90000]"], ("memory_lengths", "90000 tokens")),
         (["run=runs/pretrain/txl", "memory_lengths=[8]", "segment_length=some"], ("segment_length=some",)),

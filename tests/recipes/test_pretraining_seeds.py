@@ -123,7 +123,7 @@ def test_going_on_trains_what_is_missing(world: Path) -> None:
     run = Path("runs/finetune/nested")
     before = result(run)
     kept = {file: file.read_bytes() for file in run.rglob("*.npz")}
-    assert len(kept) == 2
+    assert len(kept) == 2 + 2  # each pretraining seed, and two baselines
     tries = before["learning_rate_tries"]
     assert [(tried["pretraining_seed"], tried["learning_rate"]) for tried in tries] == [
         (pretraining, rate) for rate in (0.01, 0.02) for pretraining in (0, 4)

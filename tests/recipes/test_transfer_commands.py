@@ -425,7 +425,7 @@ def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixtu
         (["init=data"], ("data", "config.yaml")),
         (["checkpoint=first"], ("checkpoint=first", "best", "last")),
         (["checkpoint=last", "train.patience=2"], ("train.patience", "checkpoint=best")),
-        (["learning_rates=[0]"], ("learning_rates=[0]",)),
+        (["learning_rates=[0]"], ("learning_rates", "greater than 0")),
         (["learning_rates=0.1"], ("learning_rates=0.1",)),
         (["task.num_train=1000"], ("task.num_train=1000", "120 examples")),
         (["task.max_length=600"], ("task.max_length=600", "24 tokens")),

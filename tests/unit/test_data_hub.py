@@ -55,7 +55,8 @@ def test_a_folder_of_save_to_disk(tmp_path: Path) -> None:
     corpus = hub(saved(tmp_path / "saved"), line_break="<br />")
     assert texts(corpus) == ["One.", "Two.\nThree.", "Four."]
     assert [document.key for document in corpus.documents()][1] == f"{tmp_path / 'saved'}[train]:row 3"
-    assert by_noun(corpus.notes.counts, "empty documents", "NUL") == {"empty documents": 2, "NUL": 1}
+    counts = by_noun(corpus.notes.counts, "empty documents", "NUL", "indented lines")
+    assert counts == {"empty documents": 2, "NUL": 1, "indented lines": 1}
     assert corpus.fraction_read() == 1.0
 
 
