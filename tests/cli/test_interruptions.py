@@ -270,7 +270,10 @@ def test_ctrl_c_in_a_script_lets_its_command_save_and_shows_no_traceback(
     command.write_text(_SAVES)
     command.chmod(0o755)
     scripts = Path(__file__).parents[2] / "scripts"
-    code = f"import sys, time; sys.path.insert(0, {str(scripts)!r}); import steps; sys.executable = {str(command)!r}; "
+    code = (  # also where this process was started with SIGINT ignored
+        "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"sys.path.insert(0, {str(scripts)!r}); import steps; sys.executable = {str(command)!r}; "
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", f"{code}steps.run_script(lambda: {body})"],
         stdout=subprocess.PIPE,
