@@ -16,7 +16,7 @@ from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.step_plan import tokens_of_pass
 from lmtransfer.data.stream.stream import PlannedStream, Source
 
-#: Recipes for GPUs, and whether all their phases have rows long enough for this store.
+#: Recipes for GPUs.
 RECIPES = ("albert_base", "bert_base", "electra_small", "elmo", "gpt_base", "roberta_base", "transformer_xl_base")
 #: Full steps that are planned.
 STEPS = 12
