@@ -68,7 +68,7 @@ def _compared(place: Place, precision: str, seconds: float) -> Numbers:
 
 def _pretrain(place: Place, name: str, precision: str, seconds: float, *, device: str) -> Numbers:
     tiny = [*TINY.words, SMALL_VOCABULARY, "train.steps=20", "train.batch_tokens=512"]
-    sizes = tiny if place.tiny else ["train.steps=1000", "train.batch_tokens=4096"]
+    sizes = tiny if place.tiny else ["train.steps=300", "train.batch_tokens=4096"]
     hardware = [f"hardware.precision={precision}", f"hardware.compile={'false' if precision == 'fp32' else 'auto'}"]
     words = [*_WORDS, *sizes, *corpus_overrides(), *VALIDATION, *hardware]
     numbers = command.run(place, "pretrain", _run_name(name), words, seconds=seconds, device=device)
