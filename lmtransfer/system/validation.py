@@ -1,0 +1,227 @@
+"""Checks plain data against types with pydantic, and says in words what is wrong.
+
+Plain data comes from YAML, JSON or a command line: null, booleans, numbers, text, lists and mappings. It is validated
+as strict JSON: 3 is a number and an integer, 3.0 and 1e3 are integers too, "3" and true are neither, and 3 is not text.
+A list fits a tuple, and text fits a path.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NotRequired, Required, Union
+
+import annotated_types
+import pydantic
+from typing_extensions import is_typeddict
+
+LARGEST_INTEGER = 2**63 - 1
+_SHOWN = 60
+_CONFIG = pydantic.ConfigDict(arbitrary_types_allowed=True)
+_NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path", type(None): "null"}
+_RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_long", "too_short")
+
+
+class Misfit(ValueError):
+    """A value that does not fit its type; the message follows the key of the whole value.
+
+    Args:
+        where: keys and places that lead from the whole value to the wrong one.
+        value: the wrong value.
+        wanted: what it must be, such as "an integer or null".
+        message: replaces the usual message.
+    """
+
+    def __init__(self, where: Sequence[str | int], value: Any, wanted: str, message: str | None = None) -> None:
+        super().__init__(message or f"{shown(value)} is not {wanted}")
+        self.where, self.value, self.wanted = tuple(where), value, wanted
+
+
+def join(key: str, *names: str | int) -> str:
+    """The full key of a value: ``objective.rows`` for a name, ``runs[0]`` for a place in a list."""
+    for name in names:
+        key = f"{key}[{name}]" if isinstance(name, int) else f"{key}.{name}" if key else name
+    return key
+
+
+def validated(value: Any, annotation: Any) -> Any:
+    """The value in the type of the annotation.
+
+    Args:
+        value: plain data, which may hold objects that the annotation asks for by their class.
+        annotation: a type that pydantic knows, or any class.
+
+    Raises:
+        Misfit: it does not fit.
+    """
+    normal = _normal(value, ())
+    try:
+        content = json.dumps(normal)
+    except (TypeError, ValueError):  # holds an object
+        content = None
+    try:
+        if content is None:
+            return _adapter(annotation).validate_python(normal, strict=True)
+        return _adapter(annotation).validate_json(content, strict=True)
+    except pydantic.ValidationError as error:
+        raise _misfit(error, value, annotation) from None
+
+
+@functools.cache
+def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
+    has_config = is_typeddict(annotation) or (
+        isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
+    )
+    return pydantic.TypeAdapter(annotation, config=None if has_config else _CONFIG)
+
+
+def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
+    """The value with whole numbers as integers, so that 1e3 fits an integer; pydantic turns them into floats again."""
+    if isinstance(value, Mapping):
+        return {name: _normal(item, (*where, name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normal(item, (*where, place)) for place, item in enumerate(value)]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Misfit(where, value, "a finite number")
+        return int(value) if value.is_integer() and abs(value) <= LARGEST_INTEGER else value
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise Misfit(where, value, "a number of 64 bits")
+    return os.fspath(value) if isinstance(value, Path) else value
+
+
+def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Misfit:
+    """The first problem, at the deepest place that is not one of several alternatives."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where: list[str | int] = []
+    for name in first["loc"]:
+        inner = _inner(_only(annotation, value), name)
+        if inner is None:
+            break
+        if first["type"] == "missing" and isinstance(value, Mapping) and name not in value:
+            return Misfit((*where, name), None, describe(inner), "is missing")
+        if not _has(value, name):
+            break
+        where.append(name)
+        annotation, value = inner, value[name]
+    if first["type"] == "extra_forbidden":
+        return Misfit(where, value, "a known key", "there is no such key")
+    only = _plain(_only(annotation, value))
+    if first["type"] in _RANGES and only in (int, float):
+        return Misfit(
+            where, value, describe(annotation), f"{shown(value)} is out of range: it must be {_bounds(annotation)}"
+        )
+    if isinstance(value, bool | int | float) and only is str:
+        return Misfit(where, value, "text", f"{shown(value)} is not text (in a YAML file, write it in quotes)")
+    return Misfit(where, value, describe(annotation))
+
+
+def _has(value: Any, name: str | int) -> bool:
+    if isinstance(value, Mapping):
+        return name in value
+    return isinstance(value, list | tuple) and isinstance(name, int) and name < len(value)
+
+
+def _only(annotation: Any, value: Any) -> Any:
+    """The one alternative that a value other than null can fit; the annotation itself if there are several."""
+    members = _alternatives(annotation)
+    left = [member for member in members if member is not type(None)] if value is not None else []
+    return _only(left[0], value) if len(members) > 1 and len(left) == 1 else annotation
+
+
+def _alternatives(annotation: Any) -> Sequence[Any]:
+    is_union = typing.get_origin(annotation) in (Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _inner(annotation: Any, name: str | int) -> Any:
+    """The type of the value at a key or place; None if the annotation does not say."""
+    plain = _plain(annotation)
+    if is_typeddict(plain):
+        hint = typing.get_type_hints(plain, include_extras=True).get(str(name))
+        return typing.get_args(hint)[0] if typing.get_origin(hint) in (Required, NotRequired) else hint
+    if isinstance(plain, type) and issubclass(plain, pydantic.BaseModel):
+        field = plain.model_fields.get(str(name))
+        return Any if field is None else field.rebuild_annotation()
+    container, arguments = typing.get_origin(plain) or plain, typing.get_args(plain)
+    if not isinstance(container, type) or not arguments:
+        return None
+    if issubclass(container, Mapping):
+        return arguments[1]
+    if container is tuple and Ellipsis not in arguments:
+        return arguments[name] if isinstance(name, int) and name < len(arguments) else None
+    return arguments[0] if issubclass(container, Sequence) else None
+
+
+def _plain(annotation: Any) -> Any:
+    """The annotation without its range."""
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+
+
+def describe(annotation: Any) -> str:
+    """The annotation in words: "an integer or null"."""
+    plain = _plain(annotation)
+    arguments = typing.get_args(plain)
+    if plain is Any or isinstance(plain, typing.TypeVar):
+        return "plain text, numbers, lists or mappings"
+    if plain in _NOUNS:
+        return _NOUNS[plain]
+    if len(_alternatives(plain)) > 1:
+        return " or ".join(dict.fromkeys(describe(member) for member in _alternatives(plain)))
+    if typing.get_origin(plain) is Literal:
+        names = [str(argument) for argument in arguments]
+        return names[0] if len(names) == 1 else "one of " + ", ".join(names)
+    container = typing.get_origin(plain) or plain
+    if container is os.PathLike:
+        return "a path"
+    if is_typeddict(plain) or (isinstance(plain, type) and issubclass(plain, pydantic.BaseModel)):
+        return "a mapping"
+    if isinstance(container, type) and issubclass(container, Mapping):
+        values = [argument for argument in arguments[1:] if argument is not Any]
+        return f"a mapping (each value {describe(values[0])})" if values else "a mapping"
+    if isinstance(container, type) and issubclass(container, Sequence):
+        items = [argument for argument in arguments if argument is not Ellipsis]
+        if container is tuple and Ellipsis not in arguments and items:
+            return f"a list of {len(items)}: " + ", ".join(describe(item) for item in items)
+        return f"a list (each item {describe(items[0])})" if items else "a list"
+    return f"a component (a node whose _target_ is a {getattr(plain, '__name__', plain)})"
+
+
+def _bounds(annotation: Any) -> str:
+    """The range of a number in words that follow "it must be"."""
+    lower = upper = ""
+    annotated = next(member for member in _alternatives(annotation) if member is not type(None))
+    for bound in (part for group in typing.get_args(annotated)[1:] for part in _parts(group)):
+        match bound:
+            case annotated_types.Ge(ge=least):
+                lower = f"{least:,g} or more" if isinstance(least, float) else f"{least:,} or more"
+            case annotated_types.Gt(gt=below):
+                lower = f"greater than {below:,g}"
+            case annotated_types.Le(le=most) if most != LARGEST_INTEGER:
+                upper = f"{most:,} or less" if isinstance(most, int) else f"{most:,g} or less"
+            case annotated_types.Lt(lt=above):
+                upper = f"less than {above:,g}"
+    return ", and ".join(filter(None, (lower, upper)))
+
+
+def _parts(group: Any) -> Sequence[Any]:
+    return list(group) if isinstance(group, annotated_types.GroupedMetadata) else [group]
+
+
+def shown(value: Any) -> str:
+    """A value in words, short enough for a message."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping | list | tuple) and len(repr(value)) > _SHOWN:
+        return f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {len(value)}"
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with thousands of digits
+        return "a number that is too large to show"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
