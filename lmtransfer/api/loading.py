@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from lmtransfer.api.settings import checked
+from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.importing.opening import open_saved, run_folder
@@ -75,7 +76,7 @@ class LoadedRun:
         return f"LoadedRun({str(self.path)!r}, encoder={type(self.encoder).__name__}{task})"
 
     @checked
-    def predict(self, texts: str | Sequence[str], *, top_k: int = 5) -> list[dict[str, Any]]:
+    def predict(self, texts: str | Sequence[str], *, top_k: TopK = 5) -> list[dict[str, Any]]:
         """Answer texts, or fill in each [MASK] with a run without a task.
 
         Args:
@@ -135,7 +136,7 @@ class LoadedRun:
 
     @checked
     @torch.inference_mode()
-    def nearest(self, text: str, num: int = 10) -> list[tuple[str, float]]:
+    def nearest(self, text: str, num: Count = 10) -> list[tuple[str, float]]:
         """The tokens whose embeddings (layer 0) are nearest to that of a token, with their cosine, the nearest first.
 
         Args:

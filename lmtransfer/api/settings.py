@@ -6,17 +6,15 @@ import functools
 import inspect
 import os
 import re
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from lmtransfer.config import overrides
 from lmtransfer.config.overrides import CommandLine
-from lmtransfer.config.ranges import out_of_range
-from lmtransfer.config.values import describe
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import Misfit, join, validated
 
 #: A value: a string is always text, and a dictionary holds the keys of a node.
 Setting: TypeAlias = (
@@ -44,68 +42,44 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
     @functools.wraps(function)
     def with_check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         given = signature.bind(*args, **kwargs).arguments
-        problems = [
-            problem
-            for name, value in given.items()
-            if name in hints and (problem := misfit(name, value, hints[name]) or _out_of_range(name, value))
-        ]
-        if problems:
-            raise ConfigError(problems)
+        problems = [_misfit(name, value, hints[name]) for name, value in given.items() if name in hints]
+        if any(problems):
+            raise ConfigError([problem for problem in problems if problem])
         return function(*args, **kwargs)
 
     return with_check
 
 
-def _out_of_range(name: str, value: Any) -> str | None:
-    problem = out_of_range(name, value) if isinstance(value, int | float) else None
-    return problem and f"{name}: {problem}"
+def _misfit(name: str, value: Any, annotation: Any) -> str | None:
+    """The problem of an argument that does not fit its evaluated annotation; None if it fits."""
+    try:
+        validated(_plain_data(value), annotation)
+    except Misfit as misfit:
+        place = misfit.value if misfit.where else value
+        return f"{join(name, *misfit.where)}={_shown(place)}: must be {misfit.wanted}"
+    return None
 
 
-def misfit(name: str, value: Any, annotation: Any) -> str | None:
-    """The problem of an argument that is not of its annotated type; None if it fits.
-
-    Args:
-        name: name of the argument.
-        value: its value; nothing is converted, so 3 is not text.
-        annotation: its evaluated type hint.
-    """
-    if _fits(value, annotation):
-        return None
-    members = typing.get_args(annotation) if typing.get_origin(annotation) in (Union, types.UnionType) else [annotation]
-    lists = [member for member in members if typing.get_origin(member) is Sequence]
-    if lists and _is_list(value):
-        number, item = next(
-            (number, item) for number, item in enumerate(value) if not _fits(item, typing.get_args(lists[0])[0])
-        )
-        return f"{name}[{number}]={_shown(item)}: must be {describe(typing.get_args(lists[0])[0])}"
-    return f"{name}={_shown(value)}: must be {describe(annotation)}"
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation is Any:
-        return True
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, member) for member in arguments)
-    if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in arguments)
-    if annotation in (int, float) and isinstance(value, bool):
-        return False
-    if origin is Sequence:
-        return _is_list(value) and all(_fits(item, arguments[0]) for item in value)
-    return isinstance(value, {int: Integral, float: Real}.get(annotation, origin or annotation))
-
-
-def _is_list(value: Any) -> bool:
-    """Whether a value is a list, a tuple, an array or a column of a table."""
-    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping)
+def _plain_data(value: Any) -> Any:
+    """Numbers of other libraries as Python's, paths as text, and arrays and columns of tables as lists."""
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, bytes | Mapping):
+        return [_plain_data(item) for item in value]
+    return value
 
 
 def _shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, config_dir: Folder | None) -> CommandLine:
@@ -130,7 +104,7 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
         if key in given:
             raise ConfigError(f"{key}: is given twice, as '{key}=...' and as a keyword: keep one")
         line.overrides.append(f"{key}={written(value, key)}")
-    if problem := misfit("config_dir", config_dir, Folder | None):
+    if problem := _misfit("config_dir", config_dir, Folder | None):
         raise ConfigError(problem)
     if config_dir is not None:
         line.config_dir = os.fspath(config_dir)

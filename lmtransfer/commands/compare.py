@@ -7,7 +7,6 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.errors import ConfigError
 from lmtransfer.reporting.comparison.comparison import with_margin
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
@@ -27,8 +26,6 @@ def run(cfg: DictConfig) -> Path:
         RunDirectoryError: a folder has no scored runs, or runs of several kinds; or the page cannot be written.
     """
     check(cfg, primary="compare")
-    if cfg.most < 0:
-        raise ConfigError(f"most={cfg.most}: must be 0 or more examples")
     given = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
     one, other = read_sides(given)
     found = with_margin((compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin)

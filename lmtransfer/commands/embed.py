@@ -74,12 +74,6 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = []
-    if cfg.encoding_errors not in ("strict", "replace"):
-        problems.append(f"encoding_errors={cfg.encoding_errors}: must be strict or replace")
-    if cfg.group < 1:
-        problems.append(f"group={cfg.group}: must be at least 1")
-    if cfg.max_length is not None and not isinstance(cfg.max_length, int):
-        problems.append(f"max_length={cfg.max_length}: must be a number of tokens, or null")
     if not str(cfg.vector_column or "").strip():
         problems.append("vector_column: is empty; set the name of the column of vectors")
     if ranks.world_size() > 1:

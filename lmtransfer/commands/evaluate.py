@@ -7,8 +7,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
+from lmtransfer.config.component import resolve
 from lmtransfer.config.in_short import expand_parts
-from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained
 from lmtransfer.pretraining.evaluation import evaluate_pretrained

@@ -13,7 +13,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import ConfigError
 from lmtransfer.exporting.card.settings import CardSettings
-from lmtransfer.exporting.forms import ADAPTER, FORMS
+from lmtransfer.exporting.forms import ADAPTER
 from lmtransfer.exporting.model_folder import VECTORS, FormSettings, write_model
 from lmtransfer.exporting.parts import Part, parts_of
 from lmtransfer.exporting.place import check_place, export_folder
@@ -152,15 +152,10 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = []
-    formats = (*FORMS, ADAPTER, _RUN)
-    if cfg.format not in formats:
-        problems.append(f"format={cfg.format}: must be one of {', '.join(formats)}")
     if cfg.base is not None and cfg.format != ADAPTER:
         problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
     if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
         problems.append(f"base={cfg.base}: no such folder; give the folder of the exported base, or leave it out")
-    if cfg.checkpoint not in (None, "best", "last"):
-        problems.append(f"checkpoint={cfg.checkpoint}: must be best, last or null")
     if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):
         problems.append(
             f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
@@ -173,10 +168,6 @@ def _check_choices(cfg: DictConfig) -> None:
             for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
             if cfg[key]
         ]
-    if cfg.license is not None and not isinstance(cfg.license, str):
-        problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
-    if not all(isinstance(language, str) for language in _languages(cfg)):
-        problems.append(f"language={cfg.language}: give a code such as en, or several: [en,de]")
     if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():
         problems.append(f"results={cfg.results}: no such folder; give the folder that holds your runs, such as runs/")
     problems += _push_problems(cfg)

@@ -27,11 +27,6 @@ from lmtransfer.transfer.experiment.trained import chosen_task, task_of
 
 _SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
-_CHOICES = {
-    "on_error": ("stop", "skip"),
-    "encoding_errors": ("strict", "replace"),
-    "submission": ("glue", "squad", None),
-}
 
 
 def run(cfg: DictConfig, *, write: Write | None = None) -> None:
@@ -123,12 +118,6 @@ def _check_choices(cfg: DictConfig) -> None:
     if len(given) != 1:
         what = f"{' and '.join(given)} are given" if given else "no input is given"
         problems.append(f"{what}: give exactly one of input=<file> (- for standard input), text='...' or split=<name>")
-    for key, allowed in _CHOICES.items():
-        if cfg[key] not in allowed:
-            shown = ", ".join("null" if value is None else value for value in allowed)
-            problems.append(f"{key}={cfg[key]}: must be one of {shown}")
-    if cfg.group < 1:
-        problems.append(f"group={cfg.group}: must be at least 1")
     if cfg.submission is not None and cfg.split is None:
         problems.append(f"submission={cfg.submission}: a submission covers a whole split; set it, such as split=test")
     problems += [

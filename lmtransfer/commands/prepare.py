@@ -6,11 +6,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.component import build
 from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.data.store.cache import prepare, tokenizer_for
-from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.tables import parts_table
 from lmtransfer.pretraining.preparing import preparing_line, remarks_on, statistics_table
 from lmtransfer.pretraining.screening import examples_of, findings_table, screened_parts
@@ -32,8 +31,6 @@ def run(cfg: DictConfig) -> None:
     if cfg.screening is not None:
         nodes["screening"] = {"overlap_with", "cache_dir"}
     check(cfg, primary="prepare", nodes=nodes)
-    if cfg.num_workers is not None and (not isinstance(cfg.num_workers, int) or cfg.num_workers < 0):
-        raise ConfigError(f"num_workers={cfg.num_workers}: must be a whole number from 0, or null (one for each core)")
     console = Console(highlight=False)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     corpus = build_corpus(cfg, cache_dir=cache_dir)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.phases import phases_of
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.run import pretrain

@@ -15,8 +15,6 @@ from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.optional import missing
 
-_SMALLEST = 100  # bytes of a request
-
 
 def run(cfg: DictConfig) -> None:
     """Serve the run until Ctrl-C.
@@ -62,10 +60,6 @@ def _check_settings(cfg: DictConfig) -> None:
         ConfigError: lists all problems.
     """
     problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := missing(package))][:1]
-    if cfg.max_bytes < _SMALLEST:
-        problems.append(f"max_bytes={cfg.max_bytes}: must be at least {_SMALLEST}")
-    if cfg.max_seconds <= 0:
-        problems.append(f"max_seconds={cfg.max_seconds}: must be above 0")
     if ranks.world_size() > 1:
         problems.append("serve runs in one process: start it without torchrun")
     if problems:

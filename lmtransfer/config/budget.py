@@ -15,7 +15,7 @@ from omegaconf import DictConfig, open_dict
 from lmtransfer.config.overrides import named_keys
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.primary import primary_config
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
 
 KINDS = ("steps", "tokens", "epochs", "seconds")

@@ -7,17 +7,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lmtransfer.config.build import component_problems, is_component, outermost
+from lmtransfer.config.component import component_problems, is_component, outermost
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.plain import join, to_plain
+from lmtransfer.config.plain import is_broken, to_plain
 from lmtransfer.config.primary import primary_config, reference_config
-from lmtransfer.config.ranges import out_of_range
-from lmtransfer.config.schema import SCHEMAS
-from lmtransfer.config.values import BROKEN, Misfit, convert
+from lmtransfer.config.settings import COMMANDS, Settings
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import Misfit, join, validated
 
-#: Numeric keys for which null means no limit.
-_MAY_BE_NULL = ("eval_tokens",)
 #: Keys whose own keys are checked elsewhere (``config.phases``); components in them are checked here.
 _ELSEWHERE = ("phases",)
 
@@ -30,7 +27,7 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
 
     Args:
         cfg: the composed configuration.
-        primary: name of the command's config file, which lists the keys that are not components.
+        primary: name of the command, whose config file lists the keys that are not components.
         nodes: names of the arguments that the command will supply, for each component that it builds, by full key
             ("model", "objective.rows").
 
@@ -39,7 +36,7 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     """
     values, problems = to_plain(cfg, "")
     plain = _PlainKeys(primary)
-    plain.visit(values, reference_config(primary), key="")
+    plain.visit(values, reference_config(primary), COMMANDS[primary], key="")
     problems |= plain.problems
     of_primary = primary_config(primary)
     for key, value in outermost(values, ""):
@@ -83,7 +80,7 @@ def _may_be_built(values: Any, key: str) -> bool:
         if not isinstance(values, dict):
             return True
         values = values[part]
-    return values is None or values is BROKEN or is_component(values)
+    return values is None or is_broken(values) or is_component(values)
 
 
 class _PlainKeys:
@@ -102,43 +99,37 @@ class _PlainKeys:
         self.problems: dict[str, str] = {}
         self.converted: dict[str, Any] = {}
 
-    def visit(self, values: dict[str, Any], known: dict[str, Any], *, key: str) -> None:
-        """Check the node at ``key``; ``known`` is the same node of the primary config."""
-        schema = SCHEMAS.get(key)
-        described = {} if schema is None else schema.docs()
-        names = list(known) or list(described)
-        if schema is not None:
-            self.problems |= schema.problems(values, key)
-            self.converted |= schema.conversions(values, key)
+    def visit(self, values: dict[str, Any], known: dict[str, Any], settings: type[Settings], *, key: str) -> None:
+        """Check the node at ``key``.
+
+        Args:
+            values: the node.
+            known: the same node of the config files, which has all keys that exist.
+            settings: their types.
+            key: full key of the node.
+        """
+        names = list(known) or list(settings.model_fields)
         for name, value in values.items():
-            where, default = join(key, name), known.get(name)
-            if value is BROKEN:
+            where, default, annotation = join(key, name), known.get(name), settings.annotation_of(name)
+            if where in _ELSEWHERE or is_component(value):
                 continue
-            if name not in names and not is_component(value):
+            if name not in names:
                 what = f"keys of {key}" if key else f"keys of {self.primary}"
                 self.problems[where] = f"there is no such key; {hint(name, names, what=what)}"
-            elif value is None and isinstance(default, str) and "${" not in default:
-                self.problems[where] = f"null is not allowed; set {where}=<value>"
-            elif where in _ELSEWHERE:
-                continue
-            elif isinstance(value, dict) and not is_component(value):
-                if default or where in SCHEMAS:
-                    self.visit(value, default if isinstance(default, dict) else {}, key=where)
-            elif isinstance(default, dict) and default and not is_component(default) and not is_component(value):
-                self.problems[where] = f"{value!r} is not a group of keys; the keys are: {', '.join(default)}"
-            elif name not in described and not is_component(value):
-                wrong = out_of_range(name, value)
-                if wrong:
-                    self.problems[where] = wrong
-                elif isinstance(default, (bool, int, float)) and not (value is None and name in _MAY_BE_NULL):
-                    self._like(default, value, where)
+            elif isinstance(annotation, type) and issubclass(annotation, Settings):
+                if isinstance(value, dict):
+                    self.visit(value, default if isinstance(default, dict) else {}, annotation, key=where)
+                elif not is_broken(value):
+                    keys = default if isinstance(default, dict) else annotation.model_fields
+                    self.problems[where] = f"{value!r} is not a group of keys; the keys are: {', '.join(keys)}"
+            elif not is_broken(value):
+                self._check_value(value, annotation, where)
 
-    def _like(self, default: bool | int | float, value: Any, where: str) -> None:
-        """Check that a value without a description has the type of the default."""
+    def _check_value(self, value: Any, annotation: Any, where: str) -> None:
         try:
-            converted = convert(value, type(default))
+            converted = validated(value, annotation)
         except Misfit as misfit:
-            self.problems[where] = str(misfit)
+            self.problems[join(where, *misfit.where)] = str(misfit)
             return
         if type(converted) is not type(value):
             self.converted[where] = converted

@@ -20,17 +20,15 @@ from yaml import YAMLError
 
 from lmtransfer.config import overrides, paths
 from lmtransfer.config.budget import complete_budget
-from lmtransfer.config.build import Argument, arguments_of
+from lmtransfer.config.component import Argument, arguments_of, resolve
 from lmtransfer.config.launchers import not_found, unknown_setting
 from lmtransfer.config.learning_rates import complete_learning_rates
 from lmtransfer.config.nearest import hint, known_elsewhere, listed, nearest
-from lmtransfer.config.primary import drop_null_groups, primary_config
-from lmtransfer.config.ranges import range_of
-from lmtransfer.config.schema import SCHEMAS
-from lmtransfer.config.target import resolve
+from lmtransfer.config.primary import drop_null_groups
+from lmtransfer.config.settings import COMMANDS
 from lmtransfer.config.user_paths import resolve_paths
-from lmtransfer.config.values import is_text, mapping_items
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import inner_type, is_text
 
 #: Errors of Hydra when it cannot compose.
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
@@ -127,25 +125,17 @@ def _texts_as_typed(given: Sequence[str], cfg: DictConfig, command: str) -> list
 
 
 def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
-    """The type of a setting: from the settings classes, the component that it belongs to, or the command's file."""
-    parent, _, name = key.rpartition(".")
-    if parent in SCHEMAS and name in SCHEMAS[parent].docs():
-        return SCHEMAS[parent].annotations()[name]
-    node = OmegaConf.select(cfg, parent) if parent else cfg
-    if isinstance(node, DictConfig) and "_target_" in node and name in (arguments := _arguments(node["_target_"])):
-        return arguments[name].annotation
-    if parent and (items := mapping_items(_annotation(parent, cfg, command))) is not Any:
-        return items
-    if not (paths.conf_dir() / f"{command}.yaml").is_file():  # a file of the user's own, with --config-name
-        return Any
-    default: Any = primary_config(command)
-    for part in key.split("."):
-        if not isinstance(default, dict) or part not in default:
-            return Any
-        default = default[part]
-    if isinstance(default, list):
-        return list[str] if default and all(isinstance(item, str) for item in default) else Any
-    return str if isinstance(default, str) or (default is None and range_of(name) is None) else Any
+    """The type of a setting: from the component that it belongs to, or from the settings of the command."""
+    annotation: Any = COMMANDS.get(command, Any)
+    node: Any = cfg
+    for name in key.split("."):
+        if isinstance(node, DictConfig) and "_target_" in node:
+            argument = _arguments(node["_target_"]).get(name)
+            annotation = Any if argument is None else argument.annotation
+        else:
+            annotation = inner_type(annotation, name)
+        node = node._get_node(name) if isinstance(node, DictConfig) else None
+    return annotation
 
 
 @contextmanager

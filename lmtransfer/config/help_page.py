@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import paths, yaml_files
 from lmtransfer.config.primary import sibling
-from lmtransfer.config.schema import SCHEMAS
+from lmtransfer.config.settings import COMMANDS
 
 _WIDTH = 116
 _COLUMN = 38
@@ -40,7 +40,7 @@ def _part(command: str, part: str, *, _root_: DictConfig) -> str:
         "about": lambda: _about(text),
         "examples": lambda: _examples(text),
         "groups": lambda: _groups(choices, folders),
-        "settings": lambda: _settings(_root_, _explained(text, choices, folders)),
+        "settings": lambda: _settings(_root_, _explained(command, text, choices, folders)),
     }[part]()
     # The page is a string.Template, so a dollar sign is written twice.
     indent = "  " if part in ("examples", "settings") else ""
@@ -85,12 +85,9 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
     return lines
 
 
-def _explained(text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
-    """The explanation of each key: from the settings classes, the command's file, and the chosen files."""
-    found: dict[str, str] = {}
-    for key, schema in SCHEMAS.items():
-        found |= {f"{key}.{name}" if key else name: doc for name, doc in schema.docs().items()}
-    found |= key_comments(text)
+def _explained(command: str, text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
+    """The explanation of each key: from the command's settings and its file, and from the chosen files."""
+    found = dict(COMMANDS[command].docs()) | key_comments(text)
     for group, choice in choices.items():
         if isinstance(choice, str) and not group.startswith("hydra/"):
             name, _, package = group.partition("@")

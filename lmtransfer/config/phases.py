@@ -12,20 +12,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lmtransfer.config.build import is_component
+from lmtransfer.config.component import is_component
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.plain import join, to_plain
-from lmtransfer.config.schema import PhaseSettings, PhaseTrainSettings, Settings, VectorSettings
-from lmtransfer.config.values import BROKEN
+from lmtransfer.config.plain import BROKEN, is_broken, to_plain
+from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, Settings, VectorSettings
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import Misfit, join, validated
 
 #: Nodes of a phase that are described by a settings class.
 _DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
+_GROUPS = ("objective", "optimizer", *_DESCRIBED)
 #: Keys that an objective may have besides those of the run's own objective.
 _OF_OBJECTIVES = ("max_length", "mask_prob", "rows", "corruption", "losses")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
@@ -76,7 +77,7 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
                 ends=1.0 if is_last else round(math.fsum(shares[: place + 1]), 12),
                 objective="objective" if is_last else f"phases.{name}.objective",
                 optimizer="optimizer" if is_last else f"phases.{name}.optimizer",
-                train=None if is_last else asdict(PhaseTrainSettings.from_config(node.train)),
+                train=None if is_last else PhaseTrainSettings.from_config(node.train).model_dump(),
                 restart=node.get("restart"),
                 after=None if after is None else VectorSettings.from_config(after),
             )
@@ -101,7 +102,7 @@ def complete_phases(cfg: DictConfig) -> None:
         raise ConfigError([f"{key}: {problem}" for key, problem in problems.items()])
     names = [str(name) for name in cfg.phases]
     shares = _shares(cfg.phases)
-    train = {key: cfg.train.get(key) for key in PhaseTrainSettings.docs()}
+    train = {key: cfg.train.get(key) for key in PhaseTrainSettings.model_fields}
     completed = {}
     for name in names:
         node = _plain(cfg.phases[name])
@@ -189,23 +190,22 @@ def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)
 
 
-def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
-    """The problems of a single phase."""
-    problems = PhaseSettings.problems(node, key)
-    known = (*PhaseSettings.docs(), *_DESCRIBED, "objective", "optimizer")
-    for name in node.keys() - set(known):
-        problems[join(key, name)] = f"there is no such key; {hint(name, known, what='keys of a phase')}"
-    for name in ("objective", "optimizer", *_DESCRIBED):
-        inner, where = node.get(name), join(key, name)
-        if inner is None or inner is BROKEN:
-            continue
-        if not isinstance(inner, dict):
-            problems[where] = f"{inner!r} is not a group of keys"
-        elif name in _DESCRIBED:
-            described = _DESCRIBED[name]
-            problems |= described.problems(inner, where)
-            for word in inner.keys() - described.docs().keys():
-                problems[join(where, word)] = f"there is no such key; {hint(word, described.docs(), what='keys')}"
+def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = PhaseSettings) -> dict[str, str]:
+    """The problems of a single phase, or of a node in it."""
+    problems: dict[str, str] = {}
+    for name, value in node.items():
+        where, annotation = join(key, name), _DESCRIBED.get(name, settings.annotation_of(name))
+        if name not in settings.model_fields:
+            problems[where] = f"there is no such key; {hint(name, settings.model_fields, what='keys of a phase')}"
+        elif name in _GROUPS and value is not None and not is_broken(value) and not isinstance(value, dict):
+            problems[where] = f"{value!r} is not a group of keys"
+        elif name in _DESCRIBED and isinstance(value, dict):
+            problems |= _problems_of(value, where, _DESCRIBED[name])
+        elif name not in _GROUPS and not is_broken(value):
+            try:
+                validated(value, annotation)
+            except Misfit as misfit:
+                problems[join(where, *misfit.where)] = str(misfit)
     return problems
 
 

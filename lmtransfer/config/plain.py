@@ -7,19 +7,29 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from lmtransfer.config.values import BROKEN
+from lmtransfer.system.validation import join
+
+
+class _Broken:
+    """Replaces a value that is missing or cannot be resolved; its problem is reported apart."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+BROKEN = _Broken()
+
+
+def is_broken(value: Any) -> bool:
+    """Whether plain data is, or holds, a value that is missing or cannot be resolved."""
+    if isinstance(value, dict | list):
+        return any(is_broken(item) for item in (value.values() if isinstance(value, dict) else value))
+    return value is BROKEN
 
 
 def full_key(node: Any) -> str:
     """The full key of ``node`` in its config ("objective.rows"); "" for the root or for plain data."""
     return str(node._get_full_key(None)) if OmegaConf.is_config(node) else ""
-
-
-def join(key: str, name: object) -> str:
-    """The full key of ``name`` in the node at ``key``."""
-    if isinstance(name, int):
-        return f"{key}[{name}]"
-    return f"{key}.{name}" if key else str(name)
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from lmtransfer.config.plain import join
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import join
 
 #: Names of settings, at any depth, whose value is a path or a list of paths.
 _PATHS = frozenset(

@@ -13,7 +13,7 @@ import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.exporting.logits import OurModel, Text
 from lmtransfer.exporting.run import BareEncoder, Learner, OpenRun, build_learner

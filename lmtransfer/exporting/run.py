@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.interop.families.base import Family

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmtransfer import __version__
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.exporting.logits import OurModel
 from lmtransfer.exporting.run import OpenRun, build_learner

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError
 from lmtransfer.exporting.logits import Text

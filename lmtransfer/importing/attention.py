@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from lmtransfer.config.target import resolve
+from lmtransfer.config.component import resolve
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.runs.saved import SavedRun

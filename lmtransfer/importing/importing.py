@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError

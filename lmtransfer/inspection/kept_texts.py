@@ -92,7 +92,7 @@ class TaskTexts:
 
 
 def _task(node: Mapping[str, Any], data_root: str | None) -> Task:
-    from lmtransfer.config.build import build
+    from lmtransfer.config.component import build
 
     task: Task = build(dict(node), data_root=data_root, cache_dir=None)
     return task

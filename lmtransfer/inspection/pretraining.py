@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from rich.padding import Padding
 from rich.text import Text as Styled
 
-from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.inspection.cost import Cost, measurable_rows, measure, parameter_counts
@@ -58,7 +58,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         DataError: the corpus is missing, empty, or too small for its rows.
     """
     train = TrainSettings.from_config(cfg.train)
-    hardware = setup(**asdict(HardwareSettings.from_config(cfg.hardware)))
+    hardware = setup(**HardwareSettings.from_config(cfg.hardware).model_dump())
     epoch = int(cfg.epoch)
     with Console(stderr=True).status("reading the corpus"):
         text = read_text(cfg)

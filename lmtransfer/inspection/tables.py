@@ -9,7 +9,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import part_shares

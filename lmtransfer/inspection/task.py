@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.inspection.tables import table_with_title

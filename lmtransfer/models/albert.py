@@ -9,6 +9,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.embeddings import InputEmbeddings
@@ -54,20 +55,20 @@ class AlbertEncoder(TransformerEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        embedding_dim: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
+        vocab_size: Count,
+        embedding_dim: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
         share: Sharing = "all",
-        max_length: int = 512,
-        num_segments: int = 2,
+        max_length: Count = 512,
+        num_segments: SmallCount = 2,
         norm: NormPlace = "post",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
         activation: Activation = "gelu_tanh",
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.0,
+        attention_dropout: DropoutProb = 0.0,
         pooler: bool = True,
     ) -> None:
         super().__init__(

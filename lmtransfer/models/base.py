@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.layers.char_cnn import CharacterCnn
@@ -117,7 +118,9 @@ class Encoder(nn.Module):
     compiles: bool = False
     has_two_streams: bool = False
 
-    def __init__(self, *, dim: int, num_layers: int, max_length: int, vocab_size: int, num_segments: int = 1) -> None:
+    def __init__(
+        self, *, dim: Count, num_layers: SmallCount, max_length: Count, vocab_size: Count, num_segments: SmallCount = 1
+    ) -> None:
         super().__init__()
         self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
         self.vocab_size, self.num_segments = vocab_size, num_segments

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import truncated_normal_
@@ -64,18 +65,18 @@ class BertEncoder(TransformerEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        max_length: int = 512,
-        num_segments: int = 2,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 512,
+        num_segments: SmallCount = 2,
         norm: NormPlace = "post",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
         activation: Activation = "gelu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.1,
+        attention_dropout: DropoutProb = 0.0,
         pooler: bool = True,
     ) -> None:
         super().__init__(

@@ -5,6 +5,7 @@ Shape legend: D width.
 
 from __future__ import annotations
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.roberta import RobertaEncoder
@@ -37,16 +38,16 @@ class DistilBertEncoder(RobertaEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        max_length: int = 512,
-        norm_eps: float = 1e-12,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 512,
+        norm_eps: Positive = 1e-12,
         activation: Activation = "gelu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.1,
+        attention_dropout: DropoutProb = 0.0,
     ) -> None:
         super().__init__(
             vocab_size=vocab_size,

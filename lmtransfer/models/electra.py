@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
@@ -52,19 +53,19 @@ class ElectraEncoder(TransformerEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        embedding_dim: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        max_length: int = 512,
-        num_segments: int = 2,
+        vocab_size: Count,
+        embedding_dim: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 512,
+        num_segments: SmallCount = 2,
         norm: NormPlace = "post",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
         activation: Activation = "gelu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.1,
+        attention_dropout: DropoutProb = 0.0,
     ) -> None:
         super().__init__(
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments

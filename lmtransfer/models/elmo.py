@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, DropoutProb, SmallCount, Whole
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import DataError
 from lmtransfer.layers.char_cnn import CharacterCnn, CharActivation
@@ -49,17 +50,17 @@ class ElmoEncoder(BilmEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        cell_dim: int,
-        char_dim: int,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        cell_dim: Count,
+        char_dim: Count,
         filters: Sequence[Sequence[int]],
-        num_highway: int,
+        num_highway: Whole,
         activation: CharActivation = "relu",
         skip_connections: bool = True,
-        max_length: int = 512,
-        dropout: float = 0.1,
+        max_length: Count = 512,
+        dropout: DropoutProb = 0.1,
         cell_clip: float | None = 3.0,
         proj_clip: float | None = 3.0,
     ) -> None:
@@ -124,13 +125,13 @@ class ElmoSubwordEncoder(BilmEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        cell_dim: int,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        cell_dim: Count,
         skip_connections: bool = True,
-        max_length: int = 512,
-        dropout: float = 0.1,
+        max_length: Count = 512,
+        dropout: DropoutProb = 0.1,
         cell_clip: float | None = None,
         proj_clip: float | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import nn
 
+from lmtransfer.config.types import Count
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.initialisation import truncated_normal_
@@ -101,7 +102,7 @@ class GeneratorEncoder(Encoder):
         encoder: Encoder,
         embeddings: TokenEmbeddings,
         stack: Stack,
-        dim: int,
+        dim: Count,
         bias: bool,
         own_embeddings: bool = False,
     ) -> None:

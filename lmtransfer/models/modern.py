@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.layout import Layout
@@ -214,12 +215,12 @@ class ModernEncoder(TransformerEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        max_length: int = 8192,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 8192,
         window: int = 128,
         global_every: int = 3,
         global_theta: float = 160_000.0,
@@ -227,10 +228,10 @@ class ModernEncoder(TransformerEncoder):
         normalise_first_input: bool = False,
         query_key_norm: bool = False,
         bias: bool = False,
-        norm_eps: float = 1e-5,
+        norm_eps: Positive = 1e-5,
         activation: Activation = "gelu",
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.0,
+        attention_dropout: DropoutProb = 0.0,
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if dim % (2 * num_heads):

@@ -5,6 +5,7 @@ Shape legend: T tokens, N output positions, D width.
 
 from __future__ import annotations
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import truncated_normal_
@@ -53,17 +54,17 @@ class RobertaEncoder(TransformerEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        max_length: int = 512,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 512,
         norm: NormPlace = "post",
-        norm_eps: float = 1e-5,
+        norm_eps: Positive = 1e-5,
         activation: Activation = "gelu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.1,
+        attention_dropout: DropoutProb = 0.0,
         positions_from_two: bool = False,
         type_row: bool = False,
         pooler: bool = False,

@@ -9,6 +9,7 @@ import math
 
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Whole
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
@@ -54,20 +55,20 @@ class TransformerXlEncoder(RelativeEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        max_length: int = 512,
-        memory_length: int = 150,
-        clamp_length: int | None = None,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 512,
+        memory_length: Whole = 150,
+        clamp_length: Whole | None = None,
         same_length: bool = False,
         norm: NormPlace = "post",
-        norm_eps: float = 1e-5,
+        norm_eps: Positive = 1e-5,
         activation: Activation = "relu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.1,
+        attention_dropout: DropoutProb = 0.0,
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if same_length and not memory_length:

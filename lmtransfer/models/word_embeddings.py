@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from lmtransfer.config.types import Count
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 
@@ -28,7 +29,7 @@ class WordEmbeddings(Encoder):
     token_embedding: nn.Embedding
     family_head = FamilyHead(token="mean")
 
-    def __init__(self, *, vocab_size: int, dim: int, max_length: int = 4096) -> None:
+    def __init__(self, *, vocab_size: Count, dim: Count, max_length: Count = 4096) -> None:
         super().__init__(dim=dim, num_layers=0, max_length=max_length, vocab_size=vocab_size)
         self.token_embedding = nn.Embedding(vocab_size, dim)
         nn.init.uniform_(self.token_embedding.weight, -0.5 / dim, 0.5 / dim)

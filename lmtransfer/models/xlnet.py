@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Whole
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
@@ -58,20 +59,20 @@ class XlnetEncoder(RelativeEncoder):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        max_length: int = 512,
-        num_segments: int = 2,
-        memory_length: int = 384,
-        clamp_length: int | None = None,
+        vocab_size: Count,
+        dim: Count,
+        num_layers: SmallCount,
+        num_heads: SmallCount,
+        hidden_dim: Count,
+        max_length: Count = 512,
+        num_segments: SmallCount = 2,
+        memory_length: Whole = 384,
+        clamp_length: Whole | None = None,
         norm: NormPlace = "post",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
         activation: Activation = "gelu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
+        dropout: DropoutProb = 0.1,
+        attention_dropout: DropoutProb = 0.0,
     ) -> None:
         super().__init__(
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
@@ -55,14 +56,14 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
     def __init__(
         self,
         *,
-        weight: float = 7.0,
-        generator_weight: float = 1.0,
+        weight: NonNegative = 7.0,
+        generator_weight: NonNegative = 1.0,
         generator_size: float = 0.25,
         embedding_sharing: EmbeddingSharing = "tied",
         generator_start: GeneratorStart = "random",
         temperature: float = 1.0,
         activation: Activation = "gelu",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
         num_sampled: int | None = None,
     ) -> None:
         super().__init__(

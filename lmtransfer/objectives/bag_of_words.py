@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_information
@@ -63,7 +64,7 @@ class BagOfWords(Objective):
     ties_embedding = True
     vocabulary_sized = ("bias",)
 
-    def __init__(self, *, weight: float = 1.0, pooling: Pooling = "mean", tokenizer: Tokenizer) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, pooling: Pooling = "mean", tokenizer: Tokenizer) -> None:
         super().__init__(weight=weight)
         if pooling not in get_args(Pooling):
             raise ConfigError(

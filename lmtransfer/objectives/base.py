@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import lmtransfer.objectives
+from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
@@ -138,7 +139,7 @@ class Objective(nn.Module):
             if former in vars(cls):
                 setattr(cls, name, vars(cls)[former])
 
-    def __init__(self, *, weight: float = 1.0) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0) -> None:
         super().__init__()
         self.weight = weight
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum_and_samples
@@ -99,14 +100,14 @@ class GeneratorObjective(Objective):
     def __init__(
         self,
         *,
-        weight: float,
-        generator_weight: float,
+        weight: NonNegative,
+        generator_weight: NonNegative,
         generator_size: float,
         embedding_sharing: EmbeddingSharing,
         generator_start: GeneratorStart,
         temperature: float,
         activation: Activation,
-        norm_eps: float,
+        norm_eps: Positive,
     ) -> None:
         super().__init__(weight=weight)
         key = f"objective.losses.{self.name}"

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.initialisation import truncated_normal_
@@ -58,9 +59,9 @@ class MaskedLanguageModel(TokenPrediction):
     def __init__(
         self,
         *,
-        weight: float = 1.0,
+        weight: NonNegative = 1.0,
         activation: Activation = "gelu",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
         predict: Literal["same", "next"] = "same",
         tie_output: bool = True,
         num_sampled: int | None = None,

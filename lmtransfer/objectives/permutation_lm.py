@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, OutputPositions
@@ -42,7 +43,7 @@ class PermutationLanguageModel(Objective):
     predicts = "masked"
     vocabulary_sized = ("bias",)
 
-    def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
         self.num_sampled = checked_num_sampled(self.name, num_sampled)
 

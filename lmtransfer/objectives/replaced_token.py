@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
@@ -46,14 +47,14 @@ class ReplacedTokenDetection(GeneratorObjective):
     def __init__(
         self,
         *,
-        weight: float = 50.0,
-        generator_weight: float = 1.0,
+        weight: NonNegative = 50.0,
+        generator_weight: NonNegative = 1.0,
         generator_size: float = 0.25,
         embedding_sharing: EmbeddingSharing = "tied",
         generator_start: GeneratorStart = "random",
         temperature: float = 1.0,
         activation: Activation = "gelu",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
     ) -> None:
         super().__init__(
             weight=weight,

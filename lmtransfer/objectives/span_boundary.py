@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import Count, NonNegative, Positive
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
@@ -51,11 +52,11 @@ class SpanBoundaryObjective(Objective):
     def __init__(
         self,
         *,
-        weight: float = 1.0,
-        position_dim: int = 200,
+        weight: NonNegative = 1.0,
+        position_dim: Count = 200,
         num_positions: int = 20,
         activation: Activation = "gelu",
-        norm_eps: float = 1e-12,
+        norm_eps: Positive = 1e-12,
     ) -> None:
         super().__init__(weight=weight)
         for name, value in (("position_dim", position_dim), ("num_positions", num_positions)):

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from torch import nn
 
+from lmtransfer.config.types import NonNegative
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
@@ -32,7 +33,7 @@ class TokenPrediction(Objective):
 
     as_published = MappingProxyType({"tie_output": True})
 
-    def __init__(self, *, weight: float = 1.0, tie_output: bool = True, num_sampled: int | None = None) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0, tie_output: bool = True, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
         self.ties_embedding = tie_output
         self.num_sampled = checked_num_sampled(self.name, num_sampled)

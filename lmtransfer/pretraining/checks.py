@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.component import build, resolve
 from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.config.phases import Phase, complete_phases, phases_of
-from lmtransfer.config.schema import TrainSettings
-from lmtransfer.config.target import resolve
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.models.base import Encoder

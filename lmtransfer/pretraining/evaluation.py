@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.config.plain import resolved
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.importing.opening import open_saved

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build, resolve
 from lmtransfer.config.phases import Phase, phases_of
-from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.added_tokens import resized_weights

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from lmtransfer.config.budget import KINDS
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, read_count
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
 
 

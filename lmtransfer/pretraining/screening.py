@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening.findings import list_path

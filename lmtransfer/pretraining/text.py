@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening.screening import ScreenedCorpus
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for

@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from lmtransfer.config.build import build, component_problems, is_component
+from lmtransfer.config.component import build, component_problems, is_component
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, listed
 from lmtransfer.layers.lora import merged_tensors

@@ -9,8 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lmtransfer.config.build import build
-from lmtransfer.config.target import resolve
+from lmtransfer.config.component import build, resolve
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory

@@ -10,8 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, open_dict
 from torch import nn
 
-from lmtransfer.config.build import build
-from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.config.component import build
+from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.residual import keep_residual
@@ -147,7 +147,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
     precision = started_in or settings.precision
     compiled = settings.compile if compile_by_itself else settings.compile is True
     try:
-        chosen = replace(settings, precision=precision, compile=compiled)
+        chosen = settings.model_copy(update={"precision": precision, "compile": compiled})
         hardware = setup(**asdict(chosen), num_workers=cfg.train.num_workers)
     except ConfigError as error:
         if started_in is None:

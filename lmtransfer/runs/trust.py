@@ -24,7 +24,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError, RunDirectoryError

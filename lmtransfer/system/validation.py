@@ -43,10 +43,10 @@ class Misfit(ValueError):
         self.where, self.value, self.wanted = tuple(where), value, wanted
 
 
-def join(key: str, *names: str | int) -> str:
+def join(key: str, *names: object) -> str:
     """The full key of a value: ``objective.rows`` for a name, ``runs[0]`` for a place in a list."""
     for name in names:
-        key = f"{key}[{name}]" if isinstance(name, int) else f"{key}.{name}" if key else name
+        key = f"{key}[{name}]" if isinstance(name, int) else f"{key}.{name}" if key else str(name)
     return key
 
 
@@ -97,26 +97,33 @@ def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
 
 
 def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Misfit:
-    """The first problem, at the deepest place that is not one of several alternatives."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    """The deepest problem; of several alternatives, the one that a list or a mapping can fit is looked into."""
+    found = [_at_its_place(one, value, annotation) for one in error.errors(include_url=False, include_input=False)]
+    return max(found, key=lambda misfit: len(misfit.where))  # the first of the deepest
+
+
+def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:
+    """A problem that pydantic found, in words."""
     where: list[str | int] = []
-    for name in first["loc"]:
-        inner = _inner(_only(annotation, value), name)
-        if inner is None:
-            break
-        if first["type"] == "missing" and isinstance(value, Mapping) and name not in value:
+    kind = problem["type"]
+    for name in problem["loc"]:
+        inner = inner_type(_matching(annotation, value), name)
+        if kind == "missing" and isinstance(value, Mapping) and name not in value and inner is not None:
             return Misfit((*where, name), None, describe(inner), "is missing")
         if not _has(value, name):
+            continue  # the name of an alternative
+        if inner is None:
             break
         where.append(name)
         annotation, value = inner, value[name]
-    if first["type"] == "extra_forbidden":
+    only = _plain(_without_null(annotation)) if value is not None else annotation
+    if kind == "value_error":  # of a validator of ours
+        return Misfit(where, value, describe(annotation), str(problem["ctx"]["error"]))
+    if kind == "extra_forbidden":
         return Misfit(where, value, "a known key", "there is no such key")
-    only = _plain(_only(annotation, value))
-    if first["type"] in _RANGES and only in (int, float):
-        return Misfit(
-            where, value, describe(annotation), f"{shown(value)} is out of range: it must be {_bounds(annotation)}"
-        )
+    if kind in _RANGES and only in (int, float):
+        wanted = _bounds(annotation)
+        return Misfit(where, value, wanted, f"{shown(value)} is out of range: it must be {wanted}")
     if isinstance(value, bool | int | float) and only is str:
         return Misfit(where, value, "text", f"{shown(value)} is not text (in a YAML file, write it in quotes)")
     return Misfit(where, value, describe(annotation))
@@ -128,27 +135,15 @@ def _has(value: Any, name: str | int) -> bool:
     return isinstance(value, list | tuple) and isinstance(name, int) and name < len(value)
 
 
-def _only(annotation: Any, value: Any) -> Any:
-    """The one alternative that a value other than null can fit; the annotation itself if there are several."""
-    members = _alternatives(annotation)
-    left = [member for member in members if member is not type(None)] if value is not None else []
-    return _only(left[0], value) if len(members) > 1 and len(left) == 1 else annotation
-
-
-def _alternatives(annotation: Any) -> Sequence[Any]:
-    is_union = typing.get_origin(annotation) in (Union, types.UnionType)
-    return typing.get_args(annotation) if is_union else (annotation,)
-
-
-def _inner(annotation: Any, name: str | int) -> Any:
-    """The type of the value at a key or place; None if the annotation does not say."""
-    plain = _plain(annotation)
+def inner_type(annotation: Any, name: str | int) -> Any:
+    """The type of the value at a key or place of a value that is not null; None if the annotation does not say."""
+    plain = _plain(_without_null(annotation))
     if is_typeddict(plain):
         hint = typing.get_type_hints(plain, include_extras=True).get(str(name))
         return typing.get_args(hint)[0] if typing.get_origin(hint) in (Required, NotRequired) else hint
     if isinstance(plain, type) and issubclass(plain, pydantic.BaseModel):
         field = plain.model_fields.get(str(name))
-        return Any if field is None else field.rebuild_annotation()
+        return None if field is None else field.rebuild_annotation()
     container, arguments = typing.get_origin(plain) or plain, typing.get_args(plain)
     if not isinstance(container, type) or not arguments:
         return None
@@ -157,6 +152,46 @@ def _inner(annotation: Any, name: str | int) -> Any:
     if container is tuple and Ellipsis not in arguments:
         return arguments[name] if isinstance(name, int) and name < len(arguments) else None
     return arguments[0] if issubclass(container, Sequence) else None
+
+
+def is_text(annotation: Any) -> bool:
+    """Whether all values of a type are text: words, paths, lists or mappings of them; null does not count."""
+    plain = _plain(annotation)
+    if len(members := _alternatives(plain)) > 1:
+        return all(is_text(member) for member in members if member is not type(None))
+    container, arguments = typing.get_origin(plain) or plain, typing.get_args(plain)
+    if container is Literal:
+        return all(isinstance(choice, str) for choice in arguments)
+    if not isinstance(container, type) or issubclass(container, (str, Path)):
+        return isinstance(container, type)
+    items = arguments[-1:] if issubclass(container, Mapping) else [item for item in arguments if item is not Ellipsis]
+    return issubclass(container, (Mapping, Sequence)) and bool(items) and all(is_text(item) for item in items)
+
+
+def _matching(annotation: Any, value: Any) -> Any:
+    """The one alternative for a list or a mapping; the annotation itself if there are several."""
+    container = Mapping if isinstance(value, Mapping) else Sequence
+    members = [member for member in _alternatives(annotation) if _is_container(_plain(member), container)]
+    return members[0] if len(members) == 1 else annotation
+
+
+def _is_container(annotation: Any, container: type) -> bool:
+    own = typing.get_origin(annotation) or annotation
+    if is_typeddict(own) or (isinstance(own, type) and issubclass(own, pydantic.BaseModel)):
+        return container is Mapping
+    return isinstance(own, type) and issubclass(own, container) and not issubclass(own, str)
+
+
+def _without_null(annotation: Any) -> Any:
+    """The one alternative besides null; the annotation itself if there are several."""
+    members = _alternatives(annotation)
+    left = [member for member in members if member is not type(None)]
+    return left[0] if len(members) > 1 and len(left) == 1 else annotation
+
+
+def _alternatives(annotation: Any) -> Sequence[Any]:
+    is_union = typing.get_origin(annotation) in (Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def _plain(annotation: Any) -> Any:

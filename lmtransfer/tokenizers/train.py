@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
+from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -43,14 +44,14 @@ class SentencePieceTrainer(TokenizerTrainer):
         self,
         *,
         kind: Literal["unigram", "bpe"],
-        vocab_size: int = 32768,
+        vocab_size: Count = 32768,
         lowercase: bool = True,
         character_coverage: float = 0.9999,
         max_sentences: int = 1_000_000,
         max_characters: int = 20_000_000,
         byte_fallback: bool = False,
         allow_fewer: bool = True,
-        seed: int = 0,
+        seed: Whole = 0,
     ) -> None:
         self.kind = kind
         self.vocab_size = vocab_size

@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from lmtransfer.config.types import Count, Whole
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, spaced
 from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
@@ -38,13 +39,13 @@ class ByteBpeTrainer(TokenizerTrainer):
     def __init__(
         self,
         *,
-        vocab_size: int = 32768,
+        vocab_size: Count = 32768,
         lowercase: bool = False,
         min_frequency: int = 2,
         max_sentences: int = 1_000_000,
         max_characters: int = 20_000_000,
         allow_fewer: bool = True,
-        seed: int = 0,
+        seed: Whole = 0,
     ) -> None:
         self.vocab_size = vocab_size
         self.lowercase = lowercase

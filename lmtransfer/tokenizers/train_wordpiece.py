@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, trainers
 
+from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.spans import without_surrogates
@@ -44,14 +45,14 @@ class WordPieceTrainer(TokenizerTrainer):
     def __init__(
         self,
         *,
-        vocab_size: int = 32768,
+        vocab_size: Count = 32768,
         lowercase: bool = True,
         max_alphabet: int = 1000,
         min_frequency: int = 2,
         max_sentences: int = 1_000_000,
         max_characters: int = 20_000_000,
         allow_fewer: bool = True,
-        seed: int = 0,
+        seed: Whole = 0,
     ) -> None:
         self.vocab_size = vocab_size
         self.lowercase = lowercase

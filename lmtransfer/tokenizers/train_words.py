@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
@@ -39,12 +40,12 @@ class WordTokenizerTrainer(TokenizerTrainer):
     def __init__(
         self,
         *,
-        vocab_size: int = 32768,
+        vocab_size: Count = 32768,
         lowercase: bool = True,
         min_frequency: int = 2,
         max_sentences: int = 1_000_000,
         max_characters: int = 20_000_000,
-        seed: int = 0,
+        seed: Whole = 0,
     ) -> None:
         self.vocab_size = vocab_size
         self.lowercase = lowercase

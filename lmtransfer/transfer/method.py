@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from lmtransfer.config.target import resolve
+from lmtransfer.config.component import resolve
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, NonNegative, Positive
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.randomness import derived_seed
@@ -113,11 +114,11 @@ class TransferMethod(VectorMethod):
         pooling: PoolingName = "family",
         pairs: Literal["auto", "together", "apart"] = "together",
         pieces: Pieces | Literal["auto"] = "auto",
-        head_hidden_dim: int | None = None,
-        dropout: float = 0.1,
+        head_hidden_dim: Count | None = None,
+        dropout: DropoutProb = 0.1,
         mix_layer_norm: bool = False,
-        lstm_dim: int = 256,
-        attention_dim: int = 128,
+        lstm_dim: Count = 256,
+        attention_dim: Count = 128,
         layer_decay: float = 1.0,
         layer_decay_gap: bool = False,
         embedding_rate: float = 1.0,
@@ -127,12 +128,12 @@ class TransferMethod(VectorMethod):
         fit: Literal["optimum", "trainer"] = "optimum",
         unfreeze_share: float = 0.5,
         attention: Literal["auto", "bidirectional", "causal"] = "auto",
-        text_weight: float = 1.0,
-        text_tokens: int = 1024,
+        text_weight: NonNegative = 1.0,
+        text_tokens: LargeCount = 1024,
         text_until: float = 0.8,
-        lora_rank: int = 8,
-        lora_alpha: float = 16.0,
-        lora_dropout: float = 0.0,
+        lora_rank: Count = 8,
+        lora_alpha: Positive = 16.0,
+        lora_dropout: DropoutProb = 0.0,
         lora_matrices: Literal["all"] | str | Sequence[str] = ("query", "value"),
     ) -> None:
         self.rates = Rates(

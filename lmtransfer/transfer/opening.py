@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.config.build import build
-from lmtransfer.config.target import resolve
-from lmtransfer.config.values import Misfit, convert
+from lmtransfer.config.component import build, resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
@@ -16,6 +14,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.system.validation import Misfit, validated
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
@@ -52,13 +51,13 @@ class VectorChoice:
             ConfigError: a value is not among the choices.
         """
         try:
-            given_pooling: PoolingName | None = convert(pooling, PoolingName | None)
+            given_pooling: PoolingName | None = validated(pooling, PoolingName | None)
         except Misfit:
             raise ConfigError(
                 f"{prefix}pooling={pooling}: must be mean, max, cls, last_token, family, bilstm, attention or null"
             ) from None
         try:
-            given_layers: Layers | None = convert(layers, Layers | None)
+            given_layers: Layers | None = validated(layers, Layers | None)
         except Misfit:
             raise ConfigError(
                 f"{prefix}layers={layers}: must be last, the number of a layer (0: embeddings), a list such as "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from lmtransfer.config.types import Count
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
@@ -36,8 +37,8 @@ class VectorMethod:
         layers: Layers = "last",
         pooling: PoolingName = "family",
         mix_layer_norm: bool = False,
-        lstm_dim: int = 256,
-        attention_dim: int = 128,
+        lstm_dim: Count = 256,
+        attention_dim: Count = 128,
         prefix: str = "transfer.",
     ) -> None:
         self.layers = layers

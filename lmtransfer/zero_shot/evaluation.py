@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept

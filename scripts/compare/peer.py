@@ -23,7 +23,7 @@ import torch
 import transformers
 from omegaconf import DictConfig
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.composing import composed
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.training.hardware import Hardware, setup

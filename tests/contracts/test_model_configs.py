@@ -15,7 +15,7 @@ from refusals import refuses
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.primary import group_config
 from lmtransfer.data.batch import PackedBatch

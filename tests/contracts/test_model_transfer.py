@@ -13,7 +13,7 @@ from refusals import refuses
 from test_model_configs import CONFIGS, _encoder, _rows, pack
 from torch import nn
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, RegressionSpec, SpanSpec, TaggingSpec

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from lmtransfer.config import target
+from lmtransfer.config import component
 
 
 class Part:
@@ -49,7 +49,7 @@ def allow(monkeypatch: pytest.MonkeyPatch) -> None:
         "model": ("fakes.configs.Net", "fakes.configs.Part"),
         "objective.losses": ("fakes.configs.Part",),
     }.items():
-        monkeypatch.setitem(target.BASES, key, (*target.BASES[key], *own))  # type: ignore[arg-type]
+        monkeypatch.setitem(component.BASES, key, (*component.BASES[key], *own))  # type: ignore[arg-type]
 
 
 def not_a_class() -> None:

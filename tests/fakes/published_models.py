@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.reading import Published, read_published
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published

@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from lmtransfer.cli import main
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 

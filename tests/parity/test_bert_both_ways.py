@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from peer_tensors import to_ours
 from refusals import refuses
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.primary import group_config
 from lmtransfer.data.batch import PackedBatch, pack

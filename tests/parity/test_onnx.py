@@ -24,7 +24,7 @@ from fakes.published_models import (
 from refusals import refuses
 from torch import Tensor
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD

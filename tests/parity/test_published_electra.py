@@ -27,7 +27,7 @@ from fakes.published_models import (
 )
 from safetensors.torch import load_file
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 from lmtransfer.objectives.learner import PretrainingLearner

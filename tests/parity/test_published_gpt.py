@@ -24,7 +24,7 @@ from fakes.published_models import (
 from refusals import refuses
 from safetensors.torch import load_file, save_file
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.reading import read_published

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.batch import pack
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines

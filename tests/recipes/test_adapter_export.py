@@ -13,7 +13,7 @@ from fakes.transfer_files import TASK, lmtransfer, make_world
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.source import TaskSource

@@ -16,7 +16,7 @@ import torch
 from fakes.task_files import FILES, make_task_world
 from fakes.transfer_files import MASKED, MODEL, TASK, lmtransfer, result
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.kept_predictions.file import read_predictions
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.reporting.runs.collect import collect

@@ -9,7 +9,7 @@ import pytest
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from omegaconf import OmegaConf
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.composing import composed
 from lmtransfer.config.phases import complete_phases, phases_of
 from lmtransfer.data.store.store import TokenStore

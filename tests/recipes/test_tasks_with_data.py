@@ -10,7 +10,7 @@ import torch
 from fakes.transfer_files import MODEL, lmtransfer, result
 from omegaconf import OmegaConf
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.runs.run_directory import RunDirectory

@@ -16,7 +16,7 @@ from fakes.objectives import CasedTokenizer, NumberTokenizer, backward_elmo
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import group_options
 from lmtransfer.config.primary import group_config
 from lmtransfer.data.store.store import TokenStore

@@ -15,6 +15,7 @@ from refusals import refuses
 
 from lmtransfer.api.results import Run
 from lmtransfer.api.settings import checked, command_line, written
+from lmtransfer.config.types import TopK
 from lmtransfer.errors import ConfigError
 
 VALUES = [
@@ -82,7 +83,7 @@ def test_mistakes_name_the_key() -> None:
 
 @checked
 def call(
-    texts: str | Sequence[str], *, top_k: int = 5, precision: Literal["fp32", "bf16"] = "fp32", trust: bool = False
+    texts: str | Sequence[str], *, top_k: TopK = 5, precision: Literal["fp32", "bf16"] = "fp32", trust: bool = False
 ) -> int:
     return len(texts)
 
@@ -96,7 +97,7 @@ def call(
         ({"texts": {"a": "b"}}, ["texts={'a': 'b'}"]),
         ({"texts": "a", "precision": "fp8"}, ["precision='fp8'", "fp32, bf16"]),
         ({"texts": "a", "top_k": 2.5}, ["top_k=2.5", "integer"]),
-        ({"texts": "a", "top_k": 0}, ["top_k: 0", "1 or more"]),
+        ({"texts": "a", "top_k": 0}, ["top_k=0", "1 or more"]),
         ({"texts": 3, "trust": "yes"}, ["texts=3", "trust='yes'", "true or false"]),
     ],
 )

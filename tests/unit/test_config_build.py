@@ -8,7 +8,7 @@ from fakes.configs import Inherits, Net, Part, check_problems
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ import pytest
 from fakes.configs import write_tree
 from refusals import refuses
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError
 
 HERE = Path(__file__)
@@ -53,7 +53,7 @@ import collections.abc, importlib, json, pkgutil, types, typing
 import hydra, torch  # what libraries do while they are imported is theirs
 sys.addaudithook(hook)
 import lmtransfer
-from lmtransfer.config import build, target
+from lmtransfer.config import component
 
 classes = {torch.optim.Optimizer}
 for module in pkgutil.walk_packages(lmtransfer.__path__, "lmtransfer."):
@@ -76,7 +76,7 @@ def path_of(cls):
 components = subclasses([base for bases in at_keys.values() for base in bases])
 hosts = {}
 for host in components:
-    for name, argument in build.arguments_of(host).items():
+    for name, argument in component.arguments_of(host).items():
         hosts.setdefault(str(argument.annotation), (argument.annotation, host, name))
 
 constructed, wrong = [], []
@@ -84,13 +84,13 @@ def note(self, *args, **kwargs):
     constructed.append(str(self))
     raise TypeError("constructed")
 for cls in classes:  # the arguments are known by now
-    if not cls.__module__.startswith(("lmtransfer.config.", "lmtransfer.errors")):
+    if not cls.__module__.startswith(("lmtransfer.config.", "lmtransfer.errors", "lmtransfer.system.validation")):
         cls.__init__ = note
 
 for key, bases in at_keys.items():
     right = subclasses(bases)
     for cls in classes:
-        problems = build.component_problems({"_target_": path_of(cls)}, key=key, nodes={}, complete=False)
+        problems = component.component_problems({"_target_": path_of(cls)}, key=key, nodes={}, complete=False)
         if (f"{key}._target_" not in problems) != (cls in right) and "<locals>" not in path_of(cls):
             wrong.append(f"{key}: {path_of(cls)}")
 
@@ -113,7 +113,7 @@ for annotation, host, name in hosts.values():
         right = fits(annotation, form)
         for cls in classes if form == "alone" else components:
             values = {"_target_": path_of(host), name: wrap({"_target_": path_of(cls)})}
-            problems = build.component_problems(values, key="x", nodes={}, complete=False)
+            problems = component.component_problems(values, key="x", nodes={}, complete=False)
             if not any(where.startswith(f"x.{name}") for where in problems):
                 accepted.add((str(annotation), form))
                 wrong += [] if cls in right else [f"{annotation}, {form}: {path_of(cls)} fits"]

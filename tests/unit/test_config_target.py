@@ -7,7 +7,7 @@ import pytest
 from fakes import configs
 from refusals import refuses
 
-from lmtransfer.config.target import resolve
+from lmtransfer.config.component import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.bert import BertEncoder
 
@@ -62,7 +62,7 @@ def test_foreign_objects_in_allowed_modules_are_refused(target: str, allow_toys:
 @pytest.mark.parametrize(
     ("target", "module"),
     [
-        ("lmtransfer.config.target.os.system", "lmtransfer.config.target"),
+        ("lmtransfer.config.component.os.system", "lmtransfer.config.component"),
         ("lmtransfer.cli.sys.exit", "lmtransfer.cli"),
         ("lmtransfer.models.bert.BertEncoder.__init__", "lmtransfer.models.bert"),
     ],

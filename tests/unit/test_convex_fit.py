@@ -13,7 +13,7 @@ import torch
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.composing import composed
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines

@@ -11,7 +11,7 @@ from fakes.texts import by_noun
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.corpora.data_folder import DataFolderCorpus
 from lmtransfer.data.documents import Corpus, Document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtransfer.config.target import resolve
+from lmtransfer.config.component import resolve
 from lmtransfer.former_names import TARGETS, current_config
 
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 from torch import Tensor, nn
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.lora import LoraLinear, LowRankUpdate, merged_tensors, split_updates

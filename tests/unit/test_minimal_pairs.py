@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.config import paths
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.blimp import MinimalPair, read_pairs
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs

@@ -7,7 +7,7 @@ from typing import Any, Literal, Required
 import pytest
 from typing_extensions import TypedDict
 
-from lmtransfer.config.types import Count, Dropout, Positive, PositiveProb, Prob, Whole
+from lmtransfer.config.types import Count, DropoutProb, Positive, PositiveProb, Prob, Whole
 from lmtransfer.system.validation import Misfit, describe, join, shown, validated
 
 
@@ -75,7 +75,7 @@ def test_plain_data_becomes_what_the_annotation_asks_for(value: Any, annotation:
         ([1], dict[str, int], "[1] is not a mapping (each value an integer)"),
         (0, Count, "0 is out of range: it must be 1 or more, and 16,777,216 or less"),
         (0, Count | None, "0 is out of range: it must be 1 or more, and 16,777,216 or less"),
-        (1.0, Dropout, "1.0 is out of range: it must be 0 or more, and less than 1"),
+        (1.0, DropoutProb, "1.0 is out of range: it must be 0 or more, and less than 1"),
         (-0.5, Positive, "-0.5 is out of range: it must be greater than 0"),
         (0, PositiveProb, "0 is out of range: it must be greater than 0, and 1 or less"),
         (-1, Whole, "-1 is out of range: it must be 0 or more"),
@@ -91,7 +91,7 @@ def test_a_misfit_says_what_is_allowed(value: Any, annotation: Any, message: str
     ("value", "annotation", "where", "message"),
     [
         ([1, "b"], list[int], "[1]", "'b' is not an integer"),
-        ([0.9, 1.5], tuple[Dropout, Dropout], "[1]", "1.5 is out of range: it must be 0 or more, and less than 1"),
+        ([0.9, 1.5], tuple[DropoutProb, DropoutProb], "[1]", "1.5 is out of range: it must be 0 or more, and less than 1"),  # noqa: E501
         ({"a": "x"}, Mapping[str, float] | None, "a", "'x' is not a number"),
         ({}, Manifest, "files", "is missing"),
         ({"files": {"m": {"bytes": -1, "sha256": ""}}}, Manifest, "files.m.bytes",

@@ -11,7 +11,7 @@ from fakes.tasks import WordTokenizer, bert
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.primary import group_config
 from lmtransfer.data.documents import Notes

@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.in_short import expanded
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError

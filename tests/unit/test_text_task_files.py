@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.component import build
 from lmtransfer.config.composing import composed
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.primary import group_config

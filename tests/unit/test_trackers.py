@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.config import overrides, paths
-from lmtransfer.config.build import component_problems
+from lmtransfer.config.component import component_problems
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory

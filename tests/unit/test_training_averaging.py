@@ -12,7 +12,7 @@ from refusals import refuses
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.training import averaging
 from lmtransfer.training import loop

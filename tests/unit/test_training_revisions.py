@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, read_count, split_revision, with_revision
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted
 from lmtransfer.pretraining.save_points import check_reached, not_reached, passed, save_points
 from lmtransfer.training import checkpoint, loop

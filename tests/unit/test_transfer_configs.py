@@ -11,7 +11,7 @@ from fakes.heads import asked
 from fakes.tasks import bert, gpt, labels_head, random_examples
 from omegaconf import OmegaConf
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.primary import group_config
 from lmtransfer.models.word_embeddings import WordEmbeddings

@@ -11,7 +11,7 @@ from fakes.tasks import bert, gpt, labels_head, random_examples
 from refusals import refuses
 from torch import Tensor
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.onnx.graph import DenseModel
 from lmtransfer.tasks.heads import TaggingSpec

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from lmtransfer.config.types import Prob
 from lmtransfer.data.corpora.readers import Boundary, FileFormat, Format, format_of, read_documents
 from lmtransfer.data.corpora.sources import locate, source_digest
 from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
@@ -45,7 +46,7 @@ class BaseCorpus(Corpus):
         name: str,
         max_documents: int | None,
         max_words: int | None,
-        validation_fraction: float,
+        validation_fraction: Prob,
         split_unit: SplitUnit,
     ) -> None:
         problems = [
@@ -166,7 +167,7 @@ class FileCorpus(BaseCorpus):
         encoding_errors: EncodingErrors = "strict",
         max_documents: int | None = None,
         max_words: int | None = None,
-        validation_fraction: float = 0.01,
+        validation_fraction: Prob = 0.01,
         split_unit: SplitUnit = "auto",
         cache_dir: str | Path | None = None,
     ) -> None:

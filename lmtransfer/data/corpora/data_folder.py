@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from lmtransfer.config.types import Prob
 from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.data.corpora.readers import Boundary
@@ -59,7 +60,7 @@ class DataFolderCorpus(Corpus):
         encoding_errors: EncodingErrors = "strict",
         max_documents: int | None = None,
         max_words: int | None = None,
-        validation_fraction: float = 0.01,
+        validation_fraction: Prob = 0.01,
         split_unit: SplitUnit = "document",
         data_root: str | Path | None = None,
         cache_dir: str | Path | None = None,

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lmtransfer.config.types import Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
 from lmtransfer.data.corpora.readers import as_document, join_lines
 from lmtransfer.data.corpora.shuffling import shuffled
@@ -118,7 +119,7 @@ class HubCorpus(BaseCorpus):
         line_break: str | None = None,
         max_documents: int | None = None,
         max_words: int | None = None,
-        validation_fraction: float = 0.01,
+        validation_fraction: Prob = 0.01,
         split_unit: SplitUnit = "document",
         cache_dir: str | Path | None = None,
     ) -> None:

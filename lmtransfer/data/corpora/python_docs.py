@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from lmtransfer.config.types import Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus
 from lmtransfer.data.corpora.docstrings import Docstring, DocstringSet, read_docstrings
 from lmtransfer.data.corpora.libraries import BLANK, LIBRARIES, blank_names
@@ -54,7 +55,7 @@ class PythonDocs(BaseCorpus):
         name: str = "python_docs",
         max_documents: int | None = None,
         max_words: int | None = None,
-        validation_fraction: float = 0.01,
+        validation_fraction: Prob = 0.01,
         cache_dir: str | Path | None = None,
     ) -> None:
         super().__init__(

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+from lmtransfer.config.types import PositiveProb, SmallCount
 from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
 from lmtransfer.data.screening.findings import Findings, found_documents
@@ -43,11 +44,11 @@ class Screening:
         self,
         *,
         action: Literal["report", "drop"],
-        min_jaccard: float | None = 0.8,
-        shingle_words: int = 5,
+        min_jaccard: PositiveProb | None = 0.8,
+        shingle_words: SmallCount = 5,
         overlap_with: Mapping[str, Sequence[str]] | None = None,
-        ngram_words: int = 8,
-        min_overlap: float = 0.7,
+        ngram_words: SmallCount = 8,
+        min_overlap: PositiveProb = 0.7,
         cache_dir: str | Path | None = None,
     ) -> None:
         if min_jaccard is None and not overlap_with:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config.target import resolve
+from lmtransfer.config.component import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.exporting.run import OpenRun
 from lmtransfer.objectives.base import Objective

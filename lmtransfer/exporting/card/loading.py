@@ -59,7 +59,7 @@ def loading_example(run: OpenRun, *, library: str, architecture: str, settings: 
         "from pathlib import Path\n\n"
         "import yaml\n"
         f"{imports}from safetensors.torch import load_file\n\n"
-        "from lmtransfer.config.build import build\n"
+        "from lmtransfer.config.component import build\n"
         "from lmtransfer.tokenizers.load import load_tokenizer\n"
         "from lmtransfer.training.weights import load_weights\n\n"
         f"folder = Path({folder})\n"

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from lmtransfer.config.types import PositiveProb
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_information
 from lmtransfer.errors import ConfigError
@@ -100,7 +101,7 @@ class TokenMasking(Corruption):
     def __init__(
         self,
         *,
-        mask_prob: float = 0.15,
+        mask_prob: PositiveProb = 0.15,
         mask_share: float = 0.8,
         random_share: float = 0.1,
         max_predictions: int | None = None,

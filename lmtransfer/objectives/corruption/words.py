@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmtransfer.config.types import Prob
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
 from lmtransfer.tokenizers.base import Tokenizer
@@ -178,7 +179,7 @@ class Spans(Selection):
     provides = ("left", "right")
     supports_weights = True
 
-    def __init__(self, *, stop_prob: float = 0.2, max_words: int = 10) -> None:
+    def __init__(self, *, stop_prob: Prob = 0.2, max_words: int = 10) -> None:
         if not 0 < stop_prob <= 1:
             raise ConfigError(
                 f"objective.corruption.selection.stop_prob={stop_prob} is not allowed: use a number above 0 and at "

@@ -7,6 +7,7 @@ from bisect import bisect_right
 
 import numpy as np
 
+from lmtransfer.config.types import Count
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.rows.base import Row, Rows, check_not_empty, checked_length, with_specials
 from lmtransfer.objectives.rows.joined import JoinedDocuments
@@ -34,7 +35,7 @@ class FullSentences(Rows):
         ConfigError: ``max_length`` leaves less text than special tokens.
     """
 
-    def __init__(self, *, max_length: int, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
+    def __init__(self, *, max_length: Count, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
         self.max_length, self.cross_documents = max_length, cross_documents
         self.capacity = checked_length(max_length, num_special=2)
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id

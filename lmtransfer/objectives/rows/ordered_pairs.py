@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
@@ -51,9 +52,9 @@ class OrderedPairs(Rows):
     def __init__(
         self,
         *,
-        max_length: int,
-        short_seq_prob: float = 0.1,
-        swap_prob: float = 0.5,
+        max_length: Count,
+        short_seq_prob: Prob = 0.1,
+        swap_prob: Prob = 0.5,
         lone_with_other_document: bool = False,
         tokenizer: Tokenizer,
     ) -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
@@ -48,7 +49,7 @@ class SentencePairs(Rows):
     label_names = MappingProxyType({"nsp": ("B follows A", "B is from another document")})
 
     def __init__(
-        self, *, max_length: int, short_seq_prob: float = 0.1, random_prob: float = 0.5, tokenizer: Tokenizer
+        self, *, max_length: Count, short_seq_prob: Prob = 0.1, random_prob: Prob = 0.5, tokenizer: Tokenizer
     ) -> None:
         self.max_length = max_length
         self.capacity = checked_length(max_length, num_special=NUM_SPECIAL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lmtransfer.config.types import Count
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import (
@@ -40,7 +41,7 @@ class LanguageStream(Rows):
     """
 
     def __init__(
-        self, *, max_length: int, frame: Frame = "both", contiguous: bool = False, tokenizer: Tokenizer
+        self, *, max_length: Count, frame: Frame = "both", contiguous: bool = False, tokenizer: Tokenizer
     ) -> None:
         if contiguous and frame != "none":
             raise ConfigError(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.config.types import LargeCount
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.token_vectors import standardise
@@ -57,11 +58,11 @@ class CountedEmbeddings:
         *,
         windows: Sequence[int] = (2, 16),
         documents: bool = True,
-        segment_tokens: int = 1024,
+        segment_tokens: LargeCount = 1024,
         subsample: float | None = 1e-3,
         smoothing: float = 0.75,
         contexts: int = 8192,
-        max_tokens: int = 20_000_000,
+        max_tokens: LargeCount = 20_000_000,
         deviation: float = 0.05,
         output_bias: bool = True,
     ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.errors import ConfigError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from lmtransfer.config.types import Count, LargeCount, ProperShare
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
@@ -53,12 +54,12 @@ class CrossLingualQa(SpanQa):
         languages: Sequence[str],
         files: Mapping[str, str | Sequence[str] | None],
         stride: int = STRIDE,
-        max_question_tokens: int = 64,
-        max_answer_tokens: int = 30,
+        max_question_tokens: LargeCount = 64,
+        max_answer_tokens: LargeCount = 30,
         bad_answers: BadAnswersPolicy = "refuse",
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
         data_root: str | None = None,
     ) -> None:
         self.languages = check_languages(languages)

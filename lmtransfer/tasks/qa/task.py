@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from lmtransfer.config.types import Count, LargeCount, ProperShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -83,13 +84,13 @@ class SpanQa(Task):
         null_threshold: float = 0.0,
         labels: Sequence[str] = (),
         stride: int = STRIDE,
-        max_question_tokens: int = 64,
-        max_answer_tokens: int = 30,
+        max_question_tokens: LargeCount = 64,
+        max_answer_tokens: LargeCount = 30,
         history_turns: int = 0,
         bad_answers: BadAnswersPolicy = "refuse",
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
         data_root: str | None = None,
     ) -> None:
         self.name = name

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lmtransfer.config.types import Count, LargeCount, ProperShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -91,9 +92,9 @@ class Tagging(Task):
         hub_config: str | None = None,
         hub_splits: Mapping[str, str] | None = None,
         hub_columns: Sequence[str] = ("tokens", "tags"),
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
         data_root: str | None = None,
     ) -> None:
         self.name = name

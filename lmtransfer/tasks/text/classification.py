@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
+from lmtransfer.config.types import Count, DropoutProb, Folds, LargeCount, ProperShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
@@ -97,12 +98,12 @@ class TextClassification(TextFileTask, Classification):
         hub: str | None = None,
         hub_config: str | None = None,
         hub_splits: Mapping[str, str] | None = None,
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: float = 0.0,
-        folds: int | None = None,
+        label_smoothing: DropoutProb = 0.0,
+        folds: Folds | None = None,
         data_root: str | None = None,
     ) -> None:
         super().__init__(

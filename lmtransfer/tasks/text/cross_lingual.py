@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
@@ -69,11 +70,11 @@ class CrossLingualClassification(TextClassification):
         text_pair_column: str | Sequence[str] | None = None,
         label_aliases: Mapping[str, str] | None = None,
         metrics: Sequence[LabelMetric] = ("accuracy",),
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: float = 0.0,
+        label_smoothing: DropoutProb = 0.0,
         data_root: str | None = None,
     ) -> None:
         self.languages, self.language = check_languages(languages), language

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lmtransfer.config.types import Count, Folds, LargeCount, ProperShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
@@ -99,10 +100,10 @@ class MultiLabel(TextFileTask):
         bad_rows: BadRowsPolicy = "refuse",
         encoding_errors: EncodingErrors = "strict",
         metrics: Sequence[LabelSetMetric] = ("micro_f1", "macro_f1", "average_precision"),
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
-        folds: int | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
+        folds: Folds | None = None,
         data_root: str | None = None,
     ) -> None:
         super().__init__(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.errors import ConfigError, DataError
@@ -43,11 +44,11 @@ class PythonDocsTask(Classification):
         self,
         *,
         name: str = "python_docs",
-        max_length: int | None = None,
-        num_train: int | None = 100,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = 100,
+        dev_from_train: ProperShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: float = 0.0,
+        label_smoothing: DropoutProb = 0.0,
         max_per_library: int = 500,
         cache_dir: str | None = None,
     ) -> None:

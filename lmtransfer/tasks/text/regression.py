@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from lmtransfer.config.types import Count, Folds, LargeCount, ProperShare
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -91,10 +92,10 @@ class TextRegression(TextFileTask):
         hub: str | None = None,
         hub_config: str | None = None,
         hub_splits: Mapping[str, str] | None = None,
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
-        folds: int | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
+        folds: Folds | None = None,
         data_root: str | None = None,
     ) -> None:
         super().__init__(

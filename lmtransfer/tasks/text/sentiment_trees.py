@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.trees import LabelledTree, plain_word, read_trees
 from lmtransfer.tasks.text.example import TextExample, with_sentences
@@ -54,11 +55,11 @@ class SentimentTrees(Classification):
         deduplicate: bool = True,
         binary: bool = False,
         metrics: Sequence[LabelMetric] = ("accuracy",),
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: float = 0.0,
+        label_smoothing: DropoutProb = 0.0,
         data_root: str | None = None,
     ) -> None:
         super().__init__(

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from lmtransfer.config.types import Count
 from lmtransfer.data.tables import TableFormat
 from lmtransfer.kept_predictions.scored import ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
@@ -65,7 +66,7 @@ class SentenceSimilarity(TaskWithoutHead, TextRegression):
         pooling: Literal["mean", "max", "cls", "last_token", "family"] | None = "mean",
         layers: Literal["last"] | int | Sequence[Literal["last"] | int] | None = "last",
         standardise: bool = False,
-        max_length: int | None = None,
+        max_length: Count | None = None,
         data_root: str | None = None,
     ) -> None:
         super().__init__(

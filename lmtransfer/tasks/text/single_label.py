@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.metrics.calibration import calibration
@@ -62,11 +63,11 @@ class Classification(TextTask):
         labels: Sequence[str] | None,
         metrics: Sequence[LabelMetric] = ("accuracy",),
         positive_label: str | None = None,
-        max_length: int | None = None,
-        num_train: int | None = None,
-        dev_from_train: float | None = None,
+        max_length: Count | None = None,
+        num_train: LargeCount | None = None,
+        dev_from_train: ProperShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: float = 0.0,
+        label_smoothing: DropoutProb = 0.0,
     ) -> None:
         super().__init__(
             name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train

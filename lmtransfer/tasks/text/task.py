@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lmtransfer.config.types import Count, LargeCount, ProperShare
 from lmtransfer.data.tables import TableLayout
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.labels import metric_value
@@ -50,9 +51,9 @@ class TextTask(Task):
         *,
         name: str,
         metrics: Sequence[str],
-        max_length: int | None,
-        num_train: int | None,
-        dev_from_train: float | None,
+        max_length: Count | None,
+        num_train: LargeCount | None,
+        dev_from_train: ProperShare | None,
     ) -> None:
         if not metrics:
             raise ConfigError("task.metrics=[]: set at least one metric; the first one is the main metric")

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from lmtransfer.config.types import DropoutProb, Positive
+
 
 class LambUpdate(torch.optim.Optimizer):
     """Adam's direction, scaled for each parameter to the norm of the parameter.
@@ -20,7 +22,7 @@ class LambUpdate(torch.optim.Optimizer):
         eps: added to the root of the second moment.
     """
 
-    def __init__(self, parameter_groups: list[dict[str, Any]], *, betas: Sequence[float], eps: float) -> None:
+    def __init__(self, parameter_groups: list[dict[str, Any]], *, betas: Sequence[DropoutProb], eps: Positive) -> None:
         super().__init__(parameter_groups, {"betas": tuple(betas), "eps": eps})
 
     @torch.no_grad()

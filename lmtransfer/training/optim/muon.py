@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
 from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
 
@@ -39,7 +40,7 @@ class MuonUpdate(torch.optim.Optimizer):
         self,
         parameter_groups: list[dict[str, Any]],
         *,
-        momentum: float = 0.95,
+        momentum: DropoutProb = 0.95,
         num_iterations: int = 4,
         splits: dict[int, int] | None = None,
     ) -> None:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
+from lmtransfer.config.types import Prob, Whole
 from lmtransfer.errors import ConfigError
 
 
@@ -38,7 +39,7 @@ class Schedule(ABC):
     """
 
     def __init__(
-        self, *, warmup_steps: int | None = None, warmup_fraction: float = 0.0, final_factor: float = 0.0
+        self, *, warmup_steps: Whole | None = None, warmup_fraction: Prob = 0.0, final_factor: float = 0.0
     ) -> None:
         problems = []
         if warmup_steps is not None and warmup_steps < 0:
@@ -110,9 +111,9 @@ class WarmupStableDecay(Schedule):
     def __init__(
         self,
         *,
-        decay_fraction: float = 0.2,
-        warmup_steps: int | None = None,
-        warmup_fraction: float = 0.0,
+        decay_fraction: Prob = 0.2,
+        warmup_steps: Whole | None = None,
+        warmup_fraction: Prob = 0.0,
         final_factor: float = 0.0,
     ) -> None:
         if not 0 < decay_fraction <= 1:
@@ -133,7 +134,7 @@ class InverseSqrt(Schedule):
             sqrt(warmup_steps / n) at update n.
     """
 
-    def __init__(self, *, warmup_steps: int = 1000) -> None:
+    def __init__(self, *, warmup_steps: Whole = 1000) -> None:
         if warmup_steps < 1:
             raise ConfigError(f"schedule.warmup_steps={warmup_steps} must be 1 or more for the inverse square root")
         super().__init__(warmup_steps=warmup_steps)

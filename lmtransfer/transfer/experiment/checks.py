@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.component import build
 from lmtransfer.config.in_short import expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.tracking import tracker_nodes

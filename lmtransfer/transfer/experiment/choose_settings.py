@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, open_dict
 
 from lmtransfer.config.budget import effective_train
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.config.overrides import named_keys
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, origin_of

@@ -7,7 +7,7 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.errors import DataError
 from lmtransfer.runs.saved import SavedRun, new_encoder
 from lmtransfer.runs.trust import local_task, without_data

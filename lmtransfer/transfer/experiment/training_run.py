@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from lmtransfer.config.build import build
+from lmtransfer.config.component import build
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.layers.disentangled import merge
 from lmtransfer.runs.run_directory import RunDirectory

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from fakes.configs import check_problems
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.schema import SCHEMAS, HardwareSettings, TrainSettings
+from lmtransfer.config.primary import primary_config
+from lmtransfer.config.settings import COMMANDS, HardwareSettings, Settings, TrainSettings
 from lmtransfer.errors import ConfigError
 
 
@@ -17,7 +21,7 @@ def test_settings_are_read_with_their_types() -> None:
 
 
 def test_keys_of_the_command_itself_are_left_to_it() -> None:
-    assert TrainSettings.from_config(OmegaConf.create({"eval_tokens": 3})) == TrainSettings()
+    assert TrainSettings.from_config(OmegaConf.create({"words": 3})) == TrainSettings()
 
 
 def test_all_problems_are_named_with_the_full_key() -> None:
@@ -25,7 +29,7 @@ def test_all_problems_are_named_with_the_full_key() -> None:
     with pytest.raises(ConfigError) as error:
         TrainSettings.from_config(cfg.train)
     expected = {
-        "train.steps": (" 0",),
+        "train.steps": ("0", "1 or more"),
         "train.num_workers": ("-1", " 0"),
         "train.log_every": ("null", "integer"),
         "train.patience": ("train.patience=<value>",),
@@ -33,9 +37,11 @@ def test_all_problems_are_named_with_the_full_key() -> None:
     check_problems(error.value.problems, expected)
 
 
-@pytest.mark.parametrize("value", [float("nan"), -1.0, 0.0])
-def test_a_budget_is_more_than_nothing(value: float) -> None:
-    with refuses(ConfigError, "seconds: ", f"{value}", " 0"):
+@pytest.mark.parametrize(
+    ("value", "allowed"), [(float("nan"), "a finite number"), (-1.0, "greater than 0"), (0.0, "greater than 0")]
+)
+def test_a_budget_is_more_than_nothing(value: float, allowed: str) -> None:
+    with refuses(ConfigError, "seconds: ", f"{value}", allowed):
         TrainSettings.from_config(OmegaConf.create({"seconds": value}))
 
 
@@ -44,8 +50,17 @@ def test_compile_is_auto_or_a_switch(value: object, expected: object) -> None:
     assert HardwareSettings.from_config(OmegaConf.create({"compile": value})).compile == expected
 
 
-def test_every_setting_says_what_it_means() -> None:
-    for schema in SCHEMAS.values():
-        docs = schema.docs()
-        assert docs
-        assert all(docs.values())
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_key_of_a_command_has_a_type_and_a_description(command: str) -> None:
+    docs = dict(COMMANDS[command].docs())
+
+    def visit(node: Mapping[str, Any], settings: type[Settings], key: str) -> None:
+        for name, value in node.items():
+            where, annotation = f"{key}{name}", settings.annotation_of(name)
+            assert name in settings.model_fields, f"{where} has no type"
+            if isinstance(annotation, type) and issubclass(annotation, Settings):
+                visit(value or {}, annotation, f"{where}.")
+            else:
+                assert where in docs or annotation is Any, f"{where} has no description"
+
+    visit(primary_config(command), COMMANDS[command], "")

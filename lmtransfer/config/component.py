@@ -1,0 +1,418 @@
+"""Components: nodes of a config that name a class by ``_target_`` and give its arguments.
+
+A config may come from anyone (a run directory by mail, a checkpoint), and a class name decides which code runs. So a
+config names only *components*: subclasses of the bases in ``BASES``, defined under an allowed package. The text must
+start with an allowed package, nothing else is imported, and the class is checked before it is constructed. This
+excludes foreign objects that an allowed module happens to import, and every other class of the package. The
+constructor of a component touches no file, process or network.
+
+All problems of a component and of the components nested in it are found from signatures, before anything is built. The
+class of a nested component must be one that the annotation of its argument asks for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import pkgutil
+import sys
+import traceback
+import typing
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeGuard
+
+from lmtransfer.config.nearest import hint
+from lmtransfer.config.plain import BROKEN, full_key, is_broken, to_plain
+from lmtransfer.errors import ConfigError
+from lmtransfer.former_names import current_target
+from lmtransfer.system.optional import missing
+from lmtransfer.system.validation import Misfit, describe, join, validated
+
+#: Keys of Hydra in a component node; only ``_target_`` is supported here.
+RESERVED = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
+
+ALLOWED = ("lmtransfer", "torch.optim")
+VARIABLE = "LMTRANSFER_ALLOW"
+
+_CORPUS = "lmtransfer.data.documents.Corpus"
+_TASK = "lmtransfer.tasks.base.Task"
+#: The bases of components by the key of a config that holds one, or a mapping of several. An argument of a component
+#: takes another component only if its annotation names one of these bases or a subclass of one.
+BASES: Mapping[str, tuple[str, ...]] = {
+    "model": ("lmtransfer.models.base.Encoder",),
+    "objective.losses": ("lmtransfer.objectives.base.Objective",),
+    "objective.rows": ("lmtransfer.objectives.rows.base.Rows",),
+    "objective.corruption": ("lmtransfer.objectives.corruption.base.Corruption",),
+    "objective.corruption.selection": ("lmtransfer.objectives.corruption.selection.Selection",),
+    "corpus": (_CORPUS,),
+    "screening": ("lmtransfer.data.screening.screening.Screening",),
+    "screening.overlap_with": (_CORPUS, _TASK),
+    "tokenizer": ("lmtransfer.tokenizers.trainer.TokenizerTrainer",),
+    "embeddings": ("lmtransfer.pretraining.counted.embeddings.CountedEmbeddings",),
+    "optimizer": ("lmtransfer.training.optim.optimizer.Optimizer", "torch.optim.optimizer.Optimizer"),
+    "schedule": ("lmtransfer.training.optim.schedules.Schedule",),
+    "tracker": ("lmtransfer.training.trackers.base.Service", "lmtransfer.training.trackers.jsonl.Jsonl"),
+    "task": (_TASK, "lmtransfer.tasks.group.TaskGroup"),
+    "transfer": ("lmtransfer.transfer.method.TransferMethod",),
+}
+
+
+def allowed_packages() -> tuple[str, ...]:
+    """The packages whose classes configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
+    own = (name.strip().rstrip(".") for name in os.environ.get(VARIABLE, "").split(","))
+    return (*ALLOWED, *(name for name in own if name))
+
+
+def bases_at(key: str) -> tuple[str, ...]:
+    """The bases of the component at a full key, such as ``objective.losses.mlm``; those of all components elsewhere.
+
+    The components of a phase (``phases.<name>.optimizer``) have the bases of the run's own.
+    """
+    parts = key.split(".")
+    parts = parts[2:] if parts[0] == "phases" else parts
+    found = (BASES.get(".".join(parts[:length])) for length in range(len(parts), 0, -1))
+    return next(filter(None, found), ()) or all_bases()
+
+
+def all_bases() -> tuple[str, ...]:
+    """The bases of all components."""
+    return tuple(dict.fromkeys(base for bases in BASES.values() for base in bases))
+
+
+def is_subclass(cls: type, bases: Sequence[str]) -> bool:
+    """Whether a class has one of these bases; they are declared bases, so an unrelated class never satisfies one."""
+    return any(f"{base.__module__}.{base.__qualname__}" in bases for base in cls.__mro__)
+
+
+def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None) -> type:
+    """The class that ``target`` names; it is not constructed.
+
+    Args:
+        target: ``package.module.Class``.
+        key: the key of the text, for messages.
+        bases: what the class must be a subclass of, as ``package.module.Class``; None: any component.
+
+    Raises:
+        ConfigError: it is not under an allowed package, does not exist, or is not such a class defined under one.
+    """
+    where = f"{key}._target_" if key else "_target_"
+    allowed = allowed_packages()
+    if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")) or "." not in target:
+        raise ConfigError(f"{where}: {target!r} is not the path of a class (package.module.Class)")
+    if not _is_under(target, allowed):
+        raise ConfigError(
+            f"{where}: '{target}' is not allowed; a config may name classes of {', '.join(allowed)}; "
+            f"to allow other packages that you trust, set {VARIABLE}=package1,package2"
+        )
+    module_name, _, name = current_target(target).rpartition(".")
+    if "__main__" in module_name.split("."):
+        raise ConfigError(f"{where}: '{target}' is part of a program, which a config may not import")
+    module = _import(module_name, target, where)
+    found = vars(module).get(name)
+    bases = all_bases() if bases is None else bases
+    if found is None:
+        classes = [key for key, value in vars(module).items() if _is_allowed_class(value, (module_name,))]
+        classes = [key for key in classes if is_subclass(vars(module)[key], bases)]
+        exists = hint(name, classes, what=f"components of {module_name}")
+        raise ConfigError(f"{where}: '{target}' does not exist; {exists}")
+    if not _is_allowed_class(found, allowed):
+        raise ConfigError(f"{where}: '{target}' is not a class defined under {', '.join(allowed)}")
+    if not is_subclass(found, bases):
+        names = " or ".join(dict.fromkeys(base.rpartition(".")[2] for base in bases))
+        wanted = (
+            "components: encoders, objectives, tasks ..." if bases == all_bases() else f"a subclass of {names} here"
+        )
+        raise ConfigError(f"{where}: '{target}' is not allowed; a config may name only {wanted}")
+    assert isinstance(found, type)
+    return found
+
+
+def _is_under(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def _is_allowed_class(value: object, allowed: tuple[str, ...]) -> bool:
+    return isinstance(value, type) and _is_under(value.__module__, allowed)
+
+
+def _import(name: str, target: str, where: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name.partition(".")[0]:
+            raise ConfigError(
+                f"{where}: '{target}': Python finds no package '{error.name}' here: install it, or add the folder that "
+                "contains it to PYTHONPATH"
+            ) from error
+        if error.name is None or not _is_under(name, (error.name,)):
+            raise ConfigError(
+                f"{where}: '{target}' needs the package '{error.name}', which is not installed"
+            ) from error
+        parent, _, last = name.rpartition(".")
+        raise ConfigError(f"{where}: '{target}' does not exist; {_modules_hint(parent, last)}") from error
+    except Exception as error:
+        if _is_under(name, ALLOWED):
+            raise
+        place = _place(error)  # code of the user, which can raise anything
+        raise ConfigError(
+            f"{where}: '{target}': the import of {name} fails{place}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """Where an import failed."""
+    if isinstance(error, SyntaxError):
+        return f" in {error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" in {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _modules_hint(parent: str, last: str) -> str:
+    try:
+        folders = list(importlib.import_module(parent).__path__)
+    except (ImportError, AttributeError):
+        return f"'{parent}' is not a package"
+    names = [module.name for module in pkgutil.iter_modules(folders)]
+    return hint(last, names, what=f"modules of {parent}")
+
+
+def build(node: Any, **runtime: Any) -> Any:
+    """Build the component that ``node`` describes; nested components are built first, without runtime arguments.
+
+    Args:
+        node: a mapping with ``_target_`` and the arguments of that class.
+        runtime: arguments that only the command knows (a vocabulary size, a tokenizer). Those that the class does not
+            take are dropped. One that has the same name as a nested component replaces it.
+
+    Raises:
+        ConfigError: the target is not allowed or does not exist; an argument is unknown, missing, of the wrong type, or
+            given by both the config and the command. Lists all problems.
+    """
+    key = full_key(node)
+    values, problems = to_plain(node, key)
+    if not is_component(values):
+        raise ConfigError(f"{key or 'node'}: needs a component (a node with _target_), got {values!r}")
+    problems |= component_problems(values, key=key, nodes={key: set(runtime)}, complete=True)
+    if problems:
+        raise ConfigError([f"{where}: {problem}" for where, problem in problems.items()])
+    return _construct(values, key, runtime)
+
+
+def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any:
+    cls = resolve(values["_target_"], key=key)
+    arguments = arguments_of(cls)
+    given = {name: value for name, value in runtime.items() if name in arguments}
+    for name, value in values.items():
+        if name != "_target_" and name not in given:
+            given[name] = validated(_constructed(value, join(key, name)), arguments[name].annotation)
+    return cls(**given)
+
+
+def _constructed(value: Any, key: str) -> Any:
+    if is_component(value):
+        return _construct(value, key, {})
+    if isinstance(value, dict):
+        return {name: _constructed(item, join(key, name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_constructed(item, join(key, index)) for index, item in enumerate(value)]
+    return value
+
+
+def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether plain data describes a component."""
+    return isinstance(value, dict) and "_target_" in value
+
+
+def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
+    """The component nodes in ``value`` that are not inside another component, with their full keys."""
+    if is_component(value):
+        return [(key, value)]
+    if isinstance(value, dict):
+        return [found for name, item in value.items() for found in outermost(item, join(key, name))]
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in outermost(item, join(key, index))]
+    return []
+
+
+def component_problems(
+    values: dict[str, Any],
+    *,
+    key: str,
+    nodes: Mapping[str, Set[str]],
+    complete: bool,
+    bases: Sequence[str] | None = None,
+) -> dict[str, str]:
+    """The problems of a component and of those nested in it, by full key; nothing is constructed.
+
+    Args:
+        values: the node as plain data.
+        key: its full key.
+        nodes: names of the arguments that the command supplies, by the full key of the node that gets them.
+        complete: whether a missing argument is a problem.
+        bases: the bases that its class may have; None: those that belong to its key.
+    """
+    if values["_target_"] is BROKEN:
+        return {}
+    try:
+        cls = resolve(values["_target_"], key=key, bases=bases or bases_at(key))
+    except ConfigError as error:  # without the class it is unknown what the arguments may be
+        where = join(key, "_target_")
+        return {where: error.problems[0].removeprefix(f"{where}: ")}
+    runtime = nodes.get(key, set())
+    nested = {name: outermost(value, join(key, name)) for name, value in values.items() if name != "_target_"}
+    given = {name: _unbuilt(values[name]) for name in nested}
+    with_components = {name for name in nested if nested[name]}
+    problems = problems_of(cls, given, key=key, runtime=runtime, replaceable=with_components, complete=complete)
+    for name in with_components:
+        if join(key, name) in problems:
+            continue  # no component belongs here
+        for where, component in nested[name]:
+            # The command builds this component itself and knows arguments that are not in the config.
+            passed = name in runtime and where not in nodes
+            expected = bases_at(where) if name in runtime else all_bases()  # else the annotation has decided
+            problems |= component_problems(
+                component, key=where, nodes=nodes, complete=complete and not passed, bases=expected
+            )
+    for package in getattr(cls, "needs_packages", ()):
+        unavailable = missing(package)
+        if unavailable is not None:
+            problems[key] = unavailable
+    return problems
+
+
+class _Unbuilt:
+    """Takes the place of a component during a check, before anything is built: ``isinstance`` goes by its class."""
+
+    def __init__(self, component: type) -> None:
+        self.component = component
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self.component
+
+    def __repr__(self) -> str:
+        return f"the component {self.component.__name__}"
+
+
+def _unbuilt(value: Any) -> Any:
+    """A value with stand-ins for its components; ``BROKEN`` for a component whose class has a problem of its own."""
+    if is_component(value):
+        try:
+            return _Unbuilt(resolve(value["_target_"]))
+        except ConfigError:
+            return BROKEN
+    if isinstance(value, dict):
+        return {name: _unbuilt(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_unbuilt(item) for item in value]
+    return value
+
+
+def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
+    """The problem of an argument, by full key; empty if its value fits.
+
+    Args:
+        value: plain data, with stand-ins for components.
+        annotation: its type. Only an annotation that names a base of components takes components.
+        key: its full key.
+    """
+    if is_broken(value):
+        return {}
+    unbuilt = next(_stand_ins(value), None)
+    if unbuilt is not None and not _asks_for_component(annotation):
+        return {key: f"{unbuilt!r} does not fit here, where the value must be {describe(annotation)}"}
+    try:
+        validated(value, annotation)
+    except Misfit as misfit:
+        if type(misfit.value) is _Unbuilt:
+            return {key: f"{misfit.value!r} does not fit here, where the value must be {misfit.wanted}"}
+        return {join(key, *misfit.where): str(misfit)}
+    return {}
+
+
+def _stand_ins(value: Any) -> Iterator[_Unbuilt]:
+    if type(value) is _Unbuilt:
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _stand_ins(item)
+
+
+def _asks_for_component(annotation: Any) -> bool:
+    """Whether a base of components, or a subclass of one, occurs in an annotation."""
+    if isinstance(annotation, type) and is_subclass(annotation, all_bases()):
+        return True
+    return any(_asks_for_component(argument) for argument in typing.get_args(annotation))
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a class.
+
+    Attributes:
+        annotation: the evaluated annotation; Any if there is none or if it cannot be evaluated.
+        required: whether it has no default.
+    """
+
+    annotation: Any
+    required: bool
+
+
+@functools.cache
+def arguments_of(cls: type) -> Mapping[str, Argument]:
+    """The arguments that ``cls(...)`` accepts by name, in order."""
+    parameters = inspect.signature(cls).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    namespace = getattr(inspect.getattr_static(cls, "__init__"), "__globals__", vars(sys.modules[cls.__module__]))
+    return {p.name: Argument(_evaluate(p.annotation, namespace), p.default is p.empty) for p in named}
+
+
+def problems_of(
+    cls: type, values: Mapping[str, Any], *, key: str, runtime: Set[str], replaceable: Set[str], complete: bool
+) -> dict[str, str]:
+    """The problems of the arguments that a config gives to ``cls``, by full key.
+
+    Args:
+        cls: the class.
+        values: plain data without ``_target_``; stand-ins in the place of components.
+        key: full key of the component's node.
+        runtime: names of the arguments that the command supplies.
+        replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
+        complete: whether a missing argument is a problem.
+    """
+    arguments = arguments_of(cls)
+    problems: dict[str, str] = {}
+    for name, value in values.items():
+        where = join(key, name)
+        if name in RESERVED:
+            problems[where] = "is not supported; a component has only _target_ and the arguments of that class"
+        elif name not in arguments:
+            own = [argument for argument in arguments if argument not in runtime]
+            problems[where] = f"{cls.__name__} has no such argument; {hint(name, own, what='arguments')}"
+        elif name in runtime and value is not None and name not in replaceable:
+            problems[where] = "is supplied by the command; leave it out"
+        elif name not in runtime:
+            problems |= _argument_problem(value, arguments[name].annotation, where)
+    if complete:
+        for name, argument in arguments.items():
+            if argument.required and name not in values and name not in runtime:
+                problems[join(key, name)] = f"missing: {cls.__name__} needs it"
+    return problems
+
+
+def _evaluate(annotation: Any, namespace: dict[str, Any]) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return Any
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        # The text is an annotation from the source of an allowed class, never from a config.
+        holder = type("Hint", (), {"__annotations__": {"value": annotation}})
+        hints = typing.get_type_hints(holder, namespace, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return Any
+    return hints["value"]
