@@ -131,5 +131,5 @@ class _PlainKeys:
         except Misfit as misfit:
             self.problems[join(where, *misfit.where)] = str(misfit)
             return
-        if type(converted) is not type(value):
+        if isinstance(value, float) and isinstance(converted, int):
             self.converted[where] = converted

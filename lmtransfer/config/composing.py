@@ -97,7 +97,7 @@ def as_typed(given: Sequence[str], *, command: str, config_dir: str | None) -> l
         config_dir: the user's config folder.
     """
     given = _choices_as_typed(given, config_dir)
-    if not any(overrides.may_lose_text(word) for word in given):
+    if not any(overrides.has_number(word) for word in given):
         return given
     try:
         cfg = compose_files(command, overrides.first_values(given), config_dir=config_dir)
@@ -118,7 +118,7 @@ def _folders(config_dir: str | None) -> list[Path]:
 def _texts_as_typed(given: Sequence[str], cfg: DictConfig, command: str) -> list[str]:
     return [
         overrides.as_text(word)
-        if overrides.may_lose_text(word) and is_text(_annotation(overrides.key_of(word), cfg, command))
+        if overrides.has_number(word) and is_text(_annotation(overrides.key_of(word), cfg, command))
         else word
         for word in given
     ]

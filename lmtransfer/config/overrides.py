@@ -173,11 +173,10 @@ def each_value(override: Override) -> list[str]:
         return []
 
 
-def may_lose_text(override: str) -> bool:
-    """Whether Hydra reads a part of the value as a number or as true or false that may be written in another way."""
-    words = [match["word"] for match in _WORD.finditer(override.partition("=")[2]) if match["word"]]
-    numbers = [(word, number) for word in words if (number := _number(word)) is not None]
-    return any(isinstance(number, bool) or str(number) != word for word, number in numbers)
+def has_number(override: str) -> bool:
+    """Whether Hydra reads a part of the value as a number or as true or false."""
+    words = (match["word"] for match in _WORD.finditer(override.partition("=")[2]))
+    return any(word and _number(word) is not None for word in words)
 
 
 def _number(word: str) -> int | float | bool | None:

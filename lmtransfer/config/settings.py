@@ -5,6 +5,7 @@ Nodes that choose a component (``model``, ``task`` ...) have no type here; see `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -45,6 +46,12 @@ def _usable_name(value: str) -> str:
     return value
 
 
+def _language_code(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", value):
+        raise ValueError(f"{value[:40]!r} is not the code of a language, such as en or pt-BR")
+    return value
+
+
 def _not_empty(value: str) -> str:
     if not value:
         raise ValueError("is empty: give a folder")
@@ -52,6 +59,7 @@ def _not_empty(value: str) -> str:
 
 
 RunName: TypeAlias = Annotated[str, AfterValidator(_usable_name)]
+Language: TypeAlias = Annotated[str, AfterValidator(_language_code)]
 Folder: TypeAlias = Annotated[str, AfterValidator(_not_empty)]
 StepTokens: TypeAlias = Annotated[int, Ge(1), Le(2**31)]
 Epochs: TypeAlias = Annotated[float, Gt(0), Le(10**9)]
@@ -351,6 +359,9 @@ class EvaluateSettings(_OfARun, _WithRuns):
 
 
 _TableFormat: TypeAlias = Literal["lines", "tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
+_InputFormat: TypeAlias = Literal[
+    "lines", "tsv", "quoted_tsv", "csv", "jsonl", "parquet", "conll", "conllu", "squad", "quac", "coqa"
+]
 
 
 class PredictSettings(_OfARun, _WithData):
@@ -360,7 +371,7 @@ class PredictSettings(_OfARun, _WithData):
     text: str | None = _doc("one text; two texts, or a question and its passage, with [SEP] between them")
     split: str | None = _doc("split of the task to predict; its gold answers may be hidden")
     output: str = _doc("file for JSON lines, or - for standard output; with submission: its file or a folder", "-")
-    format: _TableFormat | Literal["conll", "conllu", "squad", "quac", "coqa"] | None = _doc(
+    format: _InputFormat | None = _doc(
         "format of the input: lines, tsv, quoted_tsv, csv, jsonl, parquet, conll, conllu, squad, quac or coqa; null: "
         "by the file's name (.txt and standard input: lines)"
     )
@@ -496,7 +507,7 @@ class ExportSettings(_WithData):
     )
     name: str | None = _doc("name of the model in its card; null: the name of the run")
     license: str | None = _doc("license in the model card, such as apache-2.0; null: not stated")
-    language: str | Sequence[str] | None = _doc(
+    language: Language | Sequence[Language] | None = _doc(
         "language of the texts in the model card, such as en or [en,de]; null: not stated"
     )
     results: str | None = _doc("folder of runs; the model card lists the scores of runs that started from this run")
@@ -594,7 +605,7 @@ class StudyPretrainSettings(Settings):
     seeds: Seeds | None = _doc(
         "number of pretraining seeds of each recipe; each one is transferred with each seed of the transfers"
     )
-    words: Sequence[str] = _doc("further overrides of every `pretrain` command", ())
+    words: str | Sequence[str] = _doc("further overrides of every `pretrain` command", ())
 
 
 class StudySettings(_WithRuns):

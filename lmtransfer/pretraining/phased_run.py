@@ -97,7 +97,7 @@ class PhasedRun:
             DataError: the text gives no rows for one of the phases.
         """
         self.directory, self.entropy, self.text, self.trackers = directory, entropy, text, trackers
-        trains = [replace(self.setup.train, **(phase.train or {})) for phase in self.phases]
+        trains = [self.setup.train.model_copy(update=phase.train or {}) for phase in self.phases]
         self.data = [
             PretrainingData(text, parts, train=train, hardware=self.setup.hardware, seed=self.cfg.seed)
             for parts, train in zip(self.parts, trains, strict=True)

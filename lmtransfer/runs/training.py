@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
     compiled = settings.compile if compile_by_itself else settings.compile is True
     try:
         chosen = settings.model_copy(update={"precision": precision, "compile": compiled})
-        hardware = setup(**asdict(chosen), num_workers=cfg.train.num_workers)
+        hardware = setup(**chosen.model_dump(), num_workers=cfg.train.num_workers)
     except ConfigError as error:
         if started_in is None:
             raise

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer import cli
 from lmtransfer.config import pages, paths
+from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
 from lmtransfer.config.sweep import sweep_name
 from lmtransfer.launch import run_once
 
@@ -39,6 +40,16 @@ FILES = {
     "model/large.yaml": "# A large one\ndefaults: [small]\ndim: 64\n",
     "experiment/quick.yaml": "# @package _global_\n# A quick recipe\ntrain:\n  steps: 7\n",
 }
+
+
+class ToySettings(Settings):
+    """The settings of the toy command; the description of its name is in its file."""
+
+    name: str = ""
+    seed: int = 0
+    text: str | None = None
+    init: str | None = None
+    train: TrainSettings = TrainSettings()
 
 
 class Toy:
@@ -92,6 +103,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(run_once, "module_of", lambda command: module)
+    monkeypatch.setitem(COMMANDS, "toy", ToySettings)  # type: ignore[misc]
     return found
 
 

@@ -283,7 +283,7 @@ def test_loading_computes_in_float32_and_leaves_the_threads_alone(made: Path, mo
         (lambda run: load(None), ["run=None"]),
         (lambda run: load(run).vectors(None), ["texts=None"]),
         (lambda run: load(run).predict(["a", None]), ["texts[1]=None"]),
-        (lambda run: load(run).nearest("the", -1), ["num: -1"]),
+        (lambda run: load(run).nearest("the", -1), ["num=-1"]),
         (lambda run: predict(run=run, text="a", config_dir=3), ["config_dir=3"]),
     ],
 )

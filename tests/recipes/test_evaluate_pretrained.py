@@ -122,7 +122,7 @@ def _by_hand(encoder: Any, ids: list[int], *, memory: int, segment: int = 8, lon
         (["run=runs/pretrain/txl", "memory_lengths=[0,-8]"], ("memory_lengths", "-8", "0 or more")),
         (["run=runs/pretrain/txl", "memory_lengths=[8]", "segment_length=5000"], ("segment_length=5000",)),
         (["run=runs/pretrain/txl", "memory_lengths=[90000]"], ("memory_lengths", "90000 tokens")),
-        (["run=runs/pretrain/txl", "memory_lengths=[8]", "segment_length=some"], ("segment_length=some",)),
+        (["run=runs/pretrain/txl", "memory_lengths=[8]", "segment_length=some"], ("segment_length: ", "'some'")),
         (["run=runs/pretrain/txl", "segment_length=8"], ("segment_length", "memory_lengths=")),
     ],
 )

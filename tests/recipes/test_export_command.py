@@ -589,8 +589,8 @@ def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixt
     [
         (["run=runs/pretrain/nowhere", "to=x"], ("runs/pretrain/nowhere",)),
         (["run=data", "to=x"], ("data", "config.yaml")),
-        (["run=runs/pretrain/base", "to=x", "format=pickle"], ("format=pickle", "auto")),
-        (["run=runs/pretrain/base", "to=x", "checkpoint=first"], ("checkpoint=first", "best", "last", "null")),
+        (["run=runs/pretrain/base", "to=x", "format=pickle"], ("format: ", "'pickle'", "auto")),
+        (["run=runs/pretrain/base", "to=x", "checkpoint=first"], ("checkpoint: ", "'first'", "best", "last", "null")),
         (["run=runs/pretrain/base", "to=x", "checkpoint=best"], ("runs/pretrain/base", "'best'")),
         (["run=runs/pretrain/base", "to=x", "results=nowhere"], ("results=nowhere",)),
         (["run=runs/pretrain/base", "to=onnx", "format=tensors"], ("format=tensors", "to=onnx")),

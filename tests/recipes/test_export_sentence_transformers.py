@@ -131,9 +131,9 @@ def test_the_folder_says_how_tokens_are_pooled() -> None:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["pooling=last_token"], ("pooling=last_token", "mean, cls, max")),
-        (["pooling=family"], ("pooling=family", "mean, cls, max")),
-        (["pooling=sum"], ("pooling=sum", "mean, cls, max")),
+        (["pooling=last_token"], ("pooling: ", "'last_token'", "mean, cls, max")),
+        (["pooling=family"], ("pooling: ", "'family'", "mean, cls, max")),
+        (["pooling=sum"], ("pooling: ", "'sum'", "mean, cls, max")),
         (["format=transformers", "pooling=mean"], ("pooling=mean", "format=sentence_transformers")),
         (["format=auto", "normalise=true"], ("normalise=true", "format=sentence_transformers")),
         (["run=runs/probe/layer"], ("transfer.layers=1", "mean, cls, max", "pooling=")),

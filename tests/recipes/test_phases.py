@@ -247,7 +247,7 @@ def test_a_run_in_phases_is_transferred_and_reported_like_any_other(capsys: pyte
 REFUSED: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
     "shares": ("a: {share: 0.5}\nb: {share: 0.3}", [], ("phases: ", "0.8", "0.5 + 0.3")),
     "no share": ("a: {share: 1}\nb: {}", [], ("phases.b.share: ", " 1 ")),
-    "a share that is none": ("a: {share: -1}\nb: {share: 2}", [], ("phases.a.share: ", "-1.0")),
+    "a share that is none": ("a: {share: -1}\nb: {share: 2}", [], ("phases.a.share: ", "-1")),
     "unknown key": ("a: {share: 0.5, obiective: {}}\nb: {share: 0.5}", [], ("phases.a.obiective: ", "'objective'")),
     "unknown setting": (
         "a: {share: 0.5, objective: {mask_prop: 0.3}}\nb: {share: 0.5}",

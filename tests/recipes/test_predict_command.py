@@ -226,7 +226,7 @@ def test_mistakes_are_answered(world: Path, capsys: pytest.CaptureFixture[str]) 
         ([run, "text=a", "output=there.jsonl"], ("output=there.jsonl", "overwrite=true")),
         ([run, "text=a", "output=no/out.jsonl"], ("output=no/out.jsonl", " no;")),
         ([run], ("input=<file>", "text=", "split=<name>")),
-        ([run, "text=a", "split=dev", "on_error=go"], ("on_error=go", "stop, skip")),
+        ([run, "text=a", "split=dev", "on_error=go"], ("on_error: ", "'go'", "stop, skip")),
         ([run, "input=none.tsv"], ("input=none.tsv",)),
         ([run, "input=in.tsv"], ("in.tsv:1", "'sentence'", "body", "text_column")),
         ([run, "input=in.txt", "output=o.jsonl"], ("in.txt:2", "on_error=skip")),

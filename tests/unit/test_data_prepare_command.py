@@ -73,7 +73,7 @@ def test_what_a_user_should_know_is_said(capsys: pytest.CaptureFixture[str], tmp
             ["corpus=text", "corpus.path=good.txt", "tokenizer.vocab_size=90000", "tokenizer.allow_fewer=false"],
             ("tokenizer.vocab_size=90000",),
         ),
-        (["corpus=text", "corpus.path=good.txt", "num_workers=many"], ("num_workers=many", "null")),
+        (["corpus=text", "corpus.path=good.txt", "num_workers=many"], ("num_workers: ", "'many'", "null")),
         (["corpus=text", "corpus.path=good.txt", "corpus.max_words=-3"], ("corpus.max_words=-3",)),
         (["corpus=text", "corpus.path=good.txt", "corpus.validation_fracton=0.1"], ("corpus.validation_fraction'",)),
         (["corpus=novels"], ("corpus=novels", "LMTRANSFER_DATA")),

@@ -123,7 +123,7 @@ def test_without_measuring_there_are_parameters_only(inspect: Output) -> None:
     [
         (["model=gpt_mini"], ("objective=mlm", "bidirectional", "model.attention", "causal")),
         (["objective.max_length=300"], ("objective.max_length=300", "model.max_length")),
-        (["rows=-1", "sample=0"], ("rows=-1", "10,000")),
+        (["rows=-1", "sample=0"], ("rows: -1", "10,000")),
         (["rows=many"], ("rows", "'many'")),
         (["row=2"], ("rows",)),
         (["train.batch_tokens=32"], ("train.batch_tokens=32",)),

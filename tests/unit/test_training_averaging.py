@@ -210,4 +210,5 @@ def test_two_averages_are_refused_and_so_are_values_that_mean_nothing() -> None:
         averaging(TrainSettings(ema_decay=0.9, average_last=0.2))
     assert averaging(TrainSettings()) is None
     for key, value in (("ema_decay", 1.0), ("ema_decay", 0.0), ("average_last", 0.0), ("average_last", 1.5)):
-        assert f"train.{key}" in TrainSettings.problems({key: value}, "train")
+        with refuses(ConfigError, f"{key}: {value}"):
+            TrainSettings.from_config({key: value})
