@@ -323,7 +323,7 @@ def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
     if is_broken(value):
         return {}
     unbuilt = next(_stand_ins(value), None)
-    if unbuilt is not None and not _asks_for_component(annotation):
+    if unbuilt is not None and not _takes_components(annotation):
         return {key: f"{unbuilt!r} does not fit here, where the value must be {describe(annotation)}"}
     try:
         validated(value, annotation)
@@ -342,11 +342,11 @@ def _stand_ins(value: Any) -> Iterator[_Unbuilt]:
             yield from _stand_ins(item)
 
 
-def _asks_for_component(annotation: Any) -> bool:
+def _takes_components(annotation: Any) -> bool:
     """Whether a base of components, or a subclass of one, occurs in an annotation."""
     if isinstance(annotation, type) and is_subclass(annotation, all_bases()):
         return True
-    return any(_asks_for_component(argument) for argument in typing.get_args(annotation))
+    return any(_takes_components(argument) for argument in typing.get_args(annotation))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from lmtransfer.config.plain import full_key, to_plain
 from lmtransfer.config.types import (
     Count,
     LargeCount,
+    OpenShare,
     Positive,
     PositiveProb,
     Prob,
-    ProperShare,
     SmallCount,
     TopK,
     Whole,
@@ -151,7 +151,7 @@ class TrainSettings(Settings):
         "processes that build batches; null: up to 4 on CUDA, as cores allow, else none; batches stay the same"
     )
     patience: LargeCount | None = _doc("stop after this many validations without improvement; null: never")
-    ema_decay: ProperShare | None = _doc(
+    ema_decay: OpenShare | None = _doc(
         "validate, save and transfer an exponential moving average of the weights, with this decay, such as 0.999; "
         "null: none"
     )

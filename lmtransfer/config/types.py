@@ -25,7 +25,7 @@ PositiveProb: TypeAlias = Annotated[float, Gt(0), Le(1)]
 #: A probability of less than 1, such as that of dropout.
 DropoutProb: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 #: A share that is neither 0 nor 1.
-ProperShare: TypeAlias = Annotated[float, Gt(0), Lt(1)]
+OpenShare: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 #: A number greater than 0, such as a learning rate.
 Positive: TypeAlias = Annotated[float, Gt(0)]
 #: A number of 0 or more, such as a weight.

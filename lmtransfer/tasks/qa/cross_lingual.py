@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from lmtransfer.config.types import Count, LargeCount, ProperShare
+from lmtransfer.config.types import Count, LargeCount, OpenShare
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
@@ -59,7 +59,7 @@ class CrossLingualQa(SpanQa):
         bad_answers: BadAnswersPolicy = "refuse",
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         data_root: str | None = None,
     ) -> None:
         self.languages = check_languages(languages)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, ProperShare
+from lmtransfer.config.types import Count, LargeCount, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -90,7 +90,7 @@ class SpanQa(Task):
         bad_answers: BadAnswersPolicy = "refuse",
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         data_root: str | None = None,
     ) -> None:
         self.name = name

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, ProperShare
+from lmtransfer.config.types import Count, LargeCount, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -94,7 +94,7 @@ class Tagging(Task):
         hub_columns: Sequence[str] = ("tokens", "tags"),
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         data_root: str | None = None,
     ) -> None:
         self.name = name

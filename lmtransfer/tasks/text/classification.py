@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
-from lmtransfer.config.types import Count, DropoutProb, Folds, LargeCount, ProperShare
+from lmtransfer.config.types import Count, DropoutProb, Folds, LargeCount, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
@@ -100,7 +100,7 @@ class TextClassification(TextFileTask, Classification):
         hub_splits: Mapping[str, str] | None = None,
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
         folds: Folds | None = None,

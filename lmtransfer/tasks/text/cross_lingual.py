@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
@@ -72,7 +72,7 @@ class CrossLingualClassification(TextClassification):
         metrics: Sequence[LabelMetric] = ("accuracy",),
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
         data_root: str | None = None,

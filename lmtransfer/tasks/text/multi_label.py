@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folds, LargeCount, ProperShare
+from lmtransfer.config.types import Count, Folds, LargeCount, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
@@ -102,7 +102,7 @@ class MultiLabel(TextFileTask):
         metrics: Sequence[LabelSetMetric] = ("micro_f1", "macro_f1", "average_precision"),
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         folds: Folds | None = None,
         data_root: str | None = None,
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.errors import ConfigError, DataError
@@ -46,7 +46,7 @@ class PythonDocsTask(Classification):
         name: str = "python_docs",
         max_length: Count | None = None,
         num_train: LargeCount | None = 100,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
         max_per_library: int = 500,

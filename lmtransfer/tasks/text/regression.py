@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folds, LargeCount, ProperShare
+from lmtransfer.config.types import Count, Folds, LargeCount, OpenShare
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -94,7 +94,7 @@ class TextRegression(TextFileTask):
         hub_splits: Mapping[str, str] | None = None,
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         folds: Folds | None = None,
         data_root: str | None = None,
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.trees import LabelledTree, plain_word, read_trees
 from lmtransfer.tasks.text.example import TextExample, with_sentences
@@ -57,7 +57,7 @@ class SentimentTrees(Classification):
         metrics: Sequence[LabelMetric] = ("accuracy",),
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
         data_root: str | None = None,

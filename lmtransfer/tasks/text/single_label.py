@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, ProperShare
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.metrics.calibration import calibration
@@ -65,7 +65,7 @@ class Classification(TextTask):
         positive_label: str | None = None,
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
-        dev_from_train: ProperShare | None = None,
+        dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, ProperShare
+from lmtransfer.config.types import Count, LargeCount, OpenShare
 from lmtransfer.data.tables import TableLayout
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.labels import metric_value
@@ -53,7 +53,7 @@ class TextTask(Task):
         metrics: Sequence[str],
         max_length: Count | None,
         num_train: LargeCount | None,
-        dev_from_train: ProperShare | None,
+        dev_from_train: OpenShare | None,
     ) -> None:
         if not metrics:
             raise ConfigError("task.metrics=[]: set at least one metric; the first one is the main metric")
