@@ -6,13 +6,11 @@ Shape legend: T tokens, C characters of a word, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from lmtransfer.config.types import Count, DropoutProb, SmallCount
+from lmtransfer.config.types import Count, DropoutProb, SmallCount, Whole
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import DataError
 from lmtransfer.layers.char_cnn import CharacterCnn, CharActivation
@@ -58,7 +56,7 @@ class ElmoEncoder(BilmEncoder):
         cell_dim: Count,
         char_dim: Count,
         filters: Sequence[Sequence[int]],
-        num_highway: Annotated[int, Ge(0), Le(4096)],
+        num_highway: Whole,
         activation: CharActivation = "relu",
         skip_connections: bool = True,
         max_length: Count = 512,

@@ -6,27 +6,21 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
-from typing_extensions import TypedDict
-
-from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import write_text
-from lmtransfer.system.safe_files import read_json
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.transfer.experiment.setting import Member
 from lmtransfer.transfer.experiment.training_run import train_once
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
 
-
-class _Try(TypedDict):
-    """An entry of ``learning_rate_tries.json``."""
-
-    arm: Literal["pretrained", "control"]
-    seed: Whole
-    learning_rate: float
-    score: float
+#: Content of ``learning_rate_tries.json``.
+_TRIES = Items(
+    Fields({"arm": Text(("pretrained", "control")), "seed": Whole(), "learning_rate": Real(), "score": Real()})
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +58,24 @@ class LearningRates:
             say(rate, means[rate])
         return max(means, key=lambda rate: means[rate])
 
-    def tries(self) -> list[_Try]:
+    def tries(self) -> list[dict[str, Any]]:
         """The finished tries."""
         if not self.path.exists():
             return []
-        return read_json(self.path, list[_Try], error=RunDirectoryError)
+        return cast("list[dict[str, Any]]", read_json(self.path, _TRIES, error=RunDirectoryError))
 
     def _try(self, member: Member, *, nested: bool) -> float:
         """The main metric on held-out examples of a run that is not saved."""
         tries = self.tries()
-        which: Any = {"arm": member.condition, "seed": member.seed, "learning_rate": member.learning_rate}
+        which: dict[str, Any] = {"arm": member.condition, "seed": member.seed, "learning_rate": member.learning_rate}
         if nested:
             which["pretraining_seed"] = member.pretraining_seed
         for tried in tries:
             if all(tried.get(key) == value for key, value in which.items()):
-                return tried["score"]
+                return float(tried["score"])
         outcome = train_once(member, run=None, progress=Progress(quiet=True))
         assert outcome.choosing_score is not None
-        which["score"] = outcome.choosing_score
-        tries.append(which)
+        tries.append({**which, "score": outcome.choosing_score})
         if distributed.is_main():
             write_text(self.path, json.dumps(tries, indent=1) + "\n")
         distributed.barrier()

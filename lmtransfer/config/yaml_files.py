@@ -1,0 +1,170 @@
+"""Reading YAML configs; errors name file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml.reader import ReaderError
+
+from lmtransfer.config.overrides import hydra_problem
+from lmtransfer.errors import ConfigError
+from lmtransfer.untrusted.documents import yaml_problem
+from lmtransfer.untrusted.files import read_bytes
+
+_PLAIN = "a config is plain YAML, key: value, in UTF-8"
+_LONGEST = 200
+#: A config has some kilobytes, and Hydra reads a megabyte in about ten seconds.
+_MOST_BYTES = 1 << 20
+#: How many values the aliases of a config may repeat.
+_MOST_REPEATED = 10_000
+
+
+def load(path: Path) -> DictConfig:
+    """Read a config file without resolving anything in it.
+
+    Raises:
+        ConfigError: it cannot be read, or is not a mapping of keys to values; with ``file:line`` if known.
+    """
+    text = read_text(path)
+    try:
+        try:
+            slow = yaml_problem(text, most_repeated=_MOST_REPEATED)
+        except yaml.YAMLError:  # the error of PyYAML's own parser says more
+            slow = yaml_problem(text, most_repeated=_MOST_REPEATED, loader=yaml.SafeLoader)
+        if slow is not None:
+            raise ConfigError(f"{path}:{slow[0]}: {slow[1]}")
+        loaded = OmegaConf.load(path)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = " ".join(filter(None, (error.context, error.problem)))
+        raise ConfigError(_broken(path, reason, None if mark is None else mark.line + 1)) from error
+    except ReaderError as error:
+        raise ConfigError(_broken(path, str(error).splitlines()[0], text.count("\n", 0, error.position) + 1)) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(_broken(path, str(error).splitlines()[0])) from error
+    except RecursionError:
+        raise ConfigError(_broken(path, "its nodes are nested too deeply")) from None
+    except (OmegaConfBaseException, OSError, TypeError, ValueError) as error:  # YAML that a config cannot hold
+        raise ConfigError(_broken(path, str(error).partition("\n")[0])) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("# @package") and len(line.split()) != 3:
+            raise ConfigError(
+                f"{path}:{number}: '{line[:60]}' is not a valid package line: write # @package _global_, or "
+                "# @package and one key"
+            )
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(_broken(path, "it is a list"))
+    return loaded
+
+
+def read_text(path: Path) -> str:
+    """Read the text of a config file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    raw = read_bytes(path, error=ConfigError, most=_MOST_BYTES)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise ConfigError(f"{path}:{line}: {what}") from None
+
+
+def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
+    """Refuse files in a user's folder that a command reads and that are broken or empty.
+
+    Args:
+        folder: the user's config folder.
+        given: the ``key=value`` of the command line.
+        primary: name of the command's config file.
+
+    Raises:
+        ConfigError: lists every such file.
+    """
+    words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
+    named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
+    wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
+    problems, seen = [], set[Path]()
+    while wanted:
+        group, choice, above = wanted.pop(0)
+        path = _in_folder(folder, group.partition("@")[0], choice)
+        if path in above:
+            problems.append(
+                f"{path}: its defaults list leads back to itself; remove the entry from one file of the cycle"
+            )
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        try:
+            content = load(path)
+            further = list(_built_on(content, str(path.parent.relative_to(folder)), path))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not content:
+            problems.append(f"{path}: is empty; {_PLAIN}")
+        problems += [f"{path}: {problem}" for problem in map(hydra_problem, _words_of_hydra(content)) if problem]
+        wanted += [(group, choice, (*above, path)) for group, choice in further]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
+    """The file of ``group=choice``, if it is in the folder."""
+    if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
+        return None
+    path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
+    try:
+        return path if path.exists() or path.is_symlink() else None
+    except OSError:  # the value cannot be a file name
+        return None
+
+
+def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
+    """The groups and choices that a file's defaults list names.
+
+    Raises:
+        ConfigError: it is not a list of names and of group: choice.
+    """
+    entries = content._get_node("defaults")
+    if entries is None:
+        return
+    if not isinstance(entries, ListConfig) or not all(isinstance(entry, str | DictConfig) for entry in entries):
+        raise ConfigError(f"{path}: defaults must be a list of config names and of group: choice entries")
+    for entry in entries:
+        if isinstance(entry, str) and entry != "_self_":
+            name = entry.partition("@")[0]
+            yield ("", name.lstrip("/")) if name.startswith("/") else (group, name)
+        elif isinstance(entry, DictConfig):
+            for key, choice in entry.items():
+                name = str(key).removeprefix("override ").removeprefix("optional ")
+                where = name.lstrip("/") if name.startswith("/") else f"{group}/{name}"
+                if isinstance(choice, str):
+                    yield where.removeprefix("./"), choice
+
+
+def _words_of_hydra(content: DictConfig) -> Iterator[str]:
+    """The settings of Hydra in a file and in its defaults list, as words of a command line."""
+    plain: Any = OmegaConf.to_container(content)
+    pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, dict) and not key.startswith("hydra.sweeper.params"):
+            pending += [(f"{key}.{name}", item) for name, item in value.items()]
+        elif value is not None:
+            yield f"{key}={value}"
+    for entry in plain.get("defaults") or []:
+        for name, choice in entry.items() if isinstance(entry, dict) else [(entry, "")]:
+            yield f"{str(name).removeprefix('optional ').removeprefix('override ').lstrip('/')}={choice}"
+
+
+def _broken(path: Path, reason: str, line: int | None = None) -> str:
+    where = path if line is None else f"{path}:{line}"
+    return f"{where}: cannot be read as a config: {reason[:_LONGEST]}; {_PLAIN}"

@@ -1,0 +1,71 @@
+"""Running ``probe`` or ``finetune``, which differ only in their defaults: checks, directory, runs, result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.runs.result import JointResult
+from lmtransfer.runs.resume import check_resumable, use_saved_config
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
+from lmtransfer.runs.training import training_hardware
+from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
+from lmtransfer.training import distributed
+from lmtransfer.transfer.experiment.checks import check_transfer
+from lmtransfer.transfer.experiment.choose_settings import choose_settings, open_start
+from lmtransfer.transfer.experiment.experiment import Experiment
+from lmtransfer.transfer.experiment.messages import next_commands, print_result
+from lmtransfer.transfer.experiment.single_run import write_run_files
+
+
+def run_transfer(cfg: DictConfig, *, command: str) -> Path:
+    """Run ``probe`` or ``finetune``.
+
+    Args:
+        cfg: the config.
+        command: name of the command.
+
+    Returns:
+        The run directory.
+    """
+    check_transfer(cfg, command)
+    source = open_start(cfg)
+    name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
+    run = Path(cfg.output_root) / command / name
+    use_saved_config(cfg, RunDirectory(run))
+    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # compiling takes longer than the training
+    with distributed.process_group():
+        console = Console(highlight=False, quiet=not distributed.is_main())
+        settings = choose_settings(cfg, source, command=command, hardware=hardware, console=console)
+        directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
+        plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+        if directory.config_path.is_file():
+            origin = settings[0].origin
+            same = origin is not None and (directory.read_versions().get("data") or {}).get("init") == origin
+            started = directory.read_config()
+            more_seeds = 1 < started.get("seeds", 1) < plain["seeds"]  # a single seed has no folder of its own
+            allowed = [*(["init"] if same else []), *(["seeds"] if more_seeds else [])]
+            check_resumable(started, plain, allowed=allowed)
+            plain["control"] = plain["control"] or bool(started.get("control"))  # a control is not given up
+        write_run_files(directory, plain, settings[0])
+        experiment = Experiment(command, plain, settings, directory, console)
+        if experiment.is_finished:
+            console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
+            result = directory.read_result(JointResult)
+        else:
+            result = experiment.result()
+            directory.write_result(result)
+            if not experiment.has_one_run:
+                with tracked(settings[0].training.trackers, directory, quiet=True) as trackers:
+                    trackers.finish(result)
+        task = settings[0].task
+        has_models = task.folds is None and experiment.keeps_weights
+        others = [split for split in task.splits if split not in ("train", result.split)] if has_models else []
+        commands = next_commands(directory.path, result, others, root=Path(cfg.output_root), init=bool(cfg.get("init")))
+        print_result(console, result.values(), name=name, next_commands=commands, metrics=task.metric_names)
+    return directory.path
