@@ -194,7 +194,7 @@ def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = Phas
     """The problems of a single phase, or of a node in it."""
     problems: dict[str, str] = {}
     for name, value in node.items():
-        where, annotation = join(key, name), _DESCRIBED.get(name, settings.annotation_of(name))
+        where = join(key, name)
         if name not in settings.model_fields:
             problems[where] = f"there is no such key; {hint(name, settings.model_fields, what='keys of a phase')}"
         elif name in _GROUPS and value is not None and not is_broken(value) and not isinstance(value, dict):
@@ -203,7 +203,7 @@ def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = Phas
             problems |= _problems_of(value, where, _DESCRIBED[name])
         elif name not in _GROUPS and not is_broken(value):
             try:
-                validated(value, annotation)
+                validated(value, settings.annotation_of(name))
             except Misfit as misfit:
                 problems[join(where, *misfit.where)] = str(misfit)
     return problems

@@ -16,7 +16,9 @@ from pydantic import AfterValidator, ConfigDict, Field
 from lmtransfer.config.plain import full_key, to_plain
 from lmtransfer.config.types import (
     Count,
+    Folder,
     LargeCount,
+    Name,
     OpenShare,
     Positive,
     PositiveProb,
@@ -24,25 +26,15 @@ from lmtransfer.config.types import (
     SmallCount,
     TopK,
     Whole,
+    WholeLength,
 )
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validated
 
-_LONGEST_NAME = 200  # file systems allow 255 bytes, and temporary names are longer
 
-
-def _usable_name(value: str) -> str:
-    longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
-    if longest > _LONGEST_NAME:
-        raise ValueError(
-            f"{value[:20]}... is a name of {longest} bytes; at most {_LONGEST_NAME} are allowed (between slashes)"
-        )
-    if any(ord(character) < 32 for character in value):
-        raise ValueError(f"{value[:60]!r} contains a control character, which is not allowed in a name")
-    if any(part.strip() in ("", ".", "..") for part in value.split("/")):
-        raise ValueError(
-            f"{value[:60]!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
-        )
+def _identifier(value: str) -> str:
+    if not re.search("[A-Za-z]", value):
+        raise ValueError(f"{value[:40]!r} is not the identifier of a license, such as apache-2.0")
     return value
 
 
@@ -52,18 +44,9 @@ def _language_code(value: str) -> str:
     return value
 
 
-def _not_empty(value: str) -> str:
-    if not value:
-        raise ValueError("is empty: give a folder")
-    return value
-
-
-RunName: TypeAlias = Annotated[str, AfterValidator(_usable_name)]
+License: TypeAlias = Annotated[str, AfterValidator(_identifier)]
 Language: TypeAlias = Annotated[str, AfterValidator(_language_code)]
-Folder: TypeAlias = Annotated[str, AfterValidator(_not_empty)]
 StepTokens: TypeAlias = Annotated[int, Ge(1), Le(2**31)]
-Epochs: TypeAlias = Annotated[float, Gt(0), Le(10**9)]
-Seconds: TypeAlias = Annotated[float, Gt(0), Le(10**9)]
 Seeds: TypeAlias = Annotated[int, Ge(1), Le(100_000)]
 Processes: TypeAlias = Annotated[int, Ge(0), Le(4096)]
 Group: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
@@ -122,13 +105,18 @@ def _doc(text: str, default: Any = None) -> Any:
     return Field(default=default, description=text)
 
 
-class TrainSettings(Settings):
-    """``train``: the budget, batch sizes, and intervals."""
-
+class _Budget(Settings):
     steps: LargeCount | None = _doc("budget in optimiser steps; the budget is one of steps, tokens, epochs, seconds")
     tokens: LargeCount | None = _doc("budget in real tokens")
-    epochs: Epochs | None = _doc("budget in passes over the training data")
-    seconds: Seconds | None = _doc("budget in wall-clock seconds; the schedule follows the clock")
+    epochs: Annotated[float, Gt(0), Le(10**9)] | None = _doc("budget in passes over the training data")
+    seconds: Annotated[float, Gt(0), Le(10**9)] | None = _doc(
+        "budget in wall-clock seconds; the schedule follows the clock"
+    )
+
+
+class TrainSettings(_Budget):
+    """``train``: the budget, batch sizes, and intervals."""
+
     min_steps: LargeCount | None = _doc(
         "smallest number of steps with a budget in epochs, for tasks with few labels; the same for the control"
     )
@@ -244,7 +232,7 @@ class _OfARun(Settings):
 
 
 class _Training(_WithRuns):
-    name: RunName = _doc("name of the run directory <output_root>/<command>/<name>", "run")
+    name: Name = _doc("name of the run directory <output_root>/<command>/<name>", "run")
     seed: Whole = _doc("decides order, masks, initialisation and dropout", 0)
     seeds: Seeds = _doc(
         "train this many times, with seeds seed, seed + 1, ...; 5 give a mean, a deviation, an interval and a verdict; "
@@ -331,13 +319,13 @@ class EvaluateSettings(_OfARun, _WithRuns):
     """Settings of ``evaluate``."""
 
     split: str = _doc("split of the task to score; a pretraining run is measured on its held-out text", "test")
-    memory_lengths: Sequence[Annotated[int, Ge(0), Le(2**24)]] | None = _doc(
+    memory_lengths: Sequence[WholeLength] | None = _doc(
         "memory lengths in tokens to measure a pretraining run with, such as [0,64,640]; null: the trained length"
     )
     segment_length: Count | None = _doc(
         "with memory_lengths: tokens of each segment; null: objective.max_length (64 in Transformer-XL's evaluation)"
     )
-    clamp_length: Annotated[int, Ge(0), Le(2**24)] | None = _doc(
+    clamp_length: WholeLength | None = _doc(
         "with memory_lengths: largest relative distance, larger ones are clamped; null: as trained (400 in "
         "Transformer-XL's evaluation)"
     )
@@ -349,7 +337,7 @@ class EvaluateSettings(_OfARun, _WithRuns):
     eval_tokens: LargeCount | None = _doc(
         "largest number of tokens of the held-out text of a pretraining run; null: all"
     )
-    name: RunName | None = _doc(
+    name: Name | None = _doc(
         "name of the run directory <output_root>/evaluate/<name>; null: from the run's name, its command and the split"
     )
     overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
@@ -505,8 +493,8 @@ class ExportSettings(_WithData):
         "true: also export each revision that train.save_at kept, in a folder or branch of its own (step500-tokens1M)",
         False,
     )
-    name: str | None = _doc("name of the model in its card; null: the name of the run")
-    license: str | None = _doc("license in the model card, such as apache-2.0; null: not stated")
+    name: Name | None = _doc("name of the model in its card; null: the name of the run")
+    license: License | None = _doc("license in the model card, such as apache-2.0; null: not stated")
     language: Language | Sequence[Language] | None = _doc(
         "language of the texts in the model card, such as en or [en,de]; null: not stated"
     )
@@ -528,7 +516,7 @@ class ImportSettings(Settings):
     source: str = _doc(
         "folder of a published model or run, or its name on the hub: owner/name, or owner/name@revision", ""
     )
-    name: RunName | None = _doc(
+    name: Name | None = _doc(
         "name of the run directory <output_root>/import/<name>; null: the last part of source, or the name of the "
         "copied run"
     )
@@ -550,7 +538,7 @@ class InspectSettings(PretrainSettings):
     measure: bool = _doc(
         "true: run a few training steps to estimate time and memory; false: count parameters only", True
     )
-    name: RunName | None = _doc("as in pretrain; inspect makes no run directory")  # type: ignore[assignment]
+    name: Name | None = _doc("as in pretrain; inspect makes no run directory")  # type: ignore[assignment]
     task: Component = None
 
 
@@ -594,14 +582,10 @@ class ServeSettings(_OfARun):
     hardware: HardwareSettings = HardwareSettings()
 
 
-class StudyPretrainSettings(Settings):
+class StudyPretrainSettings(_Budget):
     """``pretrain`` of a study: settings that all recipes share."""
 
     corpus: str | None = _doc("corpus of every recipe")
-    steps: LargeCount | None = _doc("the budget: set only one of steps, tokens, epochs, seconds")
-    tokens: LargeCount | None = _doc("as in pretrain")
-    epochs: Epochs | None = _doc("as in pretrain")
-    seconds: Seconds | None = _doc("as in pretrain")
     seeds: Seeds | None = _doc(
         "number of pretraining seeds of each recipe; each one is transferred with each seed of the transfers"
     )
@@ -612,7 +596,7 @@ class StudySettings(_WithRuns):
     """Settings of ``study``."""
 
     question: str | None = _doc("the title of its figures")
-    name: str | None = _doc("name of the folder <output_root>/study/<name>; null: the name of the study")
+    name: Name | None = _doc("name of the folder <output_root>/study/<name>; null: the name of the study")
     only: str | Sequence[str] | None = _doc("run only these recipes, such as [bert,gpt]")
     recipes: Component = _doc(
         "name of a recipe: overrides of its `pretrain` command, or {pretrain: ..., <transfer>: ...} with overrides of "

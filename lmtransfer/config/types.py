@@ -5,7 +5,36 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator
 
+_LONGEST_NAME = 200  # file systems allow 255 bytes, and temporary names are longer
+
+
+def _usable_name(value: str) -> str:
+    longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
+    if longest > _LONGEST_NAME:
+        raise ValueError(
+            f"{value[:20]}... is a name of {longest} bytes; at most {_LONGEST_NAME} are allowed (between slashes)"
+        )
+    if any(ord(character) < 32 for character in value):
+        raise ValueError(f"{value[:60]!r} contains a control character, which is not allowed in a name")
+    if any(part.strip() in ("", ".", "..") for part in value.split("/")):
+        raise ValueError(
+            f"{value[:60]!r} is not a valid name of a run: use letters, digits, '-', '_', and '/' for folders"
+        )
+    return value
+
+
+def _not_empty(value: str) -> str:
+    if not value:
+        raise ValueError("is empty: give a folder")
+    return value
+
+
+#: The name of a run, a corpus or a task, which becomes the name of a folder; slashes make folders in it.
+Name: TypeAlias = Annotated[str, AfterValidator(_usable_name)]
+#: The path of a folder.
+Folder: TypeAlias = Annotated[str, AfterValidator(_not_empty)]
 #: The number or size of something: layers' widths, tokens of a text, pieces of a vocabulary.
 Count: TypeAlias = Annotated[int, Ge(1), Le(1 << 24)]
 #: A small number, such as that of layers, heads or threads.
@@ -16,6 +45,12 @@ TopK: TypeAlias = Annotated[int, Ge(1), Le(100_000)]
 LargeCount: TypeAlias = Annotated[int, Ge(1), Le(2**63 - 1)]
 #: A number that may be 0, such as a seed or the steps of a warm-up.
 Whole: TypeAlias = Annotated[int, Ge(0), Le(2**63 - 1)]
+#: A number of tokens that may be 0, such as that of a memory.
+WholeLength: TypeAlias = Annotated[int, Ge(0), Le(1 << 24)]
+#: A number of layers that may be 0.
+SmallWhole: TypeAlias = Annotated[int, Ge(0), Le(4096)]
+#: A number of consecutive words.
+NgramWords: TypeAlias = Annotated[int, Ge(1), Le(1000)]
 #: A number of parts of a cross-validation.
 Folds: TypeAlias = Annotated[int, Ge(2), Le(1 << 24)]
 #: A probability or a share.

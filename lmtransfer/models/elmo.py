@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from lmtransfer.config.types import Count, DropoutProb, SmallCount, Whole
+from lmtransfer.config.types import Count, DropoutProb, SmallCount, SmallWhole
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import DataError
 from lmtransfer.layers.char_cnn import CharacterCnn, CharActivation
@@ -56,7 +56,7 @@ class ElmoEncoder(BilmEncoder):
         cell_dim: Count,
         char_dim: Count,
         filters: Sequence[Sequence[int]],
-        num_highway: Whole,
+        num_highway: SmallWhole,
         activation: CharActivation = "relu",
         skip_connections: bool = True,
         max_length: Count = 512,

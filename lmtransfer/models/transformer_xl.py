@@ -9,7 +9,7 @@ import math
 
 from torch import Tensor, nn
 
-from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Whole
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, WholeLength
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
@@ -61,8 +61,8 @@ class TransformerXlEncoder(RelativeEncoder):
         num_heads: SmallCount,
         hidden_dim: Count,
         max_length: Count = 512,
-        memory_length: Whole = 150,
-        clamp_length: Whole | None = None,
+        memory_length: WholeLength = 150,
+        clamp_length: WholeLength | None = None,
         same_length: bool = False,
         norm: NormPlace = "post",
         norm_eps: Positive = 1e-5,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Whole
+from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, WholeLength
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
@@ -66,8 +66,8 @@ class XlnetEncoder(RelativeEncoder):
         hidden_dim: Count,
         max_length: Count = 512,
         num_segments: SmallCount = 2,
-        memory_length: Whole = 384,
-        clamp_length: Whole | None = None,
+        memory_length: WholeLength = 384,
+        clamp_length: WholeLength | None = None,
         norm: NormPlace = "post",
         norm_eps: Positive = 1e-12,
         activation: Activation = "gelu",

@@ -25,6 +25,7 @@ LARGEST_INTEGER = 2**63 - 1
 _SHOWN = 60
 _CONFIG = pydantic.ConfigDict(arbitrary_types_allowed=True)
 _NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path", type(None): "null"}
+_NOT_TEXT = "is not text (in a YAML file, write it in quotes)"
 _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_long", "too_short")
 
 
@@ -62,8 +63,8 @@ def validated(value: Any, annotation: Any) -> Any:
     """
     normal = _normal(value, ())
     try:
-        content = json.dumps(normal)
-    except (TypeError, ValueError):  # holds an object
+        content = json.dumps(normal, ensure_ascii=False).encode()
+    except (TypeError, ValueError):  # it holds an object, or the name of a file that is not UTF-8
         content = None
     try:
         if content is None:
@@ -84,6 +85,9 @@ def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
 def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
     """The value with whole numbers as integers, so that 1e3 fits an integer; pydantic turns them into floats again."""
     if isinstance(value, Mapping):
+        for name in value:
+            if name is None or isinstance(name, bool):  # JSON would make text of them
+                raise Misfit(where, name, "text", f"the key {shown(name)} {_NOT_TEXT}")
         return {name: _normal(item, (*where, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_normal(item, (*where, place)) for place, item in enumerate(value)]
@@ -125,7 +129,7 @@ def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:
         wanted = _bounds(annotation)
         return Misfit(where, value, wanted, f"{shown(value)} is out of range: it must be {wanted}")
     if isinstance(value, bool | int | float) and only is str:
-        return Misfit(where, value, "text", f"{shown(value)} is not text (in a YAML file, write it in quotes)")
+        return Misfit(where, value, "text", f"{shown(value)} {_NOT_TEXT}")
     return Misfit(where, value, describe(annotation))
 
 

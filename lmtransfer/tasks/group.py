@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmtransfer.config.types import Folder, Name
 from lmtransfer.errors import ConfigError
 
 
@@ -19,7 +20,7 @@ class TaskGroup:
         ConfigError: always, because a command runs one task at a time.
     """
 
-    def __init__(self, *, name: str, tasks: Sequence[str], data_root: str | None = None) -> None:
+    def __init__(self, *, name: Name, tasks: Sequence[str], data_root: Folder | None = None) -> None:
         raise ConfigError(
             f"task={name}: is a group of the tasks {', '.join(tasks)}; use it on the command line of probe, finetune "
             "or evaluate, which then run a sweep over these tasks, or choose one of them"

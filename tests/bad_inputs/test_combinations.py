@@ -325,6 +325,7 @@ CASES: dict[str, Case] = {
             "to=null": "to",
             "to=[a,b]": "to",
             "to=t.tsv": "to",
+            "license=3": "license",
             "format=banana": "format: 'banana'",
             "checkpoint=middle": "checkpoint: 'middle'",
             "language={a:1}": "language",

@@ -31,6 +31,7 @@ CASES: dict[str, Case] = {
             "seed": ("-1", "99999999999999999999", "18446744073709551616"),
             "corpus.validation_fraction": ("2", "nan"),
             "model.num_segments": ("0",),
+            "corpus.name": ("../x", "a//b"),
             "objective.losses.mlm.weight": ("-1", "nan"),
             "train.num_workers": ("-1", "100000"),
             "train.save_every": ("0",),

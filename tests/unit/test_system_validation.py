@@ -93,6 +93,8 @@ def test_a_misfit_says_what_is_allowed(value: Any, annotation: Any, message: str
         ([1, "b"], list[int], "[1]", "'b' is not an integer"),
         ([0.9, 1.5], tuple[DropoutProb, DropoutProb], "[1]", "1.5 is out of range: it must be 0 or more, and less than 1"),  # noqa: E501
         ({"a": "x"}, Mapping[str, float] | None, "a", "'x' is not a number"),
+        ({"a": {True: 1}}, dict[str, dict[str, int]], "a",
+         "the key true is not text (in a YAML file, write it in quotes)"),
         ({}, Manifest, "files", "is missing"),
         ({"files": {"m": {"bytes": -1, "sha256": ""}}}, Manifest, "files.m.bytes",
          "-1 is out of range: it must be 0 or more"),
@@ -113,6 +115,11 @@ def test_an_object_fits_only_its_class() -> None:
     assert validated({"k": wrong}, dict[str, Misfit])["k"] is wrong
     with pytest.raises(Misfit, match="a component"):
         validated("x", Misfit)
+
+
+@pytest.mark.parametrize("annotation", [str, str | Sequence[str], str | Path | None])
+def test_a_file_name_that_is_not_utf_8_is_text(annotation: Any) -> None:
+    assert validated("a\udcff", annotation) == "a\udcff"
 
 
 def test_descriptions_name_each_kind_once() -> None:

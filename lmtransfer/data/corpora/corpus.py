@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.config.types import Prob
+from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.readers import Boundary, FileFormat, Format, format_of, read_documents
 from lmtransfer.data.corpora.sources import locate, source_digest
 from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
@@ -43,7 +43,7 @@ class BaseCorpus(Corpus):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         max_documents: int | None,
         max_words: int | None,
         validation_fraction: Prob,
@@ -159,7 +159,7 @@ class FileCorpus(BaseCorpus):
         self,
         *,
         path: str | list[str],
-        name: str = "text",
+        name: Name = "text",
         format: Format = "auto",
         boundary: Boundary = "auto",
         text_field: str = "text",
@@ -169,7 +169,7 @@ class FileCorpus(BaseCorpus):
         max_words: int | None = None,
         validation_fraction: Prob = 0.01,
         split_unit: SplitUnit = "auto",
-        cache_dir: str | Path | None = None,
+        cache_dir: Folder | Path | None = None,
     ) -> None:
         super().__init__(
             name=name,

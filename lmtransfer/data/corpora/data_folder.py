@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from lmtransfer.config.types import Prob
+from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.data.corpora.readers import Boundary
@@ -48,7 +48,7 @@ class DataFolderCorpus(Corpus):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         files: list[str],
         boundary: Boundary = "blank_line",
         hub_dataset: str | None = None,
@@ -62,8 +62,8 @@ class DataFolderCorpus(Corpus):
         max_words: int | None = None,
         validation_fraction: Prob = 0.01,
         split_unit: SplitUnit = "document",
-        data_root: str | Path | None = None,
-        cache_dir: str | Path | None = None,
+        data_root: Folder | Path | None = None,
+        cache_dir: Folder | Path | None = None,
     ) -> None:
         self.name = name
         self._files = files

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lmtransfer.config.types import Prob
+from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
 from lmtransfer.data.corpora.readers import as_document, join_lines
 from lmtransfer.data.corpora.shuffling import shuffled
@@ -107,7 +107,7 @@ class HubCorpus(BaseCorpus):
         self,
         *,
         dataset: str,
-        name: str,
+        name: Name,
         subset: str | None = None,
         split: str = "train",
         validation_split: str | None = None,
@@ -121,7 +121,7 @@ class HubCorpus(BaseCorpus):
         max_words: int | None = None,
         validation_fraction: Prob = 0.01,
         split_unit: SplitUnit = "document",
-        cache_dir: str | Path | None = None,
+        cache_dir: Folder | Path | None = None,
     ) -> None:
         super().__init__(
             name=name,

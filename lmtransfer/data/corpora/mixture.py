@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
+from lmtransfer.config.types import Name
 from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.data.documents import Corpus, Document, Notes
 from lmtransfer.errors import ConfigError
@@ -43,7 +44,7 @@ class MixtureCorpus(Corpus):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         parts: Mapping[str, Corpus],
         alpha: float = 0.7,
         weights: Mapping[str, float] | None = None,

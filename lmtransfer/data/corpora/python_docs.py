@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.config.types import Prob
+from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus
 from lmtransfer.data.corpora.docstrings import Docstring, DocstringSet, read_docstrings
 from lmtransfer.data.corpora.libraries import BLANK, LIBRARIES, blank_names
@@ -52,11 +52,11 @@ class PythonDocs(BaseCorpus):
     def __init__(
         self,
         *,
-        name: str = "python_docs",
+        name: Name = "python_docs",
         max_documents: int | None = None,
         max_words: int | None = None,
         validation_fraction: Prob = 0.01,
-        cache_dir: str | Path | None = None,
+        cache_dir: Folder | Path | None = None,
     ) -> None:
         super().__init__(
             name=name,

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
-from lmtransfer.config.types import PositiveProb, SmallCount
+from lmtransfer.config.types import Folder, NgramWords, PositiveProb
 from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
 from lmtransfer.data.screening.findings import Findings, found_documents
@@ -45,11 +45,11 @@ class Screening:
         *,
         action: Literal["report", "drop"],
         min_jaccard: PositiveProb | None = 0.8,
-        shingle_words: SmallCount = 5,
+        shingle_words: NgramWords = 5,
         overlap_with: Mapping[str, Sequence[str]] | None = None,
-        ngram_words: SmallCount = 8,
+        ngram_words: NgramWords = 8,
         min_overlap: PositiveProb = 0.7,
-        cache_dir: str | Path | None = None,
+        cache_dir: Folder | Path | None = None,
     ) -> None:
         if min_jaccard is None and not overlap_with:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from lmtransfer.config.types import Count, LargeCount, OpenShare
+from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
@@ -50,7 +50,7 @@ class CrossLingualQa(SpanQa):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         languages: Sequence[str],
         files: Mapping[str, str | Sequence[str] | None],
         stride: int = STRIDE,
@@ -60,7 +60,7 @@ class CrossLingualQa(SpanQa):
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
         dev_from_train: OpenShare | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         self.languages = check_languages(languages)
         self._languages_of: dict[str, list[str | None]] = {}

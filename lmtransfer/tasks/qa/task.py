@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, OpenShare
+from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -71,7 +71,7 @@ class SpanQa(Task):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         files: Mapping[str, str | Sequence[str] | None] | None = None,
         train: str | Sequence[str] | None = None,
         dev: str | Sequence[str] | None = None,
@@ -91,7 +91,7 @@ class SpanQa(Task):
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
         dev_from_train: OpenShare | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         self.name = name
         self.file_format: SpanFormat = file_format

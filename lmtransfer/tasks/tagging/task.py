@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, OpenShare
+from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -78,7 +78,7 @@ class Tagging(Task):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         scheme: Scheme | None = None,
         labels: Sequence[str] | None = None,
         files: Mapping[str, str | None] | None = None,
@@ -95,7 +95,7 @@ class Tagging(Task):
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
         dev_from_train: OpenShare | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         self.name = name
         self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, OpenShare
+from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ChoiceAnswer
@@ -64,7 +64,7 @@ class MultipleChoice(Task):
     baseline_name = "most frequent choice"
 
     def __init__(
-        self, *, name: str, max_length: Count | None, num_train: LargeCount | None, dev_from_train: OpenShare | None
+        self, *, name: Name, max_length: Count | None, num_train: LargeCount | None, dev_from_train: OpenShare | None
     ) -> None:
         self.name, self.max_length, self.num_train, self.dev_from_train = name, max_length, num_train, dev_from_train
 
@@ -160,12 +160,12 @@ class Copa(MultipleChoice):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         files: Mapping[str, str | Sequence[str] | None],
         max_length: Count | None = None,
         num_train: LargeCount | None = None,
         dev_from_train: OpenShare | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         super().__init__(name=name, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train)
         self._located = located_files(files, task=name, data_root=data_root)

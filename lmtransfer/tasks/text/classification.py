@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
-from lmtransfer.config.types import Count, DropoutProb, Folds, LargeCount, OpenShare
+from lmtransfer.config.types import Count, DropoutProb, Folder, Folds, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
@@ -73,7 +73,7 @@ class TextClassification(TextFileTask, Classification):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         labels: Sequence[str] | None,
         text_column: str | Sequence[str],
         label_column: str | Sequence[str],
@@ -104,7 +104,7 @@ class TextClassification(TextFileTask, Classification):
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
         folds: Folds | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         super().__init__(
             name=name,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
+from lmtransfer.config.types import Count, DropoutProb, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
@@ -59,7 +59,7 @@ class CrossLingualClassification(TextClassification):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         labels: Sequence[str],
         language: str,
         languages: Sequence[str],
@@ -75,7 +75,7 @@ class CrossLingualClassification(TextClassification):
         dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         self.languages, self.language = check_languages(languages), language
         if any(PLACE in file for file in _names(files)) and not language.isalnum():

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from lmtransfer.config.types import Folder, Name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.file_formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
@@ -45,13 +46,13 @@ class MinimalPairs(TaskWithoutHead):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         folder: str,
         hub: str | None = None,
         paradigms: Sequence[str] | None = None,
         pairs_each: int | None = None,
         hidden: Literal["token", "rest_of_word"] = "token",
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         if pairs_each is not None and pairs_each < 1:
             raise ConfigError(f"task.pairs_each={pairs_each} is not allowed: use 1 or more, or null for all")

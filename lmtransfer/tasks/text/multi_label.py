@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folds, LargeCount, OpenShare
+from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
@@ -82,7 +82,7 @@ class MultiLabel(TextFileTask):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         labels: Sequence[str] | None,
         text_column: str | Sequence[str],
         label_column: str | Sequence[str],
@@ -104,7 +104,7 @@ class MultiLabel(TextFileTask):
         num_train: LargeCount | None = None,
         dev_from_train: OpenShare | None = None,
         folds: Folds | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         super().__init__(
             name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
+from lmtransfer.config.types import Count, DropoutProb, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.errors import ConfigError, DataError
@@ -43,14 +43,14 @@ class PythonDocsTask(Classification):
     def __init__(
         self,
         *,
-        name: str = "python_docs",
+        name: Name = "python_docs",
         max_length: Count | None = None,
         num_train: LargeCount | None = 100,
         dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
         max_per_library: int = 500,
-        cache_dir: str | None = None,
+        cache_dir: Folder | None = None,
     ) -> None:
         super().__init__(
             name=name,

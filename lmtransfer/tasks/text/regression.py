@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folds, LargeCount, OpenShare
+from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -71,7 +71,7 @@ class TextRegression(TextFileTask):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         text_column: str | Sequence[str],
         score_column: str | Sequence[str],
         files: Mapping[str, str | Sequence[str] | None] | None = None,
@@ -96,7 +96,7 @@ class TextRegression(TextFileTask):
         num_train: LargeCount | None = None,
         dev_from_train: OpenShare | None = None,
         folds: Folds | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         super().__init__(
             name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train

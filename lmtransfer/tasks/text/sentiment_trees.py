@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
+from lmtransfer.config.types import Count, DropoutProb, Folder, LargeCount, Name, OpenShare
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.trees import LabelledTree, plain_word, read_trees
 from lmtransfer.tasks.text.example import TextExample, with_sentences
@@ -49,7 +49,7 @@ class SentimentTrees(Classification):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         files: Mapping[str, str | Sequence[str] | None],
         phrases: bool = False,
         deduplicate: bool = True,
@@ -60,7 +60,7 @@ class SentimentTrees(Classification):
         dev_from_train: OpenShare | None = None,
         class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
         label_smoothing: DropoutProb = 0.0,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         super().__init__(
             name=name,

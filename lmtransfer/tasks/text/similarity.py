@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count
+from lmtransfer.config.types import Count, Folder, Name
 from lmtransfer.data.tables import TableFormat
 from lmtransfer.kept_predictions.scored import ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
@@ -50,7 +50,7 @@ class SentenceSimilarity(TaskWithoutHead, TextRegression):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         text_column: str | Sequence[str],
         text_pair_column: str | Sequence[str],
         score_column: str | Sequence[str],
@@ -67,7 +67,7 @@ class SentenceSimilarity(TaskWithoutHead, TextRegression):
         layers: Literal["last"] | int | Sequence[Literal["last"] | int] | None = "last",
         standardise: bool = False,
         max_length: Count | None = None,
-        data_root: str | None = None,
+        data_root: Folder | None = None,
     ) -> None:
         super().__init__(
             name=name,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, OpenShare
+from lmtransfer.config.types import Count, DropoutProb, LargeCount, Name, OpenShare
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.metrics.calibration import calibration
@@ -59,7 +59,7 @@ class Classification(TextTask):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         labels: Sequence[str] | None,
         metrics: Sequence[LabelMetric] = ("accuracy",),
         positive_label: str | None = None,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, OpenShare
+from lmtransfer.config.types import Count, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import TableLayout
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.labels import metric_value
@@ -49,7 +49,7 @@ class TextTask(Task):
     def __init__(
         self,
         *,
-        name: str,
+        name: Name,
         metrics: Sequence[str],
         max_length: Count | None,
         num_train: LargeCount | None,
