@@ -325,7 +325,7 @@ def test_sigterm_also_ends_it_cleanly(server: Server) -> None:
         (["run=runs/nothing"], ["runs/nothing"]),
         (["run=runs/pretrain/base"], ["runs/pretrain/base"]),
         (["run=runs/finetune/single", "host=0.0.0.0"], ["host=0.0.0.0", "allow_remote=true"]),
-        (["run=runs/finetune/single", "max_bytes=1", "max_seconds=0"], ["max_bytes=1", "max_seconds=0"]),
+        (["run=runs/finetune/single", "max_bytes=1", "max_seconds=0"], ["max_bytes: 1", "max_seconds: 0"]),
         (["run=runs/finetune/single", "port=http"], ["port"]),
         (["run=runs/pretrain/bert", "ensemble=true"], ["ensemble=true"]),
         (["run=runs/pretrain/bert", "top_k=0"], ["top_k", "0"]),
