@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.system import interrupts, machine, ranks
-from lmtransfer.system.last_resort import last_resort
 from lmtransfer.system.printable import printable
 
 
@@ -65,7 +64,7 @@ def _refused(error: BaseException, arguments: list[str]) -> int:
         return 141
     refused = error if isinstance(error, LmtransferError) else machine.fault(error)
     if refused is None:
-        _say(f"lmtransfer{_which_rank()}: {last_resort(error, arguments)}")
+        _say(f"lmtransfer{_which_rank()}: {machine.bug(error, arguments)}")
         return 1
     interrupts.decide()
     show(refused)

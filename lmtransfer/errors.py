@@ -2,7 +2,7 @@
 
 Each message names the key or ``file:line``, the value, what is allowed and how to fix it. The command line prints such
 an error without a traceback and exits with its ``exit_code``. Any other exception is a bug of lmtransfer and is
-reported as one (``lmtransfer.system.last_resort``).
+reported as one (``lmtransfer.system.machine``).
 """
 
 from __future__ import annotations

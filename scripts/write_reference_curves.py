@@ -18,8 +18,8 @@ from steps import run_script
 
 from lmtransfer.reporting.figures.loss_curves import loss_curve, smoothed
 from lmtransfer.reporting.runs.collect import read_run
-from lmtransfer.reporting.runs.labels import node_label
 from lmtransfer.reporting.runs.reference import entropy_of, settings_of
+from lmtransfer.runs.labels import node_label
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "lmtransfer" / "reporting" / "reference_curves.json"

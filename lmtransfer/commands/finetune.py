@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config.budget import effective_train
+from lmtransfer.config.effective import effective_train
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.runs.result import JointResult
+from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
+from lmtransfer.runs.training import training_hardware
+from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
+from lmtransfer.training import distributed
 from lmtransfer.transfer.experiment.checks import check_transfer
-from lmtransfer.transfer.experiment.messages import print_sweep
-from lmtransfer.transfer.experiment.run_transfer import run_transfer
+from lmtransfer.transfer.experiment.choose_settings import choose_settings, open_start
+from lmtransfer.transfer.experiment.experiment import Experiment
+from lmtransfer.transfer.experiment.messages import next_commands, print_result
+from lmtransfer.transfer.experiment.single_run import write_run_files
 
 
 def run(cfg: DictConfig) -> Path:
@@ -18,7 +30,7 @@ def run(cfg: DictConfig) -> Path:
     Returns:
         The run directory.
     """
-    return run_transfer(cfg, command="finetune")
+    return transfer(cfg, command="finetune")
 
 
 def check_settings(cfg: DictConfig) -> None:
@@ -27,10 +39,57 @@ def check_settings(cfg: DictConfig) -> None:
     Raises:
         ConfigError: lists all problems.
     """
-    check_transfer(cfg, "finetune")
-    effective_train(cfg, primary="finetune")
+    check_settings_of(cfg, command="finetune")
 
 
-def after_sweep(run_dirs: list[Path], failed: list[str]) -> None:
-    """Print one table over the points of a sweep, with the labels of those that failed."""
-    print_sweep(run_dirs, failed)
+def check_settings_of(cfg: DictConfig, *, command: str) -> None:
+    """Check the settings of ``probe`` or ``finetune``; see ``check_settings``."""
+    check_transfer(cfg, command)
+    effective_train(cfg, primary=command)
+
+
+def transfer(cfg: DictConfig, *, command: str) -> Path:
+    """Train on a task: the run, its control and all seeds.
+
+    Args:
+        cfg: the config.
+        command: name of the command.
+
+    Returns:
+        The run directory.
+    """
+    check_transfer(cfg, command)
+    source = open_start(cfg)
+    name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
+    run = Path(cfg.output_root) / command / name
+    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # compiling takes longer than the training
+    with distributed.process_group():
+        console = Console(highlight=False, quiet=not distributed.is_main())
+        settings = choose_settings(cfg, source, command=command, hardware=hardware, console=console)
+        directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
+        config = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+        if directory.config_path.is_file():
+            origin = settings[0].origin
+            same = origin is not None and (directory.read_versions().get("data") or {}).get("init") == origin
+            started = directory.read_config()
+            more_seeds = 1 < started.get("seeds", 1) < config["seeds"]  # a single seed has no folder of its own
+            allowed = [*(["init"] if same else []), *(["seeds"] if more_seeds else [])]
+            check_resumable(started, config, allowed=allowed)
+            config["control"] = config["control"] or bool(started.get("control"))  # a control is not given up
+        write_run_files(directory, config, settings[0])
+        experiment = Experiment(command, config, settings, directory, console)
+        if experiment.is_finished:
+            console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
+            result = directory.read_result(JointResult)
+        else:
+            result = experiment.result()
+            directory.write_result(result)
+            if not experiment.has_one_run:
+                with tracked(settings[0].training.trackers, directory, quiet=True) as trackers:
+                    trackers.finish(result)
+        task = settings[0].task
+        has_models = task.folds is None and experiment.keeps_weights
+        others = [split for split in task.splits if split not in ("train", result.split)] if has_models else []
+        commands = next_commands(directory.path, result, others, root=Path(cfg.output_root), init=bool(cfg.get("init")))
+        print_result(console, result.values(), name=name, next_commands=commands, metrics=task.metric_names)
+    return directory.path

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
+from lmtransfer.config.config_files import folders_in_force
 from lmtransfer.config.help_page import summary
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.primary import folders_in_force
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.console import Console
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
-from lmtransfer.config.budget import effective_train
+from lmtransfer.config.effective import effective_train
 from lmtransfer.config.phases import phases_of
+from lmtransfer.config.plain import resolved
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.data.store.token_shares import unigram_entropy
+from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.checks import check_pretraining
-from lmtransfer.pretraining.run import pretrain
+from lmtransfer.pretraining.commits import keep_commits, with_commits
+from lmtransfer.pretraining.continued import recipe_remark
+from lmtransfer.pretraining.counted.start import Start, count_first
+from lmtransfer.pretraining.directory import TEXT_PATHS, check_text, new_run, run_to_resume
+from lmtransfer.pretraining.messages import closing, closing_of_seeds, counting, large_output, opening
+from lmtransfer.pretraining.parts import Parts, build_phases
+from lmtransfer.pretraining.phased_run import PhasedRun
+from lmtransfer.pretraining.result import joint_result, pretraining_result
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.seeds import pretrain_seeds
-from lmtransfer.reporting.render.terminal import report_console, sweep_table, terminal_table
-from lmtransfer.reporting.runs.collect import read_run
-from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.rows import table_rows
-from lmtransfer.reporting.runs.sweeps import make_sweep
-from lmtransfer.runs.training import TrainingSetup, training_hardware
+from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
+from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
+from lmtransfer.runs.training import TrainingSetup, averaging, training_hardware
+from lmtransfer.runs.trust import is_own, mark_as_own
+from lmtransfer.system.console import Console
+from lmtransfer.tokenizers.base import characters_of
+from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
+from lmtransfer.training.peak_memory import forget_peak, peak_memory
 
 
 def run(cfg: DictConfig) -> Path:
@@ -28,16 +42,20 @@ def run(cfg: DictConfig) -> Path:
 
     Returns:
         The run directory.
+
+    Raises:
+        RunDirectoryError: the run exists, and ``resume`` is false.
+        ConfigError: a setting or a text changed that may not change on resume.
+        Interrupted: SIGTERM or Ctrl-C; the checkpoint is saved.
     """
     train = check_settings(cfg)
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
     setup = TrainingSetup.of(cfg, train, hardware)
+    resume = bool(cfg.resume) or in_sweep()
     with distributed.process_group():
-        resume = bool(cfg.resume) or in_sweep()
-        if cfg.seeds > 1:
-            return pretrain_seeds(cfg, name, setup, resume=resume)
-        return pretrain(cfg, name, setup, resume=resume).path
+        directory = (pretrain_seeds if cfg.seeds > 1 else pretrain)(cfg, name, setup, resume=resume)
+    return directory.path
 
 
 def check_settings(cfg: DictConfig) -> TrainSettings:
@@ -55,15 +73,139 @@ def check_settings(cfg: DictConfig) -> TrainSettings:
     return train
 
 
-def after_sweep(run_dirs: list[Path], failed: list[str]) -> None:
-    """Print one table over the points of a sweep, with the labels of those that failed."""
-    folder = run_dirs[0].parent
-    entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
-    sweep = make_sweep(folder.name, entries)
-    if sweep is not None:
-        table = sweep_table(sweep, failed=failed)
-    else:
-        table = terminal_table(table_rows(entries))
-        for label in failed:
-            table.add_row(label, "", "failed")
-    report_console().print(table)
+def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
+    """Train one encoder, or resume its training.
+
+    Args:
+        cfg: the checked config of the command.
+        name: name of the run.
+        setup: budget, schedule, batch sizes and hardware.
+        resume: whether a run of this name may exist already; it is then resumed.
+    """
+    directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
+    if directory.config_path.is_file():
+        keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
+    config = with_absolute_paths(resolved(cfg))
+    started = run_to_resume(cfg, name, config, resume=resume)
+    if started is not None and started.is_finished:
+        print(f"{started.path} is finished; nothing is left to do")
+        return started
+    console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
+
+    # The corpus, its tokenizer, and the token store
+    with console.status("reading the corpus"):
+        text = read_text(cfg)
+    if started is not None:
+        check_text(started, text)
+
+    # Of each phase the encoder, the rows, the corruption and the objectives
+    forget_peak(setup.hardware.device)
+    parts = build_phases(cfg, text.tokenizer)
+    if started is not None:
+        if not is_own(started):
+            started.write_config(config)  # with the paths of this machine
+        mark_as_own(started)  # the config was given again on this machine and is the same
+    start = _counted_embeddings(cfg, parts[0], text, started, console, budget=setup.train.seconds)
+    phased_run = PhasedRun(cfg, setup, parts, start)
+
+    config["corpus"] = with_commits(config["corpus"], text.corpus)
+    directory = started or new_run(cfg, name, config, text)
+    console.print(opening(directory.path, text, parts, setup, phases=phased_run.phases), soft_wrap=True)
+    if start is not None and start.num_tokens:
+        console.print(counting(start, budget=setup.train.seconds), soft_wrap=True)
+    for line in _remarks(cfg, text, phased_run):
+        console.print(line, markup=False, soft_wrap=True)
+
+    # Training
+    masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in parts)
+    entropy = unigram_entropy(text.prepared.train) if masked else None
+    with tracked(setup.trackers, directory) as trackers:
+        phased_run.begin(directory, text, entropy=entropy, trackers=trackers.all)
+        if not cfg.init and (remark := large_output(phased_run.output_share, text)):
+            console.print(f"note: {remark}", markup=False, soft_wrap=True)
+        if started is not None:
+            phased_run.resume()
+        state = phased_run.train()
+        result = pretraining_result(
+            state,
+            parts[-1],
+            text,
+            entropy,
+            average=averaging(setup.train),
+            flops=phased_run.flops,
+            peak=peak_memory(setup.hardware.device),
+            revisions=list(directory.checkpoints.revisions()),
+        )
+        directory.write_result(result)
+        trackers.finish(result)
+
+    if distributed.is_main():
+        root, console = Path(cfg.output_root), Console(highlight=False)
+        closing(directory.path, result, corpus=text.corpus.name, output_root=root, console=console)
+    return directory
+
+
+def _counted_embeddings(
+    cfg: DictConfig, parts: Parts, text: Text, started: RunDirectory | None, console: Console, *, budget: float | None
+) -> Start | None:
+    """Count the token embeddings of the first phase, unless the run has a checkpoint; None: they start at random."""
+    if cfg.embeddings is None:
+        return None
+    with console.status("counting which tokens occur together"):
+        return count_first(
+            cfg.embeddings,
+            parts.encoder,
+            text.prepared.train,
+            characters_VC=characters_of(text.tokenizer),
+            seed=cfg.seed,
+            fresh=started is None or started.checkpoints.newest_complete()[0] is None,
+            budget=budget,
+        )
+
+
+def _remarks(cfg: DictConfig, text: Text, phased_run: PhasedRun) -> Iterator[str]:
+    """What the user should know before training begins: about the text, and about the run that is continued."""
+    yield from (f"note: {note}" for note in text.notes)
+    if cfg.init:
+        yield f"continuing from {cfg.init}; {phased_run.heads}"
+        if remark := recipe_remark():
+            yield f"note: {remark}"
+
+
+def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
+    """Train with the seeds ``seed`` to ``seed + seeds - 1``, and write one run directory with a folder for each seed.
+
+    Args:
+        cfg: the checked config of the command; its ``seeds`` is more than 1.
+        name: name of the run.
+        setup: budget, schedule, batch sizes and hardware.
+        resume: resume a run of this name; it may have had fewer seeds.
+    """
+    config = with_absolute_paths(resolved(cfg))
+    directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
+    if directory.config_path.is_file():
+        started = directory.read_config()
+        several = isinstance(started.get("seeds"), int) and started["seeds"] > 1
+        # Each seed checks its text itself, wherever the text is.
+        check_resumable(started, config, allowed=[*TEXT_PATHS, *(["seeds"] if several else [])])
+    directory.write_config(config)
+    seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+    runs = []
+    for place, seed in enumerate(seeds, start=1):
+        own = cfg.copy()
+        with open_dict(own):
+            own.seed, own.seeds = seed, 1
+        if distributed.is_main():
+            print(f"\npretraining seed {seed}, {place} of {cfg.seeds}", flush=True)
+        runs.append(pretrain(own, f"{name}/seed-{seed}", setup, resume=True))
+    distributed.barrier()  # rank 0 writes the results that all ranks read
+    if distributed.is_main():
+        load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
+    directory.write_versions(runs[0].read_versions())
+    result = joint_result({seed: run.read_result() for seed, run in zip(seeds, runs, strict=True)})
+    directory.write_result(result)
+    with tracked(setup.trackers, directory, quiet=True) as trackers:
+        trackers.finish(result)
+    if distributed.is_main():
+        closing_of_seeds(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
+    return directory

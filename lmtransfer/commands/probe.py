@@ -6,19 +6,16 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer.config.budget import effective_train
-from lmtransfer.transfer.experiment.checks import check_transfer
-from lmtransfer.transfer.experiment.messages import print_sweep
-from lmtransfer.transfer.experiment.run_transfer import run_transfer
+from lmtransfer.commands.finetune import check_settings_of, transfer
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train and write a run directory.
+    """Train and write a run directory; ``probe`` and ``finetune`` differ in their defaults only.
 
     Returns:
         The run directory.
     """
-    return run_transfer(cfg, command="probe")
+    return transfer(cfg, command="probe")
 
 
 def check_settings(cfg: DictConfig) -> None:
@@ -27,10 +24,4 @@ def check_settings(cfg: DictConfig) -> None:
     Raises:
         ConfigError: lists all problems.
     """
-    check_transfer(cfg, "probe")
-    effective_train(cfg, primary="probe")
-
-
-def after_sweep(run_dirs: list[Path], failed: list[str]) -> None:
-    """Print one table over the points of a sweep, with the labels of those that failed."""
-    print_sweep(run_dirs, failed)
+    check_settings_of(cfg, command="probe")

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
-from lmtransfer.config.primary import folders_in_force
+from lmtransfer.config.config_files import folders_in_force
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.reporting.render.terminal import report_console
 from lmtransfer.reporting.sections import write_sections

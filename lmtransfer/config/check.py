@@ -8,9 +8,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.component import component_problems, is_component, outermost
+from lmtransfer.config.config_files import primary_config, reference_config
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import is_broken, to_plain
-from lmtransfer.config.primary import primary_config, reference_config
 from lmtransfer.config.settings import COMMANDS, Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validated

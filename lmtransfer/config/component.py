@@ -28,7 +28,6 @@ from typing import Any, TypeGuard
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, full_key, is_broken, to_plain
 from lmtransfer.errors import ConfigError
-from lmtransfer.former_names import current_target
 from lmtransfer.system.optional import missing
 from lmtransfer.system.validation import Misfit, describe, join, validated
 
@@ -108,7 +107,7 @@ def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None
             f"{where}: '{target}' is not allowed; a config may name classes of {', '.join(allowed)}; "
             f"to allow other packages that you trust, set {VARIABLE}=package1,package2"
         )
-    module_name, _, name = current_target(target).rpartition(".")
+    module_name, _, name = target.rpartition(".")
     if "__main__" in module_name.split("."):
         raise ConfigError(f"{where}: '{target}' is part of a program, which a config may not import")
     module = _import(module_name, target, where)

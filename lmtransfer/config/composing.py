@@ -19,14 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lmtransfer.config import overrides, paths
-from lmtransfer.config.budget import complete_budget
 from lmtransfer.config.component import Argument, arguments_of, resolve
-from lmtransfer.config.launchers import not_found, unknown_setting
-from lmtransfer.config.learning_rates import complete_learning_rates
+from lmtransfer.config.config_files import drop_null_groups
+from lmtransfer.config.effective import complete_values
 from lmtransfer.config.nearest import hint, known_elsewhere, listed, nearest
-from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.settings import COMMANDS
-from lmtransfer.config.user_paths import resolve_paths
+from lmtransfer.config.sweep import not_found, unknown_setting
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import inner_type, is_text
 
@@ -155,17 +153,6 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     with in_force(command, given, config_dir=config_dir) as cfg:
         complete_values(cfg, command)
         yield cfg
-
-
-def complete_values(cfg: DictConfig, command: str) -> None:
-    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched.
-
-    Raises:
-        ConfigError: see ``resolve_paths`` and ``complete_budget``.
-    """
-    resolve_paths(cfg)
-    complete_budget(cfg, primary=command)
-    complete_learning_rates(cfg)
 
 
 def diagnose(

@@ -15,8 +15,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config import paths, yaml_files
-from lmtransfer.config.primary import sibling
+from lmtransfer.config import config_files, paths
+from lmtransfer.config.config_files import sibling
 from lmtransfer.config.settings import COMMANDS
 
 _WIDTH = 116
@@ -99,9 +99,9 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
     path = paths.find(f"{group}/{choice}.yaml", folders)
     if path is None:
         return {}
-    text = yaml_files.read_text(path)
+    text = config_files.read_text(path)
     found: dict[str, str] = {}
-    for entry in yaml_files.load(path).get("defaults") or []:
+    for entry in config_files.load(path).get("defaults") or []:
         if isinstance(entry, str) and entry != "_self_":
             found |= _of_file(group, sibling(choice, entry), package, folders)
     prefix = "" if "# @package _global_" in text else f"{package}."

@@ -8,9 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from lmtransfer.config import paths, yaml_files
+from lmtransfer.config import config_files, paths
+from lmtransfer.config.config_files import folders_in_force, group_config
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.primary import folders_in_force, group_config
 from lmtransfer.errors import ConfigError
 
 _GROUP_OF_TASKS = "lmtransfer.tasks.group.TaskGroup"
@@ -58,11 +58,11 @@ def _resolved(name: str, part: Any, folders: list[Path], problems: list[str]) ->
         return part
     path = paths.find(f"corpus/{part}.yaml", folders)
     if path is not None:
-        return yaml_files.load(path)
+        return config_files.load(path)
     if Path(str(part)).expanduser().exists():
         text = paths.find("corpus/text.yaml", folders)
         assert text is not None
-        return OmegaConf.merge(yaml_files.load(text), {"name": name, "path": str(part)})
+        return OmegaConf.merge(config_files.load(text), {"name": name, "path": str(part)})
     known = hint(str(part), paths.group_options("corpus", folders), what="corpora")
     problems.append(f"corpus.parts.{name}={part}: this is not a corpus, a file or a folder; {known}")
     return None
@@ -138,7 +138,7 @@ def _expanded(override: str, folders: Sequence[Path]) -> str:
     for folder in reversed(folders):
         path = folder / "task" / f"{value}.yaml"
         if path.is_file():
-            node = yaml_files.load(path)
+            node = config_files.load(path)
             if node.get("_target_") == _GROUP_OF_TASKS:
                 return f"task={','.join(node.tasks)}"
             break

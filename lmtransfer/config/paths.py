@@ -33,20 +33,14 @@ def find(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def group_options(group: str, folders: Sequence[Path]) -> list[str]:
-    """The names allowed in ``group=<name>``, sorted, without former names.
+    """The names allowed in ``group=<name>``, sorted.
 
     Args:
         group: a config group such as ``model`` or ``objective/rows``.
         folders: config folders; all are searched.
     """
     files = (path for folder in folders for path in (folder / group).glob("*.yaml"))
-    return sorted({path.stem for path in files if not is_former_name(path)})
-
-
-def is_former_name(path: Path) -> bool:
-    """Whether a config only keeps a former name of another choice alive; its first line says so."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().startswith("# Former name of ")
+    return sorted({path.stem for path in files})
 
 
 def is_group(name: str, folders: Sequence[Path]) -> bool:

@@ -5,6 +5,7 @@ Nodes that choose a component (``model``, ``task`` ...) have no type here; see `
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -641,3 +642,31 @@ COMMANDS: Mapping[str, type[Settings]] = {
     "serve": ServeSettings,
     "study": StudySettings,
 }
+
+
+#: Patterns of dotted keys.
+WITHOUT_EFFECT = (
+    "name",
+    "resume",
+    "control",
+    "baseline",
+    "keep_weights",
+    "data_root",
+    "output_root",
+    "cache_dir",
+    "hardware.device",
+    "hardware.threads",
+    "hardware.compile",
+    "hardware.activation_checkpointing",
+    "tracker",
+    "tracker.*",
+    "train.save_every",
+    "train.save_at",
+    "train.log_every",
+    "train.num_workers",
+)
+
+
+def is_without_effect(key: str, *, also: Sequence[str] = ()) -> bool:
+    """Whether a dotted key matches one of ``WITHOUT_EFFECT`` or of the patterns ``also``."""
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in (*WITHOUT_EFFECT, *also))

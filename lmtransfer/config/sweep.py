@@ -1,4 +1,4 @@
-"""Sweeps (``-m``): whether a run is a point of one, and the name of its run directory."""
+"""Sweeps (``-m``): whether a run is a point of one, the name of its run directory, and Hydra's launchers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import zlib
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+
+from lmtransfer.config.nearest import hint
 
 _LONGEST = 120
 
@@ -39,3 +41,30 @@ def point_suffix(overrides: str) -> str:
     unquoted = overrides.replace("'", "")
     clean = re.sub(r"[^\w.,=+@-]+", "-", unquoted)[:_LONGEST]
     return clean if clean == unquoted else f"{clean}-{zlib.crc32(overrides.encode()):08x}"
+
+
+#: Launcher -> the package that has it. Hydra itself has "basic" only.
+PACKAGES = {
+    "joblib": "hydra-joblib-launcher",
+    "ray": "hydra-ray-launcher",
+    "ray_aws": "hydra-ray-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+}
+
+#: Those that run all points on this machine.
+ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")
+
+
+def not_found(launcher: str) -> str:
+    """The message for a launcher that Hydra does not find: which package to install, or the nearest name."""
+    package = PACKAGES.get(launcher)
+    if package is None:
+        known = hint(launcher, ["basic", *PACKAGES], what="launchers")
+        return f"hydra/launcher={launcher}: there is no such launcher; {known}"
+    return f"hydra/launcher={launcher}: the package {package} is not installed: pip install {package}"
+
+
+def unknown_setting(key: str) -> str:
+    """The message for a setting, such as ``hydra.launcher.n_jobs``, that the chosen launcher does not have."""
+    return f"{key}: the launcher has no such key; choose the launcher that has it, such as hydra/launcher=joblib"

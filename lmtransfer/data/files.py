@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.optional import optional
-from lmtransfer.untrusted.files import not_regular
+from lmtransfer.system.safe_files import not_regular
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

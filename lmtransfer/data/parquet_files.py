@@ -15,7 +15,7 @@ from lmtransfer.data.files import COMPRESSIONS, Meter, open_binary
 from lmtransfer.data.text_lines import EncodingErrors, decode
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
-from lmtransfer.untrusted.documents import first_line
+from lmtransfer.system.printable import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa

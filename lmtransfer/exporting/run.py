@@ -19,12 +19,11 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
+from lmtransfer.system.safe_files import read_json
 from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Fields
 
 #: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
 Kind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
@@ -133,7 +132,7 @@ class OpenRun:
         path = self.saved.path / PUBLISHED_CONFIG
         if not path.exists():
             return {}
-        return cast("dict[str, Any]", read_json(path, Fields(), error=CheckpointError, finite=False))
+        return read_json(path, dict[str, Any], error=CheckpointError, finite=False)
 
 
 def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:

@@ -64,7 +64,7 @@ def texts_of(run: OpenRun, *, data_root: str | None) -> list[Text]:
         data_root: the data folder; None: the folder at the time of the run.
     """
     trusted = run.saved.trusted  # files that an untrusted run names are not read
-    found = _own(run.saved.config, data_root or run.saved.config.get("data_root"), run) if trusted else iter(())
+    found = _own(run.saved.config, data_root or run.saved.data_root, run) if trusted else iter(())
     return [*((text, None) for text in SENTENCES), *PAIRS, *islice(found, OWN_LINES)]
 
 

@@ -30,12 +30,12 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
+from lmtransfer.system.mappings import interpolations
 from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
-from lmtransfer.untrusted.documents import interpolations
 
 #: Raise this number whenever the same files would give a different run directory.
 IMPORT_FORMAT = 2

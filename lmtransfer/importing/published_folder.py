@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lmtransfer.errors import CheckpointError, HubError
 from lmtransfer.hub.copies import cached_copy, download
-from lmtransfer.untrusted.files import check_folder
+from lmtransfer.system.safe_files import check_folder
 
 #: Prefix that marks a published model where a run directory is also allowed: ``init=hf:bert-base-uncased``.
 PREFIX = "hf:"

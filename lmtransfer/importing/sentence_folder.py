@@ -18,8 +18,8 @@ from string import ascii_uppercase
 from typing import Any, Final
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.system.safe_files import read_json
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.untrusted.documents import read_json
 
 MODULES: Final = "modules.json"
 _PROMPTS: Final = "config_sentence_transformers.json"
@@ -70,9 +70,7 @@ def read_vectors(
             f"tokens; the encoder can read {max_length} (embed: max_length={max_length}; tasks: task.max_length)"
         )
         return {"pooling": "mean", "max_length": longest, "normalise": False}, [*notes, note]
-    modules = read_json(folder / MODULES, error=CheckpointError, finite=False)
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise CheckpointError(f"{folder / MODULES}: must be a list of modules; copy it again")
+    modules = read_json(folder / MODULES, list[dict[str, Any]], error=CheckpointError, finite=False)
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     lacks: list[str] = []
     own = [_object(path) for path in sorted(folder.glob("sentence_*_config.json"))]
@@ -139,7 +137,4 @@ def _object(path: Path) -> dict[str, Any]:
     """A JSON object; empty if the file does not exist."""
     if not path.is_file():
         return {}
-    content = read_json(path, error=CheckpointError, finite=False)
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: must hold a mapping; copy it again")
-    return content
+    return read_json(path, dict[str, Any], error=CheckpointError, finite=False)

@@ -74,7 +74,7 @@ class TaskTexts:
         try:
             allowed = dict(node)
             if not trusted:
-                allowed = local_task(node, directory.config_path, key="run", data_root=data_root)
+                allowed = local_task(node, directory, data_root=data_root)
         except LmtransferError:
             return f"the run was not made here, and its task {kept.task} names files that are not in the data folder"
         given = {name: None if name in _HUB else value for name, value in allowed.items()}

@@ -21,9 +21,10 @@ from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.interop.generator import joined_generator
 from lmtransfer.interop.reading_heads import read_heads
-from lmtransfer.interop.weight_files import read_json, read_weight_files
+from lmtransfer.interop.weight_files import read_weight_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
+from lmtransfer.system.safe_files import read_json
 
 #: Parts of names that PyTorch's wrappers of modules add.
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
@@ -73,7 +74,7 @@ def _read(folder: Path, *, generators: bool) -> Published:
     if (folder / "options.json").is_file() and not (folder / "config.json").exists():
         return _read_elmo(folder)
     source = folder / "config.json"
-    config = read_json(source)
+    config = read_json(source, dict[str, Any], error=CheckpointError, finite=False)
     family = family_of_config(config, source=str(source))
     notes = [f"config.json: {key} names custom code, which is ignored" for key in _CODE if key in config]
     seen = family.quirks.read_config(config)
@@ -139,7 +140,7 @@ def _with_generator(published: Published, generator: GeneratorFormat, folder: Pa
 
 
 def _read_elmo(folder: Path) -> Published:
-    options = read_json(folder / "options.json")
+    options = read_json(folder / "options.json", dict[str, Any], error=CheckpointError, finite=False)
     arguments = elmo_arguments(options)
     encoder = skeleton(ElmoEncoder, arguments, vocab_size=1, source=str(folder / "options.json"))
     path = elmo_weight_file(folder)
@@ -163,7 +164,7 @@ def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the folder cannot be read, its family has no such head, or this checkpoint has none.
     """
-    config = read_json(Path(folder) / "config.json")
+    config = read_json(Path(folder) / "config.json", dict[str, Any], error=CheckpointError, finite=False)
     family = family_of_config(config, source=str(Path(folder) / "config.json"))
     task = family.task(kind)
     if isinstance(task, str):

@@ -10,20 +10,22 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.untrusted.documents import read_json as read_document
-from lmtransfer.untrusted.schema import Fields
-from lmtransfer.untrusted.tensor_files import check_tensor_file
+from lmtransfer.system.safe_files import check_tensor_file, read_json
 
 #: File names in search order; each may also be sharded, with an index file next to it.
 FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+class _Index(TypedDict):
+    weight_map: dict[str, str]
 
 
 def read_weight_files(folder: Path) -> dict[str, Tensor]:
@@ -44,17 +46,6 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
     )
     found = f"; {', '.join(others)} is from another program: save the model with transformers first" if others else ""
     raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){found}")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        CheckpointError: the file is missing, is not JSON, or holds another value.
-    """
-    if not path.exists():
-        raise CheckpointError(f"{path}: is missing")
-    return cast("dict[str, Any]", read_document(path, Fields(), error=CheckpointError, finite=False))
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -92,9 +83,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
-        raise CheckpointError(f"{index}: has no weight_map of tensor names and files")
+    places = read_json(index, _Index, error=CheckpointError, finite=False)["weight_map"]
     shards = sorted(set(places.values()))
     outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
     if outside:

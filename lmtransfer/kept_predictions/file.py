@@ -13,16 +13,16 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, cast, get_args
+from typing import IO, Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.kept_predictions.scored import MOST_ID_BYTES, MOST_TEXT_BYTES, Kept, Kind, Ratio, ScoredExamples
 from lmtransfer.system.durable import staged_folder
-from lmtransfer.system.printable import printable
-from lmtransfer.untrusted.documents import parse_json
-from lmtransfer.untrusted.files import DOCUMENT_BYTES, read_bytes
+from lmtransfer.system.printable import printable, printable_values
+from lmtransfer.system.safe_files import DOCUMENT_BYTES, parse_json, read_bytes
 
 #: The folder of predictions in a run directory.
 FOLDER = "predictions"
@@ -37,6 +37,25 @@ _ARRAYS = ("about", "ids", "keys", "clusters", "lengths", "predicted", "gold", "
            "gold_answers")  # fmt: skip
 _DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError)
 _KNOWN = re.compile("|".join((*_ARRAYS, "confidences", "starts", r"(?:parts|counts)_\d+")))
+
+
+class _Format(TypedDict):
+    format: int
+
+
+class _About(TypedDict):
+    task: str
+    split: str
+    main_metric: str
+    seed: int | None
+    pretraining_seed: int | None
+    is_control: bool
+    baseline: str
+    kind: Kind
+    labels: list[str]
+    class_names: list[str]
+    positive: int
+    metrics: list[str]
 
 
 def is_kept(examples: ScoredExamples) -> bool:
@@ -173,21 +192,19 @@ def _unpacked(path: Path) -> Kept:
                 lengths[name] = _length(file, member.file_size)
         _check_lengths(lengths)
         arrays = {name: _array(name, archive.read(member)) for name, member in members.items()}
-    about = parse_json(arrays["about"].astype(np.uint8).tobytes(), path=path, what="about", error=RunDirectoryError)
-    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+    raw, source = arrays["about"].astype(np.uint8).tobytes(), f"{path}: about"
+    if parse_json(raw, _Format, source=source, error=RunDirectoryError)["format"] != _FORMAT:
         raise ValueError("it was written by a later version of lmtransfer")
-    metrics = _names(about, "metrics")
+    about: _About = printable_values(parse_json(raw, _About, source=source, error=RunDirectoryError))
     ratios = {
         name: Ratio(arrays[f"parts_{number}"].astype(np.float64), arrays[f"counts_{number}"].astype(np.float64))
-        for number, name in enumerate(metrics)
+        for number, name in enumerate(about["metrics"])
     }
     whole = {name: arrays[name].astype(np.int64) for name in ("clusters", "lengths", "offsets", "classes")}
-    kind = about.get("kind")
-    if kind not in get_args(Kind):
-        raise ValueError(f"kind is {kind!r}, which is not allowed")
+    kind = about["kind"]
     examples = ScoredExamples(
-        kind=cast(Kind, kind),
-        labels=_names(about, "labels"),
+        kind=kind,
+        labels=tuple(about["labels"]),
         ids=_strings(arrays["ids"], MOST_ID_BYTES),
         keys=arrays["keys"].astype(np.uint64),
         predicted=arrays["predicted"].astype(np.float64 if kind == "regression" else np.int64),
@@ -195,37 +212,23 @@ def _unpacked(path: Path) -> Kept:
         ratios=ratios,
         answers=_strings(arrays["answers"], MOST_TEXT_BYTES),
         gold_answers=_strings(arrays["gold_answers"], MOST_TEXT_BYTES),
-        class_names=_names(about, "class_names"),
-        positive=int(about["positive"]),
-        confidences=arrays.get("confidences", np.zeros(0)).astype(np.float64),  # earlier versions wrote neither
+        class_names=tuple(about["class_names"]),
+        positive=about["positive"],
+        confidences=arrays.get("confidences", np.zeros(0)).astype(np.float64),  # left out where there are none
         starts=arrays.get("starts", np.zeros(0)).astype(np.int64),
         **whole,
     )
     _check(examples)
     return Kept(
-        task=_text(about, "task"),
-        split=_text(about, "split"),
-        main_metric=_text(about, "main_metric"),
-        seed=_whole(about, "seed"),
-        pretraining_seed=_whole(about, "pretraining_seed"),
-        is_control=about.get("is_control") is True,
-        baseline=_text(about, "baseline") if about.get("baseline") else "",
+        task=about["task"],
+        split=about["split"],
+        main_metric=about["main_metric"],
+        seed=about["seed"],
+        pretraining_seed=about["pretraining_seed"],
+        is_control=about["is_control"],
+        baseline=about["baseline"],
         examples=examples,
     )
-
-
-def _text(about: Mapping[str, Any], key: str) -> str:
-    found = about.get(key)
-    if not isinstance(found, str):
-        raise ValueError(f"{key} is not text")
-    return printable(found)
-
-
-def _whole(about: Mapping[str, Any], key: str) -> int | None:
-    found = about.get(key)
-    if not isinstance(found, int | None):
-        raise ValueError(f"{key} is not a whole number")
-    return found
 
 
 def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any]]:
@@ -277,13 +280,6 @@ def _check_lengths(lengths: Mapping[str, int]) -> None:
         allowed = (size,) if name.startswith(("parts_", "counts_")) else wanted.get(name, (length,))
         if length not in allowed:
             raise ValueError(f"{name} has {length} entries, but {allowed[0]} are needed")
-
-
-def _names(about: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    found = about.get(key)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ValueError(f"{key} is not a list of names")
-    return tuple(printable(name) for name in found)
 
 
 def _strings(array: np.ndarray, most_bytes: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lmtransfer.config import overrides, paths
-from lmtransfer.config.composing import REFUSALS, as_typed, complete_values, compose_files, diagnose, in_force
+from lmtransfer.config.composing import REFUSALS, as_typed, compose_files, diagnose, in_force
+from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.launch import run_once
@@ -23,8 +24,7 @@ from lmtransfer.sweeps import signals
 from lmtransfer.sweeps.plan import Plan, plan_of, points_of
 from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
 from lmtransfer.sweeps.progress import print_progress, progress_line, watched
-from lmtransfer.system import cores
-from lmtransfer.system.last_resort import last_resort
+from lmtransfer.system import cores, machine
 
 _HYDRA_SETTINGS = (
     "hydra/help=lmtransfer",
@@ -174,7 +174,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
             print(f"lmtransfer: {described}", file=sys.stderr)
         else:
             point.error = f"{type(raised).__name__}: {raised}"
-            print(f"lmtransfer: {last_resort(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
+            print(f"lmtransfer: {machine.bug(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
     point.measure_seconds(start_time)
     point.write(folder)
     print_progress(plan, read_points(folder))
@@ -195,9 +195,10 @@ def _finish_sweep(command: str, points: list[Point]) -> int:
     """Print the table of the points and list those that failed; return 1 if there are any."""
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
-    after: Callable[[list[Path], list[str]], None] | None = getattr(run_once.module_of(command), "after_sweep", None)
-    if after is not None and run_dirs:
-        after(run_dirs, [point.label for point in failed])
+    if run_dirs:
+        from lmtransfer.sweeps import table  # reads results, which takes a second to import
+
+        table.print_points(command, run_dirs, [point.label for point in failed])
     if failed:
         lines = [f"  {point.label}: {str(point.error).splitlines()[0]}" for point in failed]
         heading = f"lmtransfer: {len(failed)} of {len(points)} runs of the sweep failed:"

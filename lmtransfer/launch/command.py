@@ -5,18 +5,23 @@ Hydra composes the configuration. It writes no files, does not change the direct
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from lmtransfer.config import help_page, overrides
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from lmtransfer.config import config_files, help_page, overrides, paths
 from lmtransfer.config.composing import in_force
+from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.in_short import expanded
+from lmtransfer.config.overrides import hydra_problem
 from lmtransfer.config.sweep import in_sweep
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.by_hydra import run_by_hydra
 from lmtransfer.launch.run_once import run_once
-from lmtransfer.launch.words import overrides_and_folders
 
 #: Hydra keeps the running command in the process, so calls from several threads wait for each other.
 _one_call = threading.RLock()
@@ -91,3 +96,137 @@ def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
     except ConfigError:
         return True  # the error is raised where the configuration is composed
     return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
+
+
+#: For commands that accept words without "=": the key that these words set.
+_BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
+
+
+def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
+    """The overrides of a command line in Hydra's form, and the folders with configs.
+
+    Args:
+        command: name of the command.
+        line: the command line.
+
+    Raises:
+        ConfigError: a word is not an override or sets something of Hydra that is refused, two words contradict each
+            other, or the folder of configs is invalid.
+    """
+    folders = [paths.conf_dir()]
+    if line.config_dir is not None:
+        _check_config_dir(Path(line.config_dir))
+        folders.append(Path(line.config_dir))
+    given = [*_bare_words(command, line.bare), *line.overrides]
+    if line.config_dir is not None:
+        check_yaml_files(Path(line.config_dir), given, line.config_name or command)
+    given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
+    overrides.check_overrides(given, folders)
+    return given, folders
+
+
+def _bare_words(command: str, bare: Sequence[str]) -> list[str]:
+    if not bare:
+        return []
+    if command not in _BARE_WORDS:
+        raise ConfigError(f"'{bare[0]}' is not key=value; lmtransfer {command} --help shows the keys")
+    quoted = [overrides.quote(word) for word in bare]
+    return [f"{_BARE_WORDS[command]}={quoted[0] if len(quoted) == 1 else '[' + ','.join(quoted) + ']'}"]
+
+
+def _check_config_dir(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir: there is no folder {folder}")
+    for path in paths.shadowed(folder):
+        print(
+            f"lmtransfer: warning: {folder / path} is ignored, because lmtransfer has its own {path}; rename yours",
+            file=sys.stderr,
+        )
+
+
+def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
+    """Refuse files in a user's folder that a command reads and that are broken or empty.
+
+    Args:
+        folder: the user's config folder.
+        given: the ``key=value`` of the command line.
+        primary: name of the command's config file.
+
+    Raises:
+        ConfigError: lists every such file.
+    """
+    words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
+    named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
+    wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
+    problems, seen = [], set[Path]()
+    while wanted:
+        group, choice, above = wanted.pop(0)
+        path = _in_folder(folder, group.partition("@")[0], choice)
+        if path in above:
+            problems.append(
+                f"{path}: its defaults list leads back to itself; remove the entry from one file of the cycle"
+            )
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        try:
+            content = config_files.load(path)
+            further = list(_built_on(content, str(path.parent.relative_to(folder)), path))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not content:
+            problems.append(f"{path}: is empty; {config_files.PLAIN}")
+        problems += [f"{path}: {problem}" for problem in map(hydra_problem, _words_of_hydra(content)) if problem]
+        wanted += [(group, choice, (*above, path)) for group, choice in further]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
+    """The file of ``group=choice``, if it is in the folder."""
+    if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
+        return None
+    path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
+    try:
+        return path if path.exists() or path.is_symlink() else None
+    except OSError:  # the value cannot be a file name
+        return None
+
+
+def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
+    """The groups and choices that a file's defaults list names.
+
+    Raises:
+        ConfigError: it is not a list of names and of group: choice.
+    """
+    entries = content._get_node("defaults")
+    if entries is None:
+        return
+    if not isinstance(entries, ListConfig) or not all(isinstance(entry, str | DictConfig) for entry in entries):
+        raise ConfigError(f"{path}: defaults must be a list of config names and of group: choice entries")
+    for entry in entries:
+        if isinstance(entry, str) and entry != "_self_":
+            name = entry.partition("@")[0]
+            yield ("", name.lstrip("/")) if name.startswith("/") else (group, name)
+        elif isinstance(entry, DictConfig):
+            for key, choice in entry.items():
+                name = str(key).removeprefix("override ").removeprefix("optional ")
+                where = name.lstrip("/") if name.startswith("/") else f"{group}/{name}"
+                if isinstance(choice, str):
+                    yield where.removeprefix("./"), choice
+
+
+def _words_of_hydra(content: DictConfig) -> Iterator[str]:
+    """The settings of Hydra in a file and in its defaults list, as words of a command line."""
+    plain: Any = OmegaConf.to_container(content)
+    pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, dict) and not key.startswith("hydra.sweeper.params"):
+            pending += [(f"{key}.{name}", item) for name, item in value.items()]
+        elif value is not None:
+            yield f"{key}={value}"
+    for entry in plain.get("defaults") or []:
+        for name, choice in entry.items() if isinstance(entry, dict) else [(entry, "")]:
+            yield f"{str(name).removeprefix('optional ').removeprefix('override ').lstrip('/')}={choice}"

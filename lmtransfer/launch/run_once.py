@@ -9,7 +9,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
-from lmtransfer.config.composing import complete_values
+from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.lock import failed_starts_removed
 from lmtransfer.system import machine

@@ -59,15 +59,6 @@ class TokenHead(Protocol):
         ...
 
 
-#: Former names of attributes that a subclass of a user may still set.
-_FORMER = {
-    "reads": "output_positions",
-    "goes_on": "continues",
-    "beside": "receive_all",
-    "settle": "fold_weights",
-}
-
-
 class Objective(nn.Module):
     """A self-supervised task with its head, which ``bind`` creates: the base class of every objective.
 
@@ -131,13 +122,6 @@ class Objective(nn.Module):
     inseparable: tuple[str, ...] = ()
     num_sampled: int | None = None
     borrowed_heads: Mapping[str, str] = MappingProxyType({})
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        """Take attributes under their former names, too."""
-        super().__init_subclass__(**arguments)
-        for former, name in _FORMER.items():
-            if former in vars(cls):
-                setattr(cls, name, vars(cls)[former])
 
     def __init__(self, *, weight: NonNegative = 1.0) -> None:
         super().__init__()

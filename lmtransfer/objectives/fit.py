@@ -87,8 +87,6 @@ def _misfits(encoder: object, objectives: Sequence[object], rows: object, corrup
 def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     """Refuse contiguous rows for objectives that do not use the order of the text.
 
-    This is not part of ``check_fit``, because older runs were trained this way and must still be evaluated.
-
     Raises:
         ConfigError: rows are contiguous and an objective does not support it.
     """

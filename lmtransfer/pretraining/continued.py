@@ -15,7 +15,7 @@ from lmtransfer.config.phases import phases_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.reporting.runs.labels import model_label
+from lmtransfer.runs.labels import model_label
 from lmtransfer.runs.saved import SavedRun
 
 _OF_THE_GENERATOR = ("generator_start", "generator_size")

@@ -118,7 +118,7 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
     """
     config: Any = OmegaConf.create(saved.config)
     config.init = saved.given
-    config.data_root = cfg.data_root or (config.get("data_root") if saved.trusted else None)
+    config.data_root = cfg.data_root or saved.data_root
     config.cache_dir = config.get("cache_dir") if saved.trusted else None
     config.tokenizer = None  # use the run's saved tokenizer
     if cfg.get("corpus") is not None:
@@ -129,8 +129,7 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
             "corpus=text corpus.path=my/texts (its held-out part is used), or a task=..."
         )
     elif not saved.trusted:
-        versions_then = saved.directory.read_versions()
-        same_text(saved.config, versions_then, saved.directory.config_path, data_root=config.data_root)
+        same_text(saved.config, saved.directory, data_root=config.data_root)
         config.screening = None  # it reports only, and the files that it names are not read
     text = read_text(config)
     config.init = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.table import Table
 
 from lmtransfer.config.phases import Phase
@@ -12,11 +13,11 @@ from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
-from lmtransfer.reporting.units import count
 from lmtransfer.runs.result import RunResult, few_steps
 from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
+from lmtransfer.system.units import count, shown
 
 #: For encoders with fewer parameters the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
@@ -144,6 +145,24 @@ def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, co
         console.print(table)
     small = (result.num_parameters or 0) < _SMALL
     console.print("\n" + "\n".join(next_lines(path, corpus, small=small, output_root=output_root)), soft_wrap=True)
+
+
+def closing_of_seeds(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
+    """Print one row for each seed, and the commands to run next."""
+    metric = result.main_metric
+    if metric:
+        table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)
+        for seed in result.more["seeds"]:
+            table.add_row(str(seed["seed"]), shown(seed["metrics"][metric], metric))
+        deviation, mean = result.more["deviation"], shown(result.more["mean"], metric)
+        table.add_row("mean", mean if deviation is None else f"{mean} +- {shown(deviation, metric)}", style="bold")
+        console.print(table)
+    run = short_path(path)
+    console.print(
+        f"next, transfer each seed: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
+        f"                          lmtransfer report {short_path(output_root.absolute())}",
+        soft_wrap=True,
+    )
 
 
 def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> list[str]:

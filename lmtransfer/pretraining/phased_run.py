@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -49,7 +48,7 @@ from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.state import TrainState
+from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import weights
 
@@ -160,7 +159,7 @@ class PhasedRun:
         """The share of the FLOP that predicting the vocabulary takes in the current phase, 0 to 1."""
         return output_share(self.data[self.place], self.learner)
 
-    def _started_phases(self) -> list[dict[str, Any]]:
+    def _started_phases(self) -> list[PhaseStart]:
         """The phases that had begun when the newest checkpoint was saved."""
         newest, _ = self.directory.checkpoints.newest_complete()
         started = [] if newest is None else list(newest.state.get("phases", []))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lmtransfer.data.store.token_shares import part_shares
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
-from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.result import RunResult, largest
 from lmtransfer.training.averaging import Newest
 from lmtransfer.training.state import TrainState
 
@@ -59,5 +61,49 @@ def pretraining_result(
             **({} if average is None else {"weights": str(average)}),
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
+        },
+    )
+
+
+def joint_result(results: Mapping[int, RunResult]) -> RunResult:
+    """The result over seeds: means of the metrics, sums of seconds and tokens, largest memory, result of each seed.
+
+    Args:
+        results: the result of each seed, by seed.
+    """
+    each = list(results.values())
+    first, metric = each[0], each[0].main_metric
+    values = [float(result.metrics[metric]) for result in each] if metric else []
+    spread = (
+        {
+            "mean": statistics.fmean(values),
+            "median": statistics.median(values),
+            "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        }
+        if values
+        else {}
+    )
+    return replace(
+        first,
+        metrics={
+            name: statistics.fmean(result.metrics[name] for result in each)
+            for name in first.metrics
+            if all(name in result.metrics for result in each)
+        },
+        seconds=sum(float(result.seconds or 0) for result in each),
+        tokens=sum(float(result.tokens or 0) for result in each),
+        more={
+            **first.more,
+            **largest(each, "peak_memory"),
+            **{
+                key: statistics.fmean(result.more[key] for result in each)
+                for key in ("checkpoint_step", "steps", "epochs")
+            },
+            "seeds": [
+                {"seed": seed, "metrics": result.metrics, "tokens": result.tokens, "seconds": result.seconds}
+                for seed, result in results.items()
+            ],
+            "n": len(results),
+            **spread,
         },
     )

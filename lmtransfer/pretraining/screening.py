@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 from rich import box
@@ -18,7 +18,9 @@ from lmtransfer.data.screening.findings import list_path
 from lmtransfer.data.screening.screening import ScreenedCorpus, Screening
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.system.optional import optional
-from lmtransfer.tasks.base import Task
+
+if TYPE_CHECKING:
+    from lmtransfer.tasks.base import Task
 
 #: Characters of a text in a line of the terminal.
 _SHOWN = 60
@@ -39,7 +41,7 @@ def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
     texts: dict[str, list[str]] = {}
     for name, named in (node.get("overlap_with") or {}).items():
         source = build(named, data_root=cfg.data_root, cache_dir=str(cache_dir))
-        texts |= _held_out_texts(str(name), source) if isinstance(source, Task) else {str(name): _lines(source)}
+        texts |= {str(name): _lines(source)} if isinstance(source, Corpus) else _held_out_texts(str(name), source)
     screening: Screening = build(node, overlap_with=texts, cache_dir=str(cache_dir))
     return screening
 

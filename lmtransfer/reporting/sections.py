@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import TypedDict
+
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.system.durable import write_text
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Fields, Items, Text
+from lmtransfer.system.safe_files import read_json
 
 #: The file of a study's folder that lists its sections.
 FILE = "sections.json"
-_SCHEMA = Items(Fields({name: Text() for name in ("title", "sentence", "command", "figure")}))
+
+
+class _Saved(TypedDict):
+    title: str
+    sentence: str
+    command: str
+    figure: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ def find_sections(roots: Sequence[Path]) -> list[Section]:
     found = []
     for path in sorted({path for root in roots for path in _files(root)}):
         try:
-            listed = read_json(path, _SCHEMA, error=RunDirectoryError)
+            listed = read_json(path, list[_Saved], error=RunDirectoryError)
         except RunDirectoryError:
             continue
         for one in listed:

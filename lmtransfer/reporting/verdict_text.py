@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.system.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs import lock
-from lmtransfer.untrusted.files import check_folder
+from lmtransfer.system.safe_files import check_folder
 
 
 def acquire(folder: Path, *, resume: bool) -> str | None:

@@ -6,15 +6,90 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NotRequired, Self
 
+from annotated_types import MinLen
+from typing_extensions import TypedDict
+
+from lmtransfer.config.types import LargeCount, NonNegative, Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import write_text
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Anything, Entries, Fields, Items, Kind, OrNull, Real, Text, Whole
+from lmtransfer.system.safe_files import read_json
 
+#: The format of ``result.json``; another one is refused.
+FORMAT = 1
 #: A pretraining with fewer steps than this has hardly begun.
 _FEW_STEPS = 10
+
+
+class _AnyResult(TypedDict, total=False):
+    command: str | None
+    task: str | None
+    task_fingerprint: str | None
+    split: str | None
+    main_metric: str | None
+    chosen_by: str | None
+    majority_label: str | None
+    metrics: dict[str, float | None] | None
+    seconds: NonNegative | None
+    tokens: NonNegative | None
+    tokens_per_second: NonNegative | None
+    num_parameters: NonNegative | None
+    mean: float | None
+    median: float | None
+    deviation: float | None
+    standard_error: float | None
+    learning_rate: float | None
+    n: Whole | None
+    num_train: Whole | None
+    num_scored: Whole | None
+    num_trained_parameters: Whole | None
+    peak_memory: Whole | None
+    majority: dict[str, float] | None
+    num_truncated: dict[str, Whole] | None
+    labels: list[str] | None
+
+
+class _OneSeed(TypedDict):
+    metrics: Annotated[dict[str, float], MinLen(1)]
+    main_metric: str
+    seed: Whole
+    tokens: Whole
+    seconds: NonNegative
+    learning_rate: float | None
+    collapsed: Any
+
+
+class _OverSeeds(TypedDict):
+    mean: float
+    median: float
+    n: LargeCount
+    collapsed: Whole
+    deviation: float | None
+    learning_rate: NotRequired[float | None]
+
+
+class _Difference(TypedDict):
+    difference: float
+    standard_error: float | None
+    verdict: str
+
+
+class _AllSeeds(_OverSeeds):
+    task: str
+    split: str
+    main_metric: str
+    chosen_by: str
+    num_scored: Whole
+    num_train: Whole
+    num_parameters: Whole
+    seconds: NonNegative
+    majority: NotRequired[dict[str, float] | None]
+    num_truncated: NotRequired[dict[str, Whole]]
+    control: NotRequired[_OverSeeds | None]
+    baselines: NotRequired[dict[str, _OverSeeds] | None]
+    better_baseline: NotRequired[str]
+    difference: NotRequired[_Difference | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +123,8 @@ class RunResult:
     num_parameters: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    #: What every ``result.json`` must hold, whichever command wrote it; only fields that are used are checked.
-    schema: ClassVar[Kind] = Fields(
-        optional={
-            **dict.fromkeys(
-                ("command", "task", "task_fingerprint", "split", "main_metric", "chosen_by", "majority_label"),
-                OrNull(Text()),
-            ),
-            "metrics": OrNull(Entries(OrNull(Real()))),
-            **dict.fromkeys(("seconds", "tokens", "tokens_per_second", "num_parameters"), OrNull(Real(least=0))),
-            **dict.fromkeys(("mean", "median", "deviation", "standard_error", "learning_rate"), OrNull(Real())),
-            **dict.fromkeys(("n", "num_train", "num_scored"), OrNull(Whole())),
-            **dict.fromkeys(("num_trained_parameters", "peak_memory"), OrNull(Whole())),
-            "majority": OrNull(Entries(Real())),
-            "num_truncated": OrNull(Entries(Whole())),
-            "control": OrNull(Anything()),
-            "labels": OrNull(Items(Text())),
-        }
-    )
+    #: The type of ``result.json``, of which only fields that are used are checked.
+    schema: ClassVar[type] = _AnyResult
 
     def __str__(self) -> str:
         """The metrics, in one line."""
@@ -84,7 +143,7 @@ class RunResult:
     def values(self) -> dict[str, Any]:
         """The entries of ``result.json``."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "more"}
-        return own | {"tokens_per_second": self.tokens_per_second, **self.more}
+        return {"format": FORMAT} | own | {"tokens_per_second": self.tokens_per_second, **self.more}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -92,7 +151,7 @@ class RunResult:
         names = {one.name for one in fields(cls)} - {"more"}
         own = {name: value for name, value in values.items() if name in names}
         own |= {"metrics": own.get("metrics") or {}}
-        rest = {name: value for name, value in values.items() if name not in names | {"tokens_per_second"}}
+        rest = {name: value for name, value in values.items() if name not in names | {"format", "tokens_per_second"}}
         return cls(**({"command": None} | own), more=rest)
 
     def write(self, path: Path) -> None:
@@ -110,7 +169,9 @@ class RunResult:
         Raises:
             RunDirectoryError: it is damaged, or its fields do not fit.
         """
-        return cls.of(read_json(path, cls.schema, error=RunDirectoryError))
+        values: dict[str, Any] = read_json(path, cls.schema, error=RunDirectoryError)
+        check_format(values, path)
+        return cls.of(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,31 +195,12 @@ class SeedResult(RunResult):
     higher_is_better: bool = True
 
     #: The fields that the joint result uses.
-    schema: ClassVar[Kind] = Fields(
-        {
-            "metrics": Entries(Real(), least=1),
-            "main_metric": Text(),
-            **dict.fromkeys(("seed", "tokens"), Whole()),
-            "seconds": Real(least=0),
-            "learning_rate": OrNull(Real()),
-            "collapsed": Anything(),
-        }
-    )
+    schema: ClassVar[type] = _OneSeed
 
     @property
     def score(self) -> float:
         """The main metric."""
         return self.metrics[self.main_metric]
-
-
-_RATE: Mapping[str, Kind] = {"learning_rate": OrNull(Real()), "learning_rate_edge": Anything()}
-_OVER_SEEDS: Mapping[str, Kind] = {
-    "mean": Real(),
-    "median": Real(),
-    "n": Whole(least=1),
-    "collapsed": Whole(),
-    "deviation": OrNull(Real()),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,27 +240,26 @@ class JointResult(RunResult):
         return text
 
     #: The fields that reports show.
-    schema: ClassVar[Kind] = Fields(
-        {
-            **dict.fromkeys(("task", "split", "main_metric", "chosen_by"), Text()),
-            **dict.fromkeys(("num_scored", "num_train", "num_parameters"), Whole()),
-            "seconds": Real(least=0),
-            **_OVER_SEEDS,
-        },
-        optional={
-            **_RATE,
-            "majority": OrNull(Entries(Real())),
-            "num_truncated": Entries(Whole()),
-            "control": OrNull(Fields(_OVER_SEEDS, optional=_RATE)),
-            "baselines": OrNull(Entries(Fields(_OVER_SEEDS))),
-            "better_baseline": Text(),
-            "difference": OrNull(Fields({"difference": Real(), "standard_error": OrNull(Real()), "verdict": Text()})),
-        },
-    )
+    schema: ClassVar[type] = _AllSeeds
+
+
+def check_format(values: Mapping[str, Any], path: Path) -> None:
+    """Refuse the result of another version.
+
+    Raises:
+        RunDirectoryError: its format is missing or is another one.
+    """
+    found = values.get("format")
+    if found != FORMAT:
+        which = "no format" if found is None else f"the format {str(found)[:40]}"
+        raise RunDirectoryError(
+            f"{path}: has {which}, but this version of lmtransfer reads format {FORMAT}: make the run again, or "
+            "read it with the version that made it"
+        )
 
 
 def largest(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
-    """The largest value of some entries over several results; results of older versions do not have them."""
+    """The largest value of some entries over several results; some results do not have them."""
     found = {name: [result.more[name] for result in results if name in result.more] for name in names}
     return {name: max(values) for name, values in found.items() if values}
 

@@ -19,23 +19,68 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Annotated, Any, Required, TypeVar, cast, overload
 
 import yaml
+from annotated_types import MinLen
+from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import count_text
+from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.former_names import current_config
 from lmtransfer.runs.acquire import acquire
-from lmtransfer.runs.fields import CONFIG, VERSIONS
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_text
+from lmtransfer.system.mappings import interpolations
+from lmtransfer.system.safe_files import check_folder, read_json, read_yaml
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoints import Checkpoints, deleted
-from lmtransfer.untrusted.documents import interpolations, read_json, read_yaml
-from lmtransfer.untrusted.files import check_folder
 
 R = TypeVar("R", bound=RunResult)
+
+
+class _Component(TypedDict):
+    _target_: str
+
+
+class _Objective(TypedDict, total=False):
+    losses: Required[Annotated[dict[str, _Component], MinLen(1)]]
+    rows: _Component
+    corruption: _Component
+    max_length: LargeCount
+
+
+class _Config(TypedDict, total=False):
+    """The fields of ``config.yaml`` that other commands use; components are checked when they are built."""
+
+    model: _Component | None
+    task: _Component | None
+    transfer: _Component | None
+    corpus: _Component | None
+    objective: _Objective
+    tokenizer: dict[str, Any] | None
+    train: dict[str, Any] | None
+    hardware: dict[str, Any] | None
+    optimizer: dict[str, Any] | None
+    schedule: dict[str, Any] | None
+    tracker: dict[str, Any] | None
+    phases: dict[str, Any] | None
+    name: str | None
+    init: str | None
+    run: str | None
+    tokenizer_from: str | None
+    data_root: str | None
+    cache_dir: str | None
+    source: str | None
+    output_root: str
+    seed: Whole
+    seeds: LargeCount
+    control: bool
+    keep_weights: bool
+
+
+class _Versions(TypedDict, total=False):
+    data: dict[str, str]
 
 
 class RunDirectory:
@@ -80,7 +125,7 @@ class RunDirectory:
         """Open an existing run, which someone else may have written.
 
         Raises:
-            RunDirectoryError: there is no run, or a link in it leads out of it (see ``untrusted.files``).
+            RunDirectoryError: there is no run, or a link in it leads out of it (see ``system.safe_files``).
         """
         run = cls(Path(path))
         if not run.path.is_dir():
@@ -199,14 +244,13 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it is missing or damaged, or it holds references that would be resolved on this machine.
         """
-        config = read_yaml(self.config_path, CONFIG, error=RunDirectoryError)
+        config = read_yaml(self.config_path, _Config, error=RunDirectoryError)
         for key, value in interpolations(config):
             raise RunDirectoryError(
                 f"{self.config_path}: {key} has the value {value[:60]!r}, which would be replaced by a value of this "
                 "machine, but a run must have plain values: write the value itself, and check who sent you this run"
             )
-        current: dict[str, Any] = current_config(config)
-        return current
+        return cast("dict[str, Any]", config)
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
         """Save the result of ``runs.versions.versions``. Only rank 0 writes; on other ranks nothing happens."""
@@ -233,8 +277,7 @@ class RunDirectory:
         path = self.path / "versions.json"
         if not path.exists():
             return {}
-        found: dict[str, Any] = read_json(path, VERSIONS, error=RunDirectoryError)
-        return found
+        return {**read_json(path, _Versions, error=RunDirectoryError)}
 
     @overload
     def read_result(self) -> RunResult: ...

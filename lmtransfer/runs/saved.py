@@ -20,13 +20,13 @@ from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own
 from lmtransfer.system.mappings import value_at
+from lmtransfer.system.safe_files import read_json
+from lmtransfer.system.validation import shown
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.checkpoint import STATE
-from lmtransfer.training.state import SAVED_STATE
+from lmtransfer.training.state import SavedState
 from lmtransfer.training.weights import check_weights, load_weights, read_weights
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import shown
 
 CheckpointName = Literal["best", "last"]
 M = TypeVar("M", bound=nn.Module)
@@ -67,6 +67,11 @@ class SavedRun:
     def path(self) -> Path:
         """Absolute path of the directory."""
         return self.directory.path
+
+    @property
+    def data_root(self) -> str | None:
+        """The data folder in its configuration; None if the run is not trusted."""
+        return self.config.get("data_root") if self.trusted else None
 
     @property
     def model_node(self) -> DictConfig:
@@ -161,7 +166,7 @@ class SavedRun:
         phases = self.config.get("phases") or {}
         if not phases or not (folder / STATE).is_file():
             return
-        started = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
+        started = read_json(folder / STATE, SavedState, error=CheckpointError, finite=False).get("phases") or []
         if started and len(started) < len(phases) and self.revision is not None:
             raise RunDirectoryError(
                 f"{self.given}: was kept in the phase {shown(started[-1]['name'])}, before the phase with the main "

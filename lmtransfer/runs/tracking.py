@@ -56,6 +56,7 @@ class RunTrackers:
     def finish(self, result: RunResult) -> None:
         """Pass the numbers of the result to the services, and wait until they have everything."""
         values = result.values()
+        del values["format"]
         metrics = numbers_in(values.pop("metrics"), prefix="result/")
         self._end("finished", numbers_in(values, prefix="result/") | metrics)
 

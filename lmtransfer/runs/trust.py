@@ -31,8 +31,8 @@ from lmtransfer.errors import LmtransferError, RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import write_text
+from lmtransfer.system.safe_files import check_folder, read_bytes
 from lmtransfer.training import distributed
-from lmtransfer.untrusted.files import check_folder, read_bytes
 
 OWN_MARK = "made_here"
 _KEY = "made_here.key"
@@ -91,13 +91,12 @@ def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
     return {**node, **changed}
 
 
-def local_task(node: Mapping[str, Any], config: Path, *, key: str, data_root: str | None) -> dict[str, Any]:
+def local_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
     """The node of another person's task, with files below the allowed folders and without the hub.
 
     Args:
         node: component node of the run's configuration.
-        config: path of the configuration.
-        key: the key that named the run, for messages.
+        directory: the run.
         data_root: the data folder that the user set.
 
     Raises:
@@ -109,16 +108,15 @@ def local_task(node: Mapping[str, Any], config: Path, *, key: str, data_root: st
     has_files = bool(node.get("files")) or not node.get("hub")
     if not named and has_files:
         return {name: None if name in _HUB else value for name, value in node.items()}
-    raise _refused("task", named or {"hub": node.get("hub")}, config, key)
+    raise _refused("task", named or {"hub": node.get("hub")}, directory)
 
 
-def same_text(config: Mapping[str, Any], versions: Mapping[str, Any], path: Path, *, data_root: str | None) -> None:
+def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> None:
     """Check that the text of another person's run is exactly the text that the run was trained on.
 
     Args:
         config: configuration of the run.
-        versions: content of ``versions.json``.
-        path: path of the configuration.
+        directory: the run.
         data_root: the data folder that the user set.
 
     Raises:
@@ -126,9 +124,9 @@ def same_text(config: Mapping[str, Any], versions: Mapping[str, Any], path: Path
     """
     if (config.get("screening") or {}).get("action") == "drop":
         raise RunDirectoryError(
-            f"{path}: screening.action=drop: the run was not made here, or was changed since, and its text can only be "
-            "compared by a screening with what the run names. Give a text of your own (corpus=<name>). If you trust "
-            "the run and everything that its configuration names, set trust=true"
+            f"{directory.config_path}: screening.action=drop: the run was not made here, or was changed since, and its "
+            "text can only be compared by a screening with what the run names. Give a text of your own "
+            "(corpus=<name>). If you trust the run and everything that its configuration names, set trust=true"
         )
     node = config["corpus"]
     parts = node.get("parts")
@@ -147,8 +145,8 @@ def same_text(config: Mapping[str, Any], versions: Mapping[str, Any], path: Path
             found = corpora["0"].fingerprint()
     except (LmtransferError, OSError, TypeError, ValueError):
         found = None
-    if found is None or found != (versions.get("data") or {}).get("corpus"):
-        raise _refused("corpus", named, path, "run")
+    if found is None or found != (directory.read_versions().get("data") or {}).get("corpus"):
+        raise _refused("corpus", named, directory)
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
@@ -186,10 +184,10 @@ def _is_below(name: str, roots: Sequence[Path]) -> bool:
     return True
 
 
-def _refused(what: str, named: Mapping[str, Any], config: Path, key: str) -> RunDirectoryError:
+def _refused(what: str, named: Mapping[str, Any], directory: RunDirectory) -> RunDirectoryError:
     (name, value), *_ = named.items()
     return RunDirectoryError(
-        f"{config}: {what}.{name} names {str(value)[:80]!r}, but the run was not made here, or was changed since: data "
-        f"that others name are not read. Set the data yourself, such as {what}=<name> {what}.{name}=<file>. If you "
-        f"trust the run of {key}= and everything that its configuration names, set trust=true"
+        f"{directory.config_path}: {what}.{name} names {str(value)[:80]!r}, but the run was not made here, or was "
+        f"changed since: data that others name are not read. Set the data yourself, such as {what}=<name> "
+        f"{what}.{name}=<file>. If you trust the run and everything that its configuration names, set trust=true"
     )

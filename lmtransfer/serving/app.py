@@ -22,7 +22,6 @@ from lmtransfer.serving.guard import App, Guard
 from lmtransfer.serving.page import page
 from lmtransfer.serving.served import Served
 from lmtransfer.system import machine
-from lmtransfer.system.last_resort import last_resort
 from lmtransfer.system.optional import optional
 
 #: The share of the time that the evidence of words may use, so that the answer itself arrives without it.
@@ -174,7 +173,7 @@ class Answers:
         except LmtransferError as error:
             raise Refused(422, str(error)) from None
         except Exception as error:
-            told = machine.fault(error) or last_resort(error, ["serve", f"run={self._served.saved.path}"])
+            told = machine.fault(error) or machine.bug(error, ["serve", f"run={self._served.saved.path}"])
             print(f"lmtransfer: {told}", file=sys.stderr)
             raise Refused(500, str(told).splitlines()[-1]) from error
         return answer

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import higher_is_better
-from lmtransfer.reporting.units import count, in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.lines import Line, Place
+from lmtransfer.system.units import count, in_percent, shown, shown_difference
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
 from lmtransfer.verdicts.holm import corrected
@@ -94,7 +95,18 @@ def _sentence(spec: FigureSpec, line: Line, differences: dict[Place, Difference]
             text += (
                 f" ({interval}; {verdict_text(found_verdicts)})" if interval else f" ({verdict_text(found_verdicts)})"
             )
+    text += _counting(dict(line.points)[best], line.metric, higher=higher)
     return text + ("" if demonstration else _counts(differences) + _controls(line)) + "."
+
+
+def _counting(entry: Entry, metric: str, *, higher: bool) -> str:
+    """That a baseline reaches the score of the best place, if it does."""
+    if entry.baseline is None or entry.score is None:
+        return ""
+    reached = entry.baseline.mean >= entry.score.mean if higher else entry.baseline.mean <= entry.score.mean
+    unit = " %" if in_percent(metric) else ""
+    named = f"{entry.better_baseline}: {shown(entry.baseline.mean, metric)}{unit}"
+    return f"; counting words does as well ({named})" if reached else ""
 
 
 def _counts(differences: dict[Place, Difference]) -> str:

@@ -10,11 +10,9 @@ from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.study.plan import PRETRAIN, Job, Plan
 from lmtransfer.system.durable import clear_abandoned, made, write_text
 from lmtransfer.system.printable import short_path
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Entries, Items, Text
+from lmtransfer.system.safe_files import read_json
 
 _NAME = "study.json"
-_SCHEMA = Entries(Items(Text()))
 
 
 def read_ledger(folder: Path) -> dict[str, Any]:
@@ -24,7 +22,7 @@ def read_ledger(folder: Path) -> dict[str, Any]:
         RunDirectoryError: the file cannot be read.
     """
     path = folder / _NAME
-    return read_json(path, _SCHEMA, error=RunDirectoryError) if path.exists() else {}
+    return read_json(path, dict[str, list[str]], error=RunDirectoryError) if path.exists() else {}
 
 
 def note_overrides(plan: Plan) -> None:

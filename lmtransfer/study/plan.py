@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config.budget import KINDS
+from lmtransfer.config.effective import KINDS
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.overrides import is_of_hydra, key_of, named_keys, of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
 from lmtransfer.study.figure_specs import FigureSpec, figure_specs
-from lmtransfer.untrusted.documents import texts
+from lmtransfer.system.mappings import texts
 
 PRETRAIN = "pretrain"
 _COMMANDS = ("probe", "finetune")

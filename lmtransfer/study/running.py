@@ -12,7 +12,6 @@ from lmtransfer.config.nearest import nearest
 from lmtransfer.config.overrides import key_of, named_keys
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.launch.run_once import module_of
-from lmtransfer.reporting.units import duration
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.figure_specs import PLACES
 from lmtransfer.study.plan import PRETRAIN, Job, Plan
@@ -22,6 +21,7 @@ from lmtransfer.study.times import add_time
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.printable import short_path
+from lmtransfer.system.units import duration
 
 
 def check_jobs(plan: Plan, config_dir: str | None) -> None:

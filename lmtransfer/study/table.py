@@ -20,10 +20,10 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.units import count, shown
 from lmtransfer.reporting.verdict_text import verdict_text
 from lmtransfer.study.plan import PRETRAIN, Plan
 from lmtransfer.system.durable import write_text
+from lmtransfer.system.units import count, shown
 from lmtransfer.verdicts.difference import Difference
 
 #: Losses that are the cross entropy of each token given all tokens before it (or all tokens after it).

@@ -8,24 +8,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import write_text
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Entries, Real
+from lmtransfer.system.safe_files import read_json
 
 _NAME = "logs/times.json"
-_SCHEMA = Entries(Real(least=0))
 
 
 def read_times(folder: Path) -> dict[str, float]:
-    """Seconds of each run that has ended at least once, by the key of its job; empty for older studies.
+    """Seconds of each run that has ended at least once, by the key of its job.
 
     Raises:
         RunDirectoryError: the file cannot be read.
     """
     path = folder / _NAME
-    found: dict[str, float] = read_json(path, _SCHEMA, error=RunDirectoryError) if path.exists() else {}
-    return found
+    return read_json(path, dict[str, NonNegative], error=RunDirectoryError) if path.exists() else {}
 
 
 def add_time(folder: Path, key: str, seconds: float, *, resume: bool) -> float:

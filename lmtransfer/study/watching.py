@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lmtransfer.reporting.units import duration
 from lmtransfer.study.progress import JobProgress, progress_of, seconds_left
 from lmtransfer.system.console import Console
+from lmtransfer.system.units import duration
 
 _EVERY_SECONDS = 2.0
 _MARKS = {"finished": "+", "running": ">", "failed": "x", "interrupted": "!", "waiting": "."}

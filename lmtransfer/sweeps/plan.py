@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import overrides
 from lmtransfer.config.composing import REFUSALS, compose_files
-from lmtransfer.config.launchers import ON_THIS_MACHINE
+from lmtransfer.config.sweep import ON_THIS_MACHINE
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.cores import hardware_threads
 

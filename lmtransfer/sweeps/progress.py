@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtransfer.reporting.units import duration, time_unit
 from lmtransfer.sweeps.plan import Plan
 from lmtransfer.sweeps.points import Point, read_points
+from lmtransfer.system.units import duration, time_unit
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,7 +1,8 @@
-"""Errors of the machine (disk space, permission, memory, a missing file), each as one message.
+"""What the machine refuses (disk space, permission, memory, a missing file), and bugs, each as one message.
 
-Other code lets errors of the system pass. This module turns them into messages at the end of a command. Code that
-writes a file names it with ``naming``, since the error of a failed write does not contain the path.
+Other code lets errors of the system pass. This module turns them into messages at the end of a command: the setting
+that holds the path, the system's own words, the path, and a way out. Code that writes a file names it with ``naming``,
+since the error of a failed write does not contain the path.
 """
 
 from __future__ import annotations
@@ -9,35 +10,26 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lmtransfer.errors import MachineError
-from lmtransfer.system.mappings import value_at
+from lmtransfer.system.mappings import texts, value_at
 
-_ROOM = "free some space there, or choose another place"
-_RIGHTS = "correct its permissions, or choose another place"
+#: Set to anything but 0, it shows the traceback of a bug.
+TRACEBACK = "LMTRANSFER_TRACEBACK"
+
 _LIMIT = "raise the limit (ulimit), or lower num_workers"
-#: The problem and its solution.
-_REASONS: Mapping[int, tuple[str, str]] = {
-    errno.ENOSPC: ("no space is left on the disk", _ROOM),
-    errno.EDQUOT: ("the disk quota leaves no space", _ROOM),
-    errno.EFBIG: ("the file is larger than the system allows", _ROOM),
-    errno.EACCES: ("permission denied", _RIGHTS),
-    errno.EPERM: ("permission denied", _RIGHTS),
-    errno.EROFS: ("the file system is read-only", "choose another place"),
-    errno.ENAMETOOLONG: ("the name is longer than the file system allows", "give a shorter name"),
-    errno.ELOOP: ("the links form a loop", "correct the links, or choose another place"),
-    errno.ENOENT: ("this file or folder does not exist (any more)", "correct the path, or restore it"),
-    errno.ENOTDIR: ("there is a file where a folder is needed", "correct the path"),
-    errno.EISDIR: ("there is a folder where a file is needed", "correct the path"),
-    errno.EEXIST: ("it exists already", "choose another place"),
-    errno.EIO: ("the disk cannot be read or written", "check whether it is damaged, or choose another place"),
-    errno.EMFILE: ("too many files are open", _LIMIT),
-    errno.ENFILE: ("too many files are open", _LIMIT),
-    errno.EAGAIN: ("the system can start no more processes", _LIMIT),
+#: The way out; errors without a path are faults of the machine only if they are among these.
+_WAYS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space there, or choose another place"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "correct its permissions, or choose another place"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EAGAIN), _LIMIT),
+    errno.ENOENT: "correct the path, or restore it",
 }
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 _OF_NUMPY = re.compile(r"^\d+ requested and \d+ written$")
@@ -47,7 +39,7 @@ _BYTES = re.compile(r"(\d+) bytes")
 _SIZES = ("model.dim", "model.num_layers", "model.hidden_dim", "tokenizer.vocab_size")
 #: Settings that never hold a path.
 _NO_PATHS = frozenset({"name", "text", "text_b", "_target_", "command", "title"})
-_LONGEST, _MOST = 160, 1 << 14
+_LONGEST_PATH, _LONGEST_MESSAGE, _MOST = 160, 600, 1 << 14
 
 
 @contextmanager
@@ -89,13 +81,32 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
         )
     else:
         os_error = _os_error_of(error)
-        if os_error is not None and (os_error.filename is not None or os_error.errno in _REASONS):
+        if os_error is not None and (os_error.filename is not None or os_error.errno in _WAYS):
             message = _refused(os_error, settings or {})
     if message is None:
         return None
     described = MachineError(message)
     described.__cause__ = error
     return described
+
+
+def bug(error: BaseException, words: Sequence[str]) -> str:
+    """One line for an unexpected exception: what happened, and how to get the traceback; followed by it if requested.
+
+    Args:
+        error: the exception.
+        words: words of the command line.
+    """
+    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug of lmtransfer: please report it"
+    message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
+    message, command = (
+        text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}..." for text in (message, command)
+    )
+    return (
+        f"{type(error).__name__}{f': {message}' if message else ''}. This is a bug of lmtransfer; to see where, and to "
+        f"report it: {TRACEBACK}=1 {command}"
+    )
 
 
 def _os_error_of(error: BaseException) -> OSError | None:
@@ -111,10 +122,9 @@ def _os_error_of(error: BaseException) -> OSError | None:
 
 
 def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
-    message = error.strerror or str(error)
-    reason, way = _REASONS.get(error.errno or 0, (message, "correct this, or choose another place"))
-    if message != os.strerror(error.errno or 0):  # the text of a library says more
-        reason = message
+    reason = error.strerror or str(error)
+    reason = reason[:1].lower() + reason[1:]
+    way = _WAYS.get(error.errno or 0, "correct this, or choose another place")
     path = "" if error.filename is None else _text(error.filename)
     if not os.path.isabs(path) and _absolute("here") == "here":
         return "the folder in which the command was started is gone: change to an existing folder (cd), and try again"
@@ -132,7 +142,7 @@ def _text(filename: object) -> str:
 
 
 def _shown(path: str) -> str:
-    return path if len(path) <= _LONGEST else f"{path[:_LONGEST]}..."
+    return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
 
 
 def _absolute(path: str) -> str:
@@ -147,7 +157,7 @@ def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str
     """The key and value of the setting that holds ``path`` or a parent of it; the longest match wins."""
     found: tuple[str | None, str] = (None, "")
     wanted, longest = _absolute(path), 1
-    for key, value in _texts(settings, ""):
+    for key, value in texts(settings):
         if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
             continue
         place = _absolute(value)
@@ -156,17 +166,6 @@ def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str
         if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
             found, longest = (key, value), len(place)
     return found
-
-
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _texts(item, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item, key)
 
 
 def _is_of_memory(error: BaseException) -> bool:

@@ -39,6 +39,11 @@ def printable_values(value: Any) -> Any:
     return value
 
 
+def first_line(error: BaseException) -> str:
+    """The message of a library's error, as one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
 def short_path(path: Path) -> str:
     """The path relative to the current folder if it is inside that folder, else the whole path."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -23,6 +23,7 @@ from typing_extensions import is_typeddict
 
 LARGEST_INTEGER = 2**63 - 1
 _SHOWN = 60
+_MOST_PROBLEMS = 1000
 _CONFIG = pydantic.ConfigDict(arbitrary_types_allowed=True)
 _NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path", type(None): "null"}
 _NOT_TEXT = "is not text (in a YAML file, write it in quotes)"
@@ -74,6 +75,18 @@ def validated(value: Any, annotation: Any) -> Any:
         raise _misfit(error, value, annotation) from None
 
 
+def check(value: Any, annotation: Any) -> None:
+    """Check plain data as it is: 3.0 is no integer, as nothing is converted; a TypedDict may have further keys.
+
+    Raises:
+        Misfit: it does not fit.
+    """
+    try:
+        _adapter(annotation).validate_python(value, strict=True)
+    except pydantic.ValidationError as error:
+        raise _misfit(error, value, annotation) from None
+
+
 @functools.cache
 def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
     has_config = is_typeddict(annotation) or (
@@ -102,6 +115,8 @@ def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
 
 def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Misfit:
     """The deepest problem; of several alternatives, the one that a list or a mapping can fit is looked into."""
+    if error.error_count() > _MOST_PROBLEMS:  # a hostile document could have millions
+        return Misfit((), value, f"{describe(annotation)}: {error.error_count():,} of its values have a wrong type")
     found = [_at_its_place(one, value, annotation) for one in error.errors(include_url=False, include_input=False)]
     return max(found, key=lambda misfit: len(misfit.where))  # the first of the deepest
 
@@ -125,6 +140,11 @@ def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:
         return Misfit(where, value, describe(annotation), str(problem["ctx"]["error"]))
     if kind == "extra_forbidden":
         return Misfit(where, value, "a known key", "there is no such key")
+    if kind == "finite_number":
+        return Misfit(where, value, "a finite number")
+    if kind == "too_short":
+        least = f"it needs at least {problem['ctx']['min_length']}"
+        return Misfit(where, value, describe(annotation), f"{shown(value)} has too few entries: {least}")
     if kind in _RANGES and only in (int, float):
         wanted = _bounds(annotation)
         return Misfit(where, value, wanted, f"{shown(value)} is out of range: it must be {wanted}")

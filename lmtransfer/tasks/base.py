@@ -195,8 +195,6 @@ class Task(ABC):
     def check_windows(self, longest: int) -> None:  # noqa: B027 (most tasks have nothing to refuse)
         """Check, before anything is read, that the settings fit sequences of at most ``longest`` tokens.
 
-        This check is not part of encoding, because older runs are read with the settings of their training.
-
         Raises:
             ConfigError: the settings do not fit.
         """

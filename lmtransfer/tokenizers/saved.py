@@ -6,30 +6,33 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Required
 
+from typing_extensions import TypedDict
+
+from lmtransfer.config.types import LargeCount
 from lmtransfer.errors import CheckpointError
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
-from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, OrNull, Text, Whole
+from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
 
 #: Ids 0 to 3 of every trained vocabulary.
 SPECIALS: Final = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 DESCRIPTION_FILE: Final = "tokenizer.json"
 
-#: What ``tokenizer.json`` may hold.
-_DESCRIPTION = Fields(
-    {"kind": Text()},
-    optional={
-        **dict.fromkeys(("sha256", "fingerprint", "base"), Text()),
-        **dict.fromkeys(("num_pieces", "vocab_size"), Whole(least=1)),
-        "lowercase": Flag(),
-        "specials": Entries(Text()),
-        "training": OrNull(Entries(Anything())),
-    },
-)
-
 _MULTIPLE = 64  # embedding rows: matrix products are faster if sizes are multiples of 64
+
+
+class Description(TypedDict, total=False):
+    """The content of ``tokenizer.json``."""
+
+    kind: Required[str]
+    sha256: str
+    fingerprint: str
+    base: str
+    num_pieces: LargeCount
+    vocab_size: LargeCount
+    lowercase: bool
+    specials: dict[str, str]
+    training: dict[str, Any] | None
 
 
 def padded_size(num_pieces: int) -> int:
@@ -53,7 +56,7 @@ def write_model(folder: Path, file: str, model: bytes, description: Mapping[str,
     (folder / DESCRIPTION_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
 
-def read_model(folder: Path, file: str) -> tuple[bytes, dict[str, Any]]:
+def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
     """The model file and the description that ``write_model`` wrote.
 
     Raises:
@@ -71,7 +74,7 @@ def read_model(folder: Path, file: str) -> tuple[bytes, dict[str, Any]]:
     return model, description
 
 
-def read_description(folder: Path) -> dict[str, Any]:
+def read_description(folder: Path) -> Description:
     """The content of ``tokenizer.json`` in ``folder``.
 
     Raises:
@@ -80,4 +83,4 @@ def read_description(folder: Path) -> dict[str, Any]:
     path = Path(folder) / DESCRIPTION_FILE
     if not path.exists():
         raise CheckpointError(f"{path}: is missing, so this folder has no tokenizer")
-    return cast("dict[str, Any]", read_json(path, _DESCRIPTION, error=CheckpointError))
+    return read_json(path, Description, error=CheckpointError)

@@ -13,23 +13,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from typing_extensions import TypedDict
 
+from lmtransfer.config.types import Whole
 from lmtransfer.errors import CheckpointError
 from lmtransfer.system.durable import flush
-from lmtransfer.training.state import SAVED_STATE
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Entries, Fields, Text, Whole
-from lmtransfer.untrusted.tensor_files import check_tensor_file
+from lmtransfer.system.safe_files import check_tensor_file, read_json
+from lmtransfer.training.state import SavedState
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
 
-_MANIFEST = Fields({"files": Entries(Fields({"bytes": Whole(), "sha256": Text()}))})
+
+class _File(TypedDict):
+    bytes: Whole
+    sha256: str
+
+
+class _Manifest(TypedDict):
+    files: dict[str, _File]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,12 @@ class Checkpoint:
     """
 
     folder: Path
-    state: dict[str, Any]
+    state: SavedState
 
     @property
     def step(self) -> int:
         """The step after which it was saved."""
-        return int(self.state["step"])
+        return self.state["step"]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file.
@@ -112,15 +119,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: is damaged or incomplete, or not a safetensors file: {error}") from error
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> SavedState:
     """The content of ``state.json``.
 
     Raises:
         CheckpointError: the file cannot be read, or its content is not valid.
     """
-    return cast(
-        "dict[str, Any]", read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False)
-    )  # not ``finite``: the state may contain the losses of a skipped step
+    # Not ``finite``: the state may contain the losses of a skipped step.
+    return read_json(folder / STATE, SavedState, error=CheckpointError, finite=False)
 
 
 def find_damage(folder: Path) -> str | None:
@@ -130,7 +136,7 @@ def find_damage(folder: Path) -> str | None:
     if not (folder / MANIFEST).exists():
         return f"the checkpoint {folder} has no {MANIFEST}, so it is not complete"
     try:
-        files = read_json(folder / MANIFEST, _MANIFEST, error=CheckpointError)["files"]
+        files = read_json(folder / MANIFEST, _Manifest, error=CheckpointError)["files"]
     except CheckpointError as error:
         return str(error)
     for name, expected in files.items():

@@ -2,44 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any, Required, TypeAlias
 
-from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, Items, OrNull, Real, Text, Whole
+from pydantic import AllowInfNan
+from typing_extensions import TypedDict
 
-_METRICS = Entries(Real(finite=False))
+from lmtransfer.config.types import LargeCount, NonNegative, Whole
 
-#: One phase of a run with phases: its name, and the state of the run when the phase began.
-PHASE_START = Fields(
-    {
-        "name": Text(),
-        **dict.fromkeys(("step", "updates", "tokens", "stream_step"), Whole()),
-        "seconds": Real(least=0),
-    }
-)
+_Finite: TypeAlias = Annotated[float, AllowInfNan(False)]
+_Seconds: TypeAlias = Annotated[NonNegative, AllowInfNan(False)]
 
-#: The allowed content of ``state.json`` in a checkpoint; a checkpoint that was not saved by training has only the step.
-SAVED_STATE = Fields(
-    {"step": Whole()},
-    optional={
-        **dict.fromkeys(("skipped", "tokens", "evaluations_since_best"), Whole()),
-        **dict.fromkeys(("seconds", "prepared", "epoch"), Real(least=0)),
-        **dict.fromkeys(("metrics", "best_metrics"), _METRICS),
-        "best": OrNull(Real()),
-        "best_step": OrNull(Whole()),
-        "finished": OrNull(Text()),
-        "record": Entries(Anything()),
-        "evaluation_due": Flag(),
-        "shares_used": Items(Real(least=0)),
-        "phases": Items(PHASE_START),
-        "aliases": Entries(Text()),
-        "carry": Entries(Anything()),
-        "loss_scale": OrNull(Entries(Real())),
-        "watchers": Entries(Entries(Anything())),
-        **dict.fromkeys(("world_size", "threads", "averaged"), Whole(least=1)),
-        "files": Items(Text()),
-    },
-)
+
+class PhaseStart(TypedDict):
+    """One phase of a run with phases: its name, and the state of the run when the phase began."""
+
+    name: str
+    step: Whole
+    updates: Whole
+    tokens: Whole
+    stream_step: Whole
+    seconds: _Seconds
+
+
+class SavedState(TypedDict, total=False):
+    """The content of ``state.json`` in a checkpoint; a checkpoint that was not saved by training has only the step."""
+
+    step: Required[Whole]
+    skipped: Whole
+    tokens: Whole
+    evaluations_since_best: Whole
+    seconds: _Seconds
+    prepared: _Seconds
+    epoch: _Seconds
+    metrics: dict[str, float]
+    best_metrics: dict[str, float]
+    best: _Finite | None
+    best_step: Whole | None
+    finished: str | None
+    record: dict[str, Any]
+    evaluation_due: bool
+    shares_used: list[_Seconds]
+    phases: list[PhaseStart]
+    aliases: dict[str, str]
+    carry: dict[str, Any]
+    loss_scale: dict[str, _Finite] | None
+    watchers: dict[str, dict[str, Any]]
+    world_size: LargeCount
+    threads: LargeCount
+    averaged: LargeCount
+    files: list[str]
 
 
 @dataclass(slots=True)
@@ -62,7 +75,7 @@ class TrainState:
         record: the line of ``metrics.jsonl`` of the latest step, as far as it is known.
         evaluation_due: the evaluation of the latest step was interrupted; a resumed run evaluates first.
         shares_used: shares of a budget in seconds at each step since the latest logged line, to log with the next line.
-        phases: the phases that have begun, for a run with phases; see ``PHASE_START``.
+        phases: the phases that have begun, for a run with phases; see ``PhaseStart``.
     """
 
     step: int = 0
@@ -80,7 +93,7 @@ class TrainState:
     record: dict[str, Any] = field(default_factory=dict)
     evaluation_due: bool = False
     shares_used: list[float] = field(default_factory=list)
-    phases: list[dict[str, Any]] = field(default_factory=list)
+    phases: list[PhaseStart] = field(default_factory=list)
 
     @property
     def updates(self) -> int:
@@ -92,10 +105,9 @@ class TrainState:
         return asdict(self)
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> TrainState:
-        """The reverse of ``state_dict``; other keys are ignored, and older runs may lack the newer keys."""
-        newer = ("phases", "prepared")
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in newer})
+    def of(cls, values: Mapping[str, Any]) -> TrainState:
+        """The reverse of ``state_dict``; other keys are ignored."""
+        return cls(**{f.name: values[f.name] for f in fields(cls)})
 
     def update(self, other: TrainState) -> None:
         """Copy every value of ``other``."""

@@ -159,7 +159,7 @@ class Difference:
 
     @classmethod
     def from_values(cls, values: Any) -> Difference | None:
-        """Read a difference that ``as_values`` wrote; None for anything else, such as that of earlier versions."""
+        """Read a difference that ``as_values`` wrote; None for anything else."""
         if not isinstance(values, Mapping):
             return None
         try:

@@ -14,7 +14,6 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.kept_predictions.values import undefined_metrics
-from lmtransfer.reporting.units import in_percent, shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, pretraining_seed
@@ -22,6 +21,7 @@ from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
+from lmtransfer.system.units import in_percent, shown
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
 from lmtransfer.training import distributed
@@ -48,9 +48,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     """
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task: MinimalPairs | SentenceSimilarity = build(
-        cfg.task, data_root=cfg.data_root or (saved.config.get("data_root") if saved.trusted else None)
-    )
+    task: MinimalPairs | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     with distributed.process_group():
         if isinstance(task, MinimalPairs):
             found = score_minimal_pairs(task, cfg.split, saved, hardware)

@@ -45,6 +45,7 @@ CASES: dict[str, Case] = {
             ("export", "run=r", "to=e"),
             ("finetune", *(word for word in FINETUNE[1:] if not word.startswith("init=")), "init=r"),
         )
+        if key == "model.dim" or words[0] == "predict"
     },
     "run.decode": Case(("evaluate", "run=r"), ("config.yaml", "seed"), alter={"seed": "${oc.decode:${oc.env:SECRET}}"}),
     "run.in_a_list": Case(
@@ -181,16 +182,6 @@ def _folder(file: str) -> Alter:
     return alter
 
 
-def device(file: str) -> Alter:
-    """Put a link to a device without end in the place of a file of the run."""
-
-    def alter(run: Path) -> None:
-        (run / file).unlink(missing_ok=True)
-        (run / file).symlink_to("/dev/zero")
-
-    return alter
-
-
 def header(content: bytes, length: int | None = None) -> Alter:
     """Give the weights another header."""
 
@@ -276,52 +267,24 @@ def _drop_one(found: dict[str, torch.Tensor]) -> None:
 
 HUGE = 2**80
 STATES: dict[str, tuple[Alter, tuple[str, ...]]] = {
-    "empty": (both("state.json", lambda file: put(file, b"")), ("state.json",)),
-    "list": (both("state.json", lambda file: put(file, b"[1]")), ("state.json", "mapping")),
     "deep": (both("state.json", lambda file: put(file, b'{"step": ' + deep() + b"}")), ("state.json", "nested")),
-    "nan": (state("step", float("nan")), ("state.json", "step")),
     "negative": (state("step", -1), ("state.json", "step")),
-    "huge": (state("step", HUGE), ("state.json", "step")),
-    "text": (state("step", "3"), ("state.json", "step")),
-    "tokens_text": (state("tokens", "x"), ("state.json", "tokens")),
     "seconds_nan": (state("seconds", float("nan")), ("state.json", "seconds")),
-    "best_list": (state("best", [1]), ("state.json", "best")),
     "metrics_text": (state("metrics", {"loss": "low"}), ("state.json", "metrics.loss")),
     "watchers_list": (state("watchers", []), ("state.json", "watchers")),
-    "aliases_number": (state("aliases", {"a": 3}), ("state.json", "aliases.a")),
     "aliases_lost": (state("aliases", {"a": "b"}), ("state.json", "aliases")),
     "world": (state("world_size", 0), ("state.json", "world_size")),
 }
 MANIFESTS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "null": (manifest("files", None), ("manifest.json", "files", "null")),
-    "number": (manifest("files/model.safetensors", 3), ("manifest.json", "files.model.safetensors")),
     "bytes_text": (manifest("files/model.safetensors/bytes", "9"), ("manifest.json", "bytes")),
-    "bytes_nan": (manifest("files/model.safetensors/bytes", float("nan")), ("manifest.json", "bytes")),
     "above": (both("manifest.json", lambda file: _named(file, "../../config.yaml")), ("manifest.json", "config.yaml")),
-    "deep": (both("manifest.json", lambda file: put(file, deep())), ("manifest.json", "nested")),
     "pipe": (both("manifest.json", pipe), ("manifest.json", "pipe")),
-    "device": (both("manifest.json", device), ("manifest.json", "device")),
 }
 HEADERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "huge": (header(b"{}", 2**62), ("model.safetensors", "header")),
-    "huger": (header(b"{}", 10**6), ("model.safetensors", "header")),
-    "deep": (header(b'{"a": ' + deep() + b"}"), ("model.safetensors", "nested")),
-    "no_json": (header(b"{{{{{{"), ("model.safetensors", "header")),
-    "list": (header(b"[1, 2, 3]"), ("model.safetensors", "header")),
     "overflow": (
         header(b'{"a": {"dtype": "F32", "shape": [4611686018427387904, 8], "data_offsets": [0, 64]}}'),
-        ("model.safetensors", "data_offsets"),
-    ),
-    "negative": (
-        header(b'{"a": {"dtype": "F32", "shape": [-4, -4], "data_offsets": [0, 64]}}'),
-        ("model.safetensors", "a.shape[0]"),
-    ),
-    "type": (
-        header(b'{"a": {"dtype": "F7", "shape": [4], "data_offsets": [0, 64]}}'),
-        ("model.safetensors", "a.dtype"),
-    ),
-    "beyond": (
-        header(b'{"a": {"dtype": "F32", "shape": [400], "data_offsets": [0, 1600]}}'),
         ("model.safetensors", "data_offsets"),
     ),
     "no_rows": (
@@ -385,10 +348,8 @@ CONFIGS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "python": (put("config.yaml", b"model: !!python/object/apply:os.system [id]\n"), ("config.yaml",)),
     "date": (put("config.yaml", b"model: {_target_: x, dim: 2020-01-01}\n"), ("config.yaml", "model.dim")),
     "nan": (setting("optimizer.learning_rate", float("nan")), ("config.yaml", "optimizer.learning_rate")),
-    "list": (put("config.yaml", b"- 1\n"), ("config.yaml", "mapping")),
     "binary": (put("config.yaml", bytes(range(256))), ("config.yaml",)),
     "empty": (put("config.yaml", b""), ("config.yaml",)),
-    "device": (device("config.yaml"), ("config.yaml",)),
     "model_text": (setting("model", "bert"), ("config.yaml", "model", "'bert'")),
 }
 EVALUATED: dict[str, tuple[Alter, tuple[str, ...]]] = {
@@ -406,9 +367,7 @@ EVALUATED: dict[str, tuple[Alter, tuple[str, ...]]] = {
 TOKENIZERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "deep": (put("tokenizer/tokenizer.json", deep()), ("tokenizer.json", "nested")),
     "training": (field("tokenizer/tokenizer.json", "training", "x"), ("tokenizer.json", "training", "'x'")),
-    "kind": (field("tokenizer/tokenizer.json", "kind", 3), ("tokenizer.json", "kind")),
     "kind_other": (field("tokenizer/tokenizer.json", "kind", "x"), ("tokenizer.json", "kind")),
-    "list": (put("tokenizer/tokenizer.json", b"[]"), ("tokenizer.json",)),
     "sha": (field("tokenizer/tokenizer.json", "sha256", None), ("tokenizer.json", "sha256")),
     "pipe": (pipe("tokenizer/spm.model"), ("spm.model", "pipe")),
     "other": (put("tokenizer/spm.model", b"x"), ("spm.model", "sha256")),
@@ -418,10 +377,8 @@ RESUMED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     **{f"manifest.{name}": case for name, case in MANIFESTS.items()},
     "metrics.no_step": (put("metrics.jsonl", b'{"loss": 1}\n'), ("metrics.jsonl:1", "step")),
     "metrics.bad_step": (put("metrics.jsonl", b'{"step": "x"}\n'), ("metrics.jsonl:1", "step", "'x'")),
-    "metrics.list": (put("metrics.jsonl", b"[1]\n"), ("metrics.jsonl:1", "mapping")),
     "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), ("metrics.jsonl:1", "nested")),
     "metrics.pipe": (pipe("metrics.jsonl"), ("metrics.jsonl", "pipe")),
-    "metrics.device": (device("metrics.jsonl"), ("metrics.jsonl", "device")),
     "optimizer.gone": (lost("optimizer.safetensors"), ("optimizer.safetensors",)),
     "optimizer.shape": (
         tensors(
@@ -541,14 +498,10 @@ TASKS: dict[str, tuple[tuple[str, ...], Alter, tuple[str, ...]]] = {
     ),
     "labels.more": (ASK, setting_of("seed-0", "task.labels", ["a", "b", "c"]), ("config.yaml", "shape")),
     "export.dim": (("export", "run=t", "to=e"), setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml",)),
-    "result.list": (FT, put("result.json", b"[]"), ("result.json",)),
     "result.mean": (FT, field("result.json", "mean", "x"), ("result.json", "mean", "'x'")),
     "result.nan": (FT, field("result.json", "mean", float("nan")), ("result.json", "mean", "nan")),
-    "result.deep": (FT, put("result.json", deep()), ("result.json", "nested")),
     "tries.text": (FT, tries("score", "x"), ("learning_rate_tries.json", "[0].score")),
-    "tries.arm": (FT, tries("arm", "x"), ("learning_rate_tries.json", "[0].arm")),
     "tries.nan": (FT, tries("score", float("nan")), ("learning_rate_tries.json", "[0].score")),
-    "tries.pipe": (FT, _unfinished(pipe("learning_rate_tries.json")), ("learning_rate_tries.json", "pipe")),
     "seed_result": (FT, _unfinished(field("seed-0/result.json", "metrics", 3)), ("result.json", "metrics")),
 }
 
@@ -639,7 +592,6 @@ def test_a_seed_without_a_number_is_none(task_world: Path, answer: Answer) -> No
 
 #: What is done to a run, and what the page says of it in one sentence, in this order.
 REPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
-    "metrics.device": (device("metrics.jsonl"), ("metrics.jsonl: ", "device")),
     "metrics.pipe": (pipe("metrics.jsonl"), ("metrics.jsonl: ", "pipe")),
     "metrics.folder": (_folder("metrics.jsonl"), ("metrics.jsonl: ", "folder")),
     "metrics.huge": (put("metrics.jsonl", b'{"step": 1, "loss": 1e999, "tokens": %d}\n' % 10**400), ()),
@@ -647,13 +599,8 @@ REPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), ("metrics.jsonl:1",)),
     "config.big": (setting("train.batch_tokens", 10**400), ("config.yaml",)),
     "config.deep": (put("config.yaml", b"model: " + deep(5000)), ("config.yaml: ", "nested")),
-    "config.bomb": (put("config.yaml", b"a: &a [x]\nb: [*a, *a]\n"), ("config.yaml",)),
     "config.base_60": (put("config.yaml", b"a: 1" + b":1" * 300_000), ("config.yaml: ", "line 1", "1:1:1")),
-    "config.base_60_tag": (put("config.yaml", b"a: !!int '1" + b":1" * 300_000 + b"'\n"), ("config.yaml: ", "1:1:1")),
-    "config.pipe": (pipe("config.yaml"), ("config.yaml: ", "pipe")),
     "config.socket": (lambda run: _socket(run / "config.yaml"), ("config.yaml: ", "socket")),
-    "result.pipe": (pipe("result.json"), ("result.json: ", "pipe")),
-    "result.big": (put("result.json", b'{"tokens": %d}' % 10**400), ("result.json",)),
     "result.nan": (put("result.json", b'{"seconds": NaN}'), ("result.json: ", "seconds", "nan")),
     "result.large": (field("result.json", "metrics", {"loss": 1e308}), ("result.json: ", "metrics.loss", "1e+308")),
     "result.low": (put("result.json", b'{"mean": -1e200}'), ("result.json: ", "mean", "-1e+200")),
@@ -711,9 +658,7 @@ def test_a_report_tells_of_what_is_locked_and_goes_on(link: str, world: Path, an
     assert told == (link != "locked/checkpoints")  # of which nobody may say whether it is a folder
 
 
-@pytest.mark.parametrize(
-    "content", [b"[1", b"[]", b'{"pretrain of a": 3}', b'{"pretrain of a": [3]}', deep(), b'{"a": NaN}']
-)
+@pytest.mark.parametrize("content", [b"[1", b'{"pretrain of a": [3]}', deep()])
 def test_a_study_ledger_is_held_against_its_schema(content: bytes, world: Path, answer: Answer) -> None:
     study = b"# @package _global_\n# Mine\nname: s\nrecipes: {a: 'model=bert_tiny'}\npretrain: {steps: 1}\n"
     files = {"mine/study/own.yaml": study, "runs/study/s/study.json": content}
@@ -747,7 +692,6 @@ def instead_of_weights(file: str, content: bytes) -> Alter:
 
 IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "config.deep": (put("config.json", deep()), ("config.json", "nested")),
-    "config.list": (put("config.json", b"[]"), ("config.json", "mapping")),
     "config.pipe": (pipe("config.json"), ("config.json",)),
     "hidden.huge": (field("config.json", "hidden_size", 2**31), ("config.json",)),
     "hidden.text": (field("config.json", "hidden_size", "x"), ("config.json", "hidden_size")),
@@ -755,18 +699,12 @@ IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "layers.more": (field("config.json", "num_hidden_layers", 9), ("p: ", "encoder.layer.2.")),
     "layers.nan": (field("config.json", "num_hidden_layers", float("nan")), ("config.json", "num_hidden_layers")),
     "vocabulary.huge": (field("config.json", "vocab_size", 2**30), ("p: ", "shape", "1073741824")),
-    "weights.deep": (
-        lambda folder: header_of(folder / "model.safetensors", b'{"a": ' + deep() + b"}"),
-        ("model.safetensors", "nested"),
-    ),
     "weights.huge": (
         lambda folder: header_of(folder / "model.safetensors", b"{}", 2**62),
         ("model.safetensors", "header"),
     ),
     "tokenizer.deep": (put("tokenizer.json", deep()), ("tokenizer.json",)),
-    "tokenizer.list": (put("tokenizer.json", b"[]"), ("tokenizer.json",)),
     "tokenizer_config.deep": (put("tokenizer_config.json", deep()), ("tokenizer_config.json", "nested")),
-    "tokenizer_config.list": (put("tokenizer_config.json", b"[]"), ("tokenizer_config.json",)),
     "tokenizer_config.pipe": (pipe("tokenizer_config.json"), ("tokenizer_config.json", "pipe")),
     "index": (
         instead_of_weights("model.safetensors.index.json", b'{"weight_map": {"a": "../x"}}'),
@@ -853,7 +791,7 @@ class TestWhatOthersName:
         status, said = answer(*EVALUATE)
         assert status == 0, said
 
-    def test_a_run_of_before_is_evaluated_on_the_text_it_was_trained_on(self, world: Path, answer: Answer) -> None:
+    def test_a_run_without_a_seal_is_evaluated_on_the_text_it_was_trained_on(self, world: Path, answer: Answer) -> None:
         shutil.copytree("runs/pretrain/base", "r")
         (world / "r/made_here").unlink()
         assert answer(*EVALUATE)[0] == 0

@@ -17,6 +17,7 @@ from lmtransfer.config import pages, paths
 from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
 from lmtransfer.config.sweep import sweep_name
 from lmtransfer.launch import run_once
+from lmtransfer.sweeps import table
 
 FILES = {
     "toy.yaml": """
@@ -57,7 +58,7 @@ class Toy:
 
     Attributes:
         configs: one a run, with ``run_name`` and the effective ``train`` in it.
-        swept: the finished runs that ``after_sweep`` was given.
+        swept: the finished runs that the table of a sweep was given.
         failed: the labels that it was given.
         conf: its config folder.
         behave: called with each config; may raise.
@@ -79,7 +80,7 @@ class Toy:
         self.behave(cfg)
         return Path("runs") / sweep_name(str(cfg.name))
 
-    def after_sweep(self, run_dirs: list[Path], failed: list[str]) -> None:
+    def print_points(self, command: str, run_dirs: list[Path], failed: list[str]) -> None:
         self.swept.append(run_dirs)
         self.failed.append(failed)
 
@@ -99,10 +100,11 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    module = SimpleNamespace(run=found.run, after_sweep=found.after_sweep, check_settings=lambda cfg: found.check(cfg))
+    module = SimpleNamespace(run=found.run, check_settings=lambda cfg: found.check(cfg))
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(run_once, "module_of", lambda command: module)
+    monkeypatch.setattr(table, "print_points", found.print_points)
     monkeypatch.setitem(COMMANDS, "toy", ToySettings)  # type: ignore[misc]
     return found
 

@@ -21,9 +21,6 @@ def test_everything_there_is_is_listed_with_its_first_line(capsys: pytest.Captur
     shown = capsys.readouterr().out
     for kind, group in KINDS.items():
         for path in (paths.conf_dir() / group).glob("*.yaml"):
-            if paths.is_former_name(path):
-                assert summary(path.read_text(encoding="utf-8")) not in shown
-                continue
             assert f"{kind} ({group}=<name>)" in shown
             assert path.stem in shown
             assert summary(path.read_text(encoding="utf-8")) in shown

@@ -13,7 +13,7 @@ from omegaconf import open_dict
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
-from lmtransfer.config.primary import primary_config
+from lmtransfer.config.config_files import primary_config
 from lmtransfer.errors import ConfigError
 
 CONF = paths.conf_dir()

@@ -21,33 +21,31 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 #: What each part may import of lmtransfer, besides itself. The batch is the one file of `data` that layers and models
 #: (and so all that runs them) may know; of `training`, the learner is a contract.
 BATCH, LEARNER = "data.batch", "training.learner"
-PLAIN = {"errors", "randomness", "system", "untrusted"}
+PLAIN = {"errors", "randomness", "system"}
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"system.waiting", "api"},
     "errors": set(),
     "randomness": set(),
-    "former_names": set(),
     "system": {"errors"},
-    "untrusted": {"errors"},
-    "config": {"errors", "former_names", "system", "untrusted"},
+    "config": {"errors", "system"},
     "metrics": {"errors"},
     "verdicts": set(),
     "layers": {"errors", "randomness", BATCH},
     "models": {"errors", "randomness", "layers", BATCH},
-    "tokenizers": {"errors", "untrusted", "randomness"},
+    "tokenizers": {"errors", "system", "randomness"},
     "data": PLAIN | {"tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "layers", "models", "tokenizers", "data", LEARNER},
-    "kept_predictions": {"errors", "untrusted", "system", "metrics"},
+    "kept_predictions": {"errors", "system", "metrics"},
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions"},
     "training": PLAIN,
-    "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
-    "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
-    | {"config.without_effect", "config.revisions"},
-    "runs": PLAIN | {"former_names", "config", "tokenizers", "layers", "models", "data", "training"},
+    "interop": {"errors", "system", "layers", "models", "tokenizers", "objectives", BATCH},
+    "reporting": {"errors", "system", "kept_predictions", "verdicts"}
+    | {"config.settings", "config.revisions", "runs.result", "runs.labels"},
+    "runs": PLAIN | {"config", "tokenizers", "layers", "models", "data", "training"},
     "hub": {"errors"},
     "importing": PLAIN | {"hub", "config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
-    | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
+    | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs"}
     | {"importing", "tasks.base"},
     "transfer": PLAIN
     | {"config", "layers", "models", "tokenizers", "data", "kept_predictions", "tasks", "training", "runs"}
@@ -67,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"config", "layers", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing", "kept_predictions", "reporting"},
     "study": PLAIN | {"config", "launch", "verdicts", "reporting", "runs", "pretraining", "transfer"},
-    "sweeps": {"errors", "config", "system", "reporting"},
+    "sweeps": {"errors", "config", "system", "reporting", "runs.result", "verdicts"},
     "commands": {"*"},
     "api": PLAIN
     | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "importing", "transfer", "prediction"}
@@ -81,7 +79,7 @@ ALLOWED: dict[str, set[str]] = {
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "files", "text_lines", "parquet_files", "tables", "batch")
     + ("corpora", "store", "screening", "stream"),
-    "reporting": ("units", "verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
+    "reporting": ("verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
 }
 
 

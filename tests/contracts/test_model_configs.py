@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmtransfer.config.component import build
+from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.primary import group_config
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.batch import pack as pack_tokens
 from lmtransfer.errors import DataError

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from lmtransfer import cli
-from lmtransfer.objectives.base import Objective
 
 GUIDE = (Path(__file__).parents[2] / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -112,12 +111,3 @@ def test_they_are_listed(outside: Path, capsys: pytest.CaptureFixture[str]) -> N
     for group, name in (("models", "bag"), ("objectives", "repeats"), ("tasks", "riddles")):
         _run("list", group)
         assert name in capsys.readouterr().out
-
-
-def test_attributes_of_an_objective_may_have_their_former_names() -> None:
-    class Older(Objective):
-        name = "older"
-        reads = "starts"
-
-    assert Older.output_positions == "starts"
-    assert Objective.output_positions == "all"

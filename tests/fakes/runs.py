@@ -27,7 +27,7 @@ def write_run(
     if config is not None:
         (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     if result is not None:
-        (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        (folder / "result.json").write_text(json.dumps({"format": 1, **result}), encoding="utf-8")
     if metrics:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
     if versions is not None:

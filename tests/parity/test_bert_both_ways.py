@@ -12,8 +12,8 @@ from peer_tensors import to_ours
 from refusals import refuses
 
 from lmtransfer.config.component import build
+from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.primary import group_config
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.families.bert import BERT, IGNORED, MEGATRON_BERT

@@ -23,8 +23,8 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.exporting import folder as _exported_folder
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.reading import read_published
-from lmtransfer.reporting.units import count
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system.units import count
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer

@@ -49,15 +49,6 @@ def test_a_run_goes_on_in_the_format_that_it_was_begun_in(
     assert _precision("runs/pretrain/a") == first
 
 
-def test_a_run_of_before_the_format_was_named_goes_on(text_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _machine(monkeypatch, "fp32")
-    assert _pretrain() == 0
-    config = Path("runs/pretrain/a/config.yaml")
-    config.write_text(config.read_text().replace("precision: fp32", "precision: auto"))
-    Path("runs/pretrain/a/result.json").unlink()
-    assert _pretrain("resume=true") == 0
-
-
 def test_float16_does_not_go_on_where_there_is_none(text_world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _pretrain() == 0
     config = Path("runs/pretrain/a/config.yaml")

@@ -15,7 +15,7 @@ from fakes.transfer_files import TASK, lmtransfer, make_world, result
 from lmtransfer.training.peak_memory import peak_memory
 
 COMMON = {"command", "task", "split", "metrics", "main_metric", "control", "seconds", "tokens", "tokens_per_second"}
-COMMON |= {"num_parameters", "task_fingerprint"}
+COMMON |= {"format", "num_parameters", "task_fingerprint"}
 PRETRAINED = COMMON | {"checkpoint", "checkpoint_step", "steps", "epochs", "unigram_entropy", "attention", "flops"}
 PRETRAINED |= {"peak_memory"}
 OVER_SEEDS = {"seeds", "mean", "median", "deviation", "n"}

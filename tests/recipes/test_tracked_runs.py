@@ -106,17 +106,3 @@ def test_what_is_refused_before_work_starts(
     assert [name for name in names if name not in said] == [], said
     assert "Traceback" not in said
     assert not Path("runs/pretrain/refused").exists()
-
-
-def test_a_former_command_line_and_a_former_run_go_on(here: Path) -> None:
-    assert lmtransfer(*PRETRAIN, "tracker=jsonl", "name=old", "train.save_every=2") == 0
-    run = Path("runs/pretrain/old")
-    assert not (run / "trackers").exists()
-    settings = (run / "config.yaml").read_text()
-    former = "tracker:\n  _target_: lmtransfer.training.trackers.Jsonl\n"
-    current = "tracker:\n  jsonl:\n    _target_: lmtransfer.training.trackers.jsonl.Jsonl\n"
-    assert current in settings
-    (run / "config.yaml").write_text(settings.replace(current, former))
-    (run / "result.json").unlink()
-    assert lmtransfer(*PRETRAIN, "tracker=fake", "name=old", "train.save_every=2", "resume=true") == 0
-    assert by_name()["pretrain/old"].steps == [1, 2, 3, 4], "a service that is chosen later gets the steps before"

@@ -543,20 +543,3 @@ def test_a_probe_keeps_the_scale_of_its_training_part(world: Path) -> None:
     )
     assert lmtransfer("evaluate", "run=runs/probe/p", "split=dev", "hardware=exact") == 0
     assert result("runs/evaluate/probe-p-dev")["metrics"] == result("runs/probe/p")["metrics"]
-
-
-def test_a_probe_from_before_features_were_standardised_loads_scores_and_goes_on(world: Path) -> None:
-    words = ["checkpoint=last", "name=p", "train.epochs=3", "seeds=2"]
-    assert lmtransfer("probe", *QUICK, *words, "transfer.standardise=false") == 0
-    before = result("runs/probe/p")
-    for file in Path("runs/probe/p").rglob("config.yaml"):
-        config = yaml.safe_load(file.read_text())
-        del config["transfer"]["standardise"]
-        file.write_text(yaml.safe_dump(config))
-    assert lmtransfer("evaluate", "run=runs/probe/p", "split=dev", "hardware=exact") == 0
-    assert result("runs/evaluate/probe-p-dev")["metrics"] == before["metrics"]
-    shutil.rmtree("runs/probe/p/seed-1")
-    Path("runs/probe/p/result.json").unlink()
-    assert lmtransfer("probe", *QUICK, *words, "resume=true") == 0
-    assert result("runs/probe/p")["metrics"] == before["metrics"]
-    assert "standardising.mean" not in _weights("runs/probe/p/seed-1", "last")

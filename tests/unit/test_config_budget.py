@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.config import paths
-from lmtransfer.config.budget import complete_budget, effective_train
+from lmtransfer.config.effective import complete_budget, effective_train
 from lmtransfer.errors import ConfigError
 
 

@@ -61,7 +61,6 @@ for module in pkgutil.walk_packages(lmtransfer.__path__, "lmtransfer."):
         members = vars(importlib.import_module(module.name)).values()
         classes |= {value for value in members if isinstance(value, type) and value.__module__ == module.name}
 classes |= {value for value in vars(torch.optim).values() if isinstance(value, type)}
-classes.discard(torch.optim.Adagrad)  # in configs the former name of the package's own
 imports, effects[:] = list(effects), []
 
 at_keys = json.loads(sys.stdin.read())

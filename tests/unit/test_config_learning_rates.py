@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lmtransfer.config.composing import composed
-from lmtransfer.config.learning_rates import complete_learning_rates
+from lmtransfer.config.effective import complete_learning_rates
 
 
 def left(overrides: list[str], **settings: Any) -> Any:

@@ -8,7 +8,7 @@ from fakes.configs import check_problems
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.config.primary import primary_config
+from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.settings import COMMANDS, HardwareSettings, Settings, TrainSettings
 from lmtransfer.errors import ConfigError
 

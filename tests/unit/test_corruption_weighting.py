@@ -20,7 +20,6 @@ from lmtransfer.objectives.corruption.selection import Chosen, Selection, Single
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.corruption.words import NGrams, Spans, WholeWords
 from lmtransfer.objectives.rows.base import Row
-from lmtransfer.runs.resume import resume_conflicts
 
 TOKENIZER = NumberTokenizer()
 SELECTIONS = {"tokens": SingleTokens, "words": WholeWords, "ngrams": NGrams, "spans": Spans, "entities": Entities}
@@ -152,15 +151,3 @@ def test_what_is_refused() -> None:
         TokenMasking(weighting="loss", tokenizer=TOKENIZER)  # type: ignore[arg-type]
     with refuses(ConfigError, "objective.corruption.weighting=rare", "Alike"):
         TokenMasking(weighting="rare", selection=Alike(), tokenizer=TOKENIZER)
-
-
-def test_runs_that_are_older_than_the_key_go_on_also_in_phases() -> None:
-    def config(**weighting: str) -> dict[str, object]:
-        node = {"corruption": {"mask_prob": 0.2, **weighting}}
-        return {"objective": node, "phases": {"first": {"objective": node}, "rest": {"share": 0.5}}}
-
-    assert resume_conflicts(config(), config(weighting="uniform")) == []
-    assert [problem.split()[0] for problem in resume_conflicts(config(), config(weighting="rare"))] == [
-        "objective.corruption.weighting",
-        "phases.first.objective.corruption.weighting",
-    ]

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.config.component import build
+from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.primary import group_config
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.squad import squad_scores
 from lmtransfer.tasks.answers import LabelAnswer, SpanAnswer

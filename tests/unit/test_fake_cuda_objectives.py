@@ -25,7 +25,7 @@ from objective_table import CONF, NAMES, built
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn import functional
 
-from lmtransfer.config.primary import group_config
+from lmtransfer.config.config_files import group_config
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError

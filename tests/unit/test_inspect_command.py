@@ -15,7 +15,7 @@ from rich.console import Console
 
 from lmtransfer.cli import main
 from lmtransfer.config import paths
-from lmtransfer.config.primary import primary_config
+from lmtransfer.config.config_files import primary_config
 from lmtransfer.inspection.cost import Cost, measurable_rows, measure, parameter_counts
 from lmtransfer.inspection.rows import shown, strip
 from lmtransfer.inspection.tables import duration

@@ -377,7 +377,7 @@ def about(**changes: Any) -> Callable[[np.ndarray], np.ndarray]:
         ({"about": about(format=2)}, ("version",)),
         ({"about": about(kind="magic")}, ("kind", "'magic'")),
         ({"about": about(labels="xyz")}, ("labels", "list")),
-        ({"about": about(seed="1")}, ("seed", "number")),
+        ({"about": about(seed="1")}, ("seed", "integer")),
         ({"about": about(labels=["x"])}, ("label",)),
         ({"predicted": lambda a: a[:-1]}, ("gold", "entries")),
         ({"predicted": lambda a: a - 5}, ("predicted", "label")),

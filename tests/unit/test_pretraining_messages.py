@@ -61,7 +61,7 @@ def test_a_run_of_few_steps_says_so_where_it_is_opened_as_init(
     command: str, steps: int, warned: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text("model: null\n")
-    (tmp_path / "result.json").write_text(json.dumps({"command": command, "steps": steps}))
+    (tmp_path / "result.json").write_text(json.dumps({"format": 1, "command": command, "steps": steps}))
     for _ in range(2):  # a command opens its init more than once
         with pytest.raises(RunDirectoryError):
             open_saved(tmp_path, key="init")

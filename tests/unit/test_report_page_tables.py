@@ -16,7 +16,7 @@ from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import find_sweeps
-from lmtransfer.reporting.units import count, duration, shown, shown_difference
+from lmtransfer.system.units import count, duration, shown, shown_difference
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.labels import objective_label
 from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.runs.labels import objective_label
 from lmtransfer.transfer.experiment.messages import below_majority
 
 
@@ -360,7 +360,7 @@ def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):
         folder = transfer(tmp_path / "finetune" / name, [0.7, 0.72], controls=[0.6, 0.62], settings=grid)
         result = json.loads((folder / "result.json").read_text())
         result["learning_rate"], result["control"]["learning_rate"] = rate, 0.1
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     notes = {row.run: row.note for row in table_rows(make_entries(collect(tmp_path)))}
     searched = notes["middle"]
     assert tells(searched, "learning rate", "best of 3")

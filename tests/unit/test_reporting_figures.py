@@ -355,7 +355,7 @@ def test_reliability_of_the_runs_of_a_task(tmp_path):
         part = {"plain": {"ece": 0.124, "loss": 0.6, **bins}, "scaled": scaled, "temperature": 1.5 if scaled else None}
         folder = transfer(tmp_path / "runs" / "finetune" / name, [0.7])
         found = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps({**found, "calibration": part}))
+        (folder / "result.json").write_text(json.dumps({"format": 1, **found, "calibration": part}))
     figures = draw(tmp_path / "runs", tmp_path / "figures")
     (name,) = (name for name in figures if name.startswith("reliability-"))
     found = texts(figures[name])
@@ -367,7 +367,7 @@ def test_scores_by_language(tmp_path):
     folder = transfer(tmp_path / "runs" / "finetune" / "mine", [0.7])
     found = json.loads((folder / "result.json").read_text())
     found["metrics"] |= {"language/de/accuracy": 0.612, "language/sw/accuracy": 0.5}
-    (folder / "result.json").write_text(json.dumps(found))
+    (folder / "result.json").write_text(json.dumps({"format": 1, **found}))
     figures = draw(tmp_path / "runs", tmp_path / "figures")
     (name,) = (name for name in figures if name.startswith("languages-"))
     assert {"de", "sw", "mine", "accuracy (%)"} <= set(texts(figures[name]))

@@ -34,7 +34,7 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
         for rate, gain in ((0.001, 0.0), (0.01, 0.08), (0.1, 0.02))
         for seed in (0, 1)
     ] + ["damaged", {"arm": "pretrained", "learning_rate": None, "score": "x"}]
-    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     entries = make_entries(collect(tmp_path))
     tried = tried_rates(entries[0].run, "pretrained")
     assert {rate: score.mean for rate, score in tried.items()} == pytest.approx({0.001: 0.605, 0.01: 0.685, 0.1: 0.625})
@@ -43,7 +43,7 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
     for part in ("expected best held-out accuracy of ft", "learning rates tried", "control"):
         assert part in drawn
     result["learning_rate_tries"] = "damaged"
-    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     assert search_figures(make_entries(collect(tmp_path)), tmp_path) == []
 
 

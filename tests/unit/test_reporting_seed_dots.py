@@ -98,7 +98,7 @@ def test_the_layers_of_each_seed_are_read_from_its_run(tmp_path: Path, drawn: Dr
         path.write_text(json.dumps({**json.loads(path.read_text()), "layer_weights": learned}))
     whole = json.loads((run / "result.json").read_text())
     joint = {"gamma": 1.1, "weights": [0.2, 0.8], "deviation": {"gamma": 0.1, "weights": [0.1, 0.1]}}
-    (run / "result.json").write_text(json.dumps({**whole, "layer_weights": joint}))
+    (run / "result.json").write_text(json.dumps({"format": 1, **whole, "layer_weights": joint}))
     figure = draw(tmp_path / "runs", drawn, "weight of each layer")
     assert dots(figure) == approximately([(0, 0.1), (0, 0.3), (1, 0.9), (1, 0.7)])
 
@@ -195,7 +195,7 @@ def test_a_search_of_rates(tmp_path: Path, drawn: Drawn) -> None:
         for rate, of_rate in scores.items()
         for seed, score in enumerate(of_rate)
     ]
-    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     figure = draw(tmp_path / "runs", drawn, "expected best")
     # Three draws with replacement of 3 rates, the best by the mean over seeds (0.75, 0.7, 0.25): by brute force.
     rates, expected = list(scores), []
@@ -216,7 +216,7 @@ def test_labels_and_sweeps(tmp_path: Path, drawn: Drawn) -> None:
         pretraining(folder, mask_prob=rate)
         result = json.loads((folder / "result.json").read_text())
         result["seeds"] = [{"seed": seed, "metrics": {"loss": 5 + rate + seed}} for seed in range(2)]
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     figure = draw(tmp_path / "other", drawn, "validation loss by objective.mask_prob")
     assert dots(figure) == approximately([(rate, 5 + rate + seed) for rate in (0.15, 0.4) for seed in range(2)])
 

@@ -67,7 +67,7 @@ def test_every_chosen_metric_of_runs_controls_and_majority_is_in_every_table(tmp
         for place, seed in enumerate(part["seeds"]):
             seed["metrics"] |= {name: first + place / 10 for name in metrics[1:]}
     result["majority"] = {"accuracy": 0.5, **dict.fromkeys(metrics[1:], 0.25)}
-    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     entries = make_entries(collect(tmp_path))
     means = {row.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in table_rows(entries)}
     wanted = {"majority": 0.25, "control": 0.35, "finetuned": 0.55}

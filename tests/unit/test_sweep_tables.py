@@ -8,11 +8,11 @@ import pytest
 from fakes.runs import pretraining, transfer
 from rich.table import Table
 
-from lmtransfer.commands import finetune, pretrain
 from lmtransfer.reporting.render.terminal import sweep_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import make_sweep
+from lmtransfer.sweeps.table import print_points
 
 
 def rows(table: Table) -> list[list[str]]:
@@ -35,7 +35,7 @@ def test_pretrain_shows_points_that_failed(
     names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "pretrain" / "x"
-    pretrain.after_sweep([pretraining(folder / names[0], final=4.0), pretraining(folder / names[1])], ["lost=9"])
+    print_points("pretrain", [pretraining(folder / names[0], final=4.0), pretraining(folder / names[1])], ["lost=9"])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line[:1] == ["lost=9"]] == [["lost=9", "failed"]]
 
@@ -48,7 +48,7 @@ def test_finetune_shows_points_that_failed_last(tmp_path: Path, capsys: pytest.C
         text = (run / "result.json").read_text()
         (run / "result.json").write_text(text.replace('"mean"', '"deviation": 0.07, "mean"'))
         runs.append(run)
-    finetune.after_sweep(runs, ["lr=3"])
+    print_points("finetune", runs, ["lr=3"])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines if line and line[0].startswith("lr=")] == [
         ["lr=1", "85.0"],

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from refusals import refuses
 
 from lmtransfer.config.component import build
+from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.primary import group_config
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.source import TaskSource

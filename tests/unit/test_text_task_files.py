@@ -14,8 +14,8 @@ from refusals import refuses
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.composing import composed
+from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.primary import group_config
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import Task
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +10,6 @@ from refusals import refuses
 from torch import nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.former_names import LEFT_OUT
-from lmtransfer.reporting.runs.settings import task_settings
-from lmtransfer.runs.resume import resume_conflicts
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
@@ -145,30 +140,3 @@ def test_parts_that_do_not_exist_and_factors_that_are_none_are_named_at_once(mak
     assert ", ".join(RATED) in first
     assert second.startswith("optimizer.rates.head=-1.0: ")
     assert third.startswith("optimizer.rates.norm=nan: ")
-
-
-def test_runs_from_before_there_were_rates_go_on_with_factors_of_one_alone() -> None:
-    rates = {key.rpartition(".")[2]: value for key, value in LEFT_OUT.items() if key.startswith("optimizer.rates.")}
-    old = {"optimizer": {"learning_rate": 0.1}, "phases": {"words": {"optimizer": {"learning_rate": 0.2}}}}
-
-    def new(of_run: dict[str, float], of_phase: dict[str, float]) -> dict[str, Any]:
-        return {
-            "optimizer": old["optimizer"] | {"rates": of_run},
-            "phases": {"words": {"optimizer": {"learning_rate": 0.2, "rates": of_phase}}},
-        }
-
-    assert resume_conflicts(old, new(rates, rates)) == []
-    (problem,) = resume_conflicts(old, new(rates, rates | {"head": 2.0}))
-    assert re.match(r"phases\.words\.optimizer\.rates\.head .*\b1\.0 .*\b2\.0 ", problem)
-    (problem,) = resume_conflicts(old, new(rates | {"norm": 0.5}, rates))
-    assert re.match(r"optimizer\.rates\.norm .*\b1\.0 .*\b0\.5 ", problem)
-
-
-def test_reports_do_not_tell_such_a_run_from_one_of_today() -> None:
-    def run(optimizer: dict[str, Any]) -> Any:
-        return SimpleNamespace(config={"optimizer": optimizer}, result={}, versions={}, command="finetune")
-
-    old, ones, other = ({}, {"rates": {"head": 1.0}}, {"rates": {"head": 2.0}})
-    found = [task_settings(run({"eps": 0.1, **optimizer})) for optimizer in (old, ones, other)]
-    assert found[0] == found[1]
-    assert found[2]["optimizer.rates.head"] == 2.0

@@ -18,10 +18,8 @@ import pytest
 from fakes.training import Crash, ToyLearner, crash_at, toy_trainer
 from refusals import refuses
 
-from lmtransfer.config.composing import in_force
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.resume import check_resumable, resume_conflicts, use_saved_config
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.resume import check_resumable, resume_conflicts
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.loop import Trainer
@@ -126,125 +124,6 @@ def test_keys_that_may_not_change_are_refused_by_name() -> None:
 def test_a_key_that_vanished_or_became_null_is_a_change() -> None:
     assert len(resume_conflicts({"model": {"dim": 1}}, {"model": {}})) == 2
     assert len(resume_conflicts({"init": None}, {"init": "runs/x"})) == 1
-
-
-#: A run of the time when vocabularies had 8,192 pieces.
-EARLIER = {
-    "tokenizer": {"vocab_size": 8192, "max_characters": 5_000_000, "allow_fewer": False},
-    "embeddings": {"windows": [2, 16]},
-}
-
-
-@pytest.mark.parametrize(
-    ("words", "kept"),
-    [
-        ([], {"vocab_size": 8192, "max_characters": 5_000_000, "windows": [2, 16]}),
-        (
-            ["tokenizer=bpe", "tokenizer.vocab_size=32768"],
-            {"vocab_size": 32768, "max_characters": 5_000_000, "windows": [2, 16]},
-        ),
-        (
-            ["embeddings=counted_wide"],
-            {"vocab_size": 8192, "max_characters": 5_000_000, "windows": [2, 8, 32, 128]},
-        ),
-    ],
-    ids=["nothing said", "vocabulary said", "embeddings said"],
-)
-def test_a_default_that_changed_does_not_change_a_run(words: list[str], kept: dict[str, Any], tmp_path: Path) -> None:
-    directory = RunDirectory.create(tmp_path, "pretrain", "run")
-    directory.write_config(EARLIER)
-    with in_force("pretrain", words) as cfg:
-        use_saved_config(cfg, directory)
-        found = {**cfg.tokenizer, **cfg.embeddings}
-    assert {key: found[key] for key in kept} == kept
-    assert found["allow_fewer"] is False
-
-
-@pytest.mark.parametrize(
-    ("recipe", "loss", "saved"),
-    [
-        ("gpt_laptop", "lm", {"weight": 1.0}),
-        ("bi_gpt_laptop", "bilm", {"weight": 1.0, "num_sampled": None}),
-        ("electra_laptop", "all_tokens_mlm", {"weight": 7.0}),
-        ("laptop", "mlm", {"weight": 1.0}),
-        ("modern_laptop", "mlm", {"weight": 1.0, "num_sampled": None}),
-    ],
-)
-def test_a_recipe_that_samples_classes_today_resumes_an_older_run_with_all_of_them(
-    recipe: str, loss: str, saved: dict[str, Any], tmp_path: Path
-) -> None:
-    directory = RunDirectory.create(tmp_path, "pretrain", "run")
-    saved = {**saved, "_target_": "lmtransfer.objectives.language_model.LanguageModel"}
-    counted = {"_target_": "lmtransfer.pretraining.counted.embeddings.CountedEmbeddings", "windows": [2, 16]}
-    directory.write_config({"objective": {"losses": {loss: saved}}, "embeddings": counted})
-    with in_force("pretrain", [f"experiment={recipe}"]) as cfg:
-        assert cfg.objective.losses[loss].num_sampled
-        use_saved_config(cfg, directory)
-        assert cfg.objective.losses[loss].num_sampled is None
-        assert cfg.embeddings.windows == [2, 16]
-    with in_force("pretrain", [f"experiment={recipe}", f"objective.losses.{loss}.num_sampled=64"]) as cfg:
-        use_saved_config(cfg, directory)  # the command sets the key, so the conflict is for the user to solve
-        assert cfg.objective.losses[loss].num_sampled == 64
-
-
-def test_an_older_modern_encoder_keeps_its_norms(tmp_path: Path) -> None:
-    directory = RunDirectory.create(tmp_path, "pretrain", "run")
-    head = {"_target_": "lmtransfer.objectives.masked_lm.MaskedLanguageModel", "norm_eps": 1e-12}
-    model = {"_target_": "lmtransfer.models.modern.ModernEncoder", "query_key_norm": True}
-    directory.write_config({"model": model, "objective": {"losses": {"mlm": head}}})
-    with in_force("pretrain", ["experiment=modern_laptop"]) as cfg:
-        assert cfg.objective.losses.mlm.norm_eps == cfg.model.norm_eps == 1e-5
-        assert not cfg.model.query_key_norm
-        use_saved_config(cfg, directory)
-        assert cfg.model.query_key_norm
-        assert cfg.objective.losses.mlm.norm_eps == 1e-12
-
-
-def test_an_older_elmo_starts_from_random_characters(tmp_path: Path) -> None:
-    directory = RunDirectory.create(tmp_path, "pretrain", "run")
-    directory.write_config({"embeddings": None})
-    with in_force("pretrain", ["experiment=elmo_laptop"]) as cfg:
-        assert cfg.embeddings is not None
-        use_saved_config(cfg, directory)
-        assert cfg.embeddings is None
-
-
-BERT = {"_target_": "lmtransfer.models.bert.BertEncoder", "dim": 256, "num_layers": 6}
-
-
-@pytest.mark.parametrize(
-    ("words", "kept"),
-    [
-        ([], BERT),
-        (["~experiment"], BERT),
-        (["model.num_layers=8"], {**BERT, "num_layers": 8}),  # a conflict for the user to solve
-        (["model=modern_laptop"], None),
-        (["experiment=modern_laptop"], None),
-    ],
-    ids=["nothing said", "no recipe", "layers said", "model said", "recipe said"],
-)
-def test_a_run_of_the_former_default_model_keeps_it(
-    words: list[str], kept: dict[str, Any] | None, tmp_path: Path
-) -> None:
-    directory = RunDirectory.create(tmp_path, "pretrain", "run")
-    directory.write_config({"model": BERT})
-    with in_force("pretrain", words) as cfg:
-        todays = dict(cfg.model)
-        assert todays["_target_"] == "lmtransfer.models.modern.ModernEncoder"
-        use_saved_config(cfg, directory)
-        assert cfg.model == (todays if kept is None else kept)
-
-
-def test_another_value_of_a_run_stays_a_conflict(tmp_path: Path) -> None:
-    directory = RunDirectory.create(tmp_path, "pretrain", "run")
-    directory.write_config({"tokenizer": {"vocab_size": 2000}})
-    with in_force("pretrain", []) as cfg:
-        use_saved_config(cfg, directory)
-        assert cfg.tokenizer.vocab_size == 32768
-        (problem,) = resume_conflicts(directory.read_config(), {"tokenizer": {"vocab_size": cfg.tokenizer.vocab_size}})
-        assert "2000" in problem
-    use_saved_config(cfg, RunDirectory(tmp_path / "none"))
-    assert cfg.tokenizer.vocab_size == 32768
 
 
 def _in_process(folder: Path, values: Mapping[int, float]) -> Trainer:

@@ -110,10 +110,14 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
         run.read_result(SeedResult)
     of_seed = SeedResult(command="finetune", metrics={"f1": 0.5}, main_metric="f1", seed=3, collapsed=False)
     assert of_seed.score == 0.5
-    run.result_path.write_text('{"metrics": {"f1": 1.0}, "mean": 1.0, "from_before": 2}')  # of an older version
-    assert run.read_result().values()["from_before"] == 2
+    run.result_path.write_text('{"format": 1, "metrics": {"f1": 1.0}, "mean": 1.0, "further": 2}')
+    assert run.read_result().values()["further"] == 2
     with refuses(RunDirectoryError, "result.json: task "):
         run.read_result(JointResult)
+    for found in ("", '"format": 2, '):
+        run.result_path.write_text(f'{{{found}"metrics": {{}}}}')
+        with refuses(RunDirectoryError, "result.json: ", "format 1"):
+            run.read_result()
 
 
 def test_versions_tell_what_a_run_was_made_with(tmp_path: Path) -> None:

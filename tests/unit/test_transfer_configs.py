@@ -12,8 +12,8 @@ from fakes.tasks import bert, gpt, labels_head, random_examples
 from omegaconf import OmegaConf
 
 from lmtransfer.config.component import build
+from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.primary import group_config
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import TaggingSpec

@@ -14,7 +14,7 @@ from refusals import refuses
 from safetensors.torch import save_file
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.weight_files import read_json, read_weight_files
+from lmtransfer.interop.weight_files import read_weight_files
 
 TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "a.bias": torch.ones(2), "b.weight": torch.zeros(4)}
 
@@ -79,8 +79,8 @@ class TestShards:
             read_weight_files(inside)
 
     def test_an_index_of_another_form_is_told(self, tmp_path: Path, name: str, save: Any) -> None:
-        for content in ({}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}):
-            (tmp_path / f"{name}.index.json").write_text(json.dumps(content))
+        for content in ("{}", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}'):
+            (tmp_path / f"{name}.index.json").write_text(content)
             with refuses(CheckpointError, f"{name}.index.json", "weight_map"):
                 read_weight_files(tmp_path)
 
@@ -151,18 +151,3 @@ def test_no_weights_and_weights_of_other_programs_are_told(tmp_path: Path) -> No
     (tmp_path / "tf_model.h5").write_bytes(b"")
     with refuses(CheckpointError, "tf_model.h5"):
         read_weight_files(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1]", '"a"', "[" * 100_000])
-def test_json_of_another_form_is_told(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.json").write_text(content)
-    with refuses(CheckpointError, "config.json: "):
-        read_json(tmp_path / "config.json")
-
-
-def test_a_missing_file_and_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
-    with refuses(CheckpointError, "config.json: "):
-        read_json(tmp_path / "config.json")
-    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
-    with refuses(CheckpointError, "config.json: ", "JSON"):
-        read_json(tmp_path / "config.json")

@@ -21,8 +21,9 @@ from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
-from lmtransfer.untrusted.documents import first_line, parse_yaml, read_json, read_yaml, texts
-from lmtransfer.untrusted.files import check_folder, read_bytes
+from lmtransfer.system.mappings import texts
+from lmtransfer.system.printable import first_line
+from lmtransfer.system.safe_files import check_folder, parse_yaml, read_bytes, read_json, read_yaml
 
 if TYPE_CHECKING:
     import datasets
@@ -46,13 +47,14 @@ def check_dataset_folder(folder: Path) -> None:
     named: dict[Path, Any] = {}
     if any((folder / mark).is_file() for mark in _SAVED_MARKS):
         paths = [folder / _SAVED_MARKS[1], folder / _SAVED_MARKS[0], *folder.glob(f"*/{_SAVED_MARKS[0]}")]
-        named = {path: read_json(path, error=DataError) for path in paths if path.is_file()}
+        named = {path: read_json(path, object, error=DataError) for path in paths if path.is_file()}
     card, settings = folder / "README.md", folder / ".huggingface.yaml"
     if card.is_file():
         front = REGEX_YAML_BLOCK.search(read_bytes(card, error=DataError).decode("utf-8", "replace"))
-        named[card] = _configs(parse_yaml(front[2].encode(), path=card, error=DataError)) if front else None
+        if front:
+            named[card] = _configs(parse_yaml(front[2].encode(), object, source=str(card), error=DataError))
     if settings.is_file():
-        named[settings] = _configs(read_yaml(settings, error=DataError))
+        named[settings] = _configs(read_yaml(settings, object, error=DataError))
     for path, content in named.items():
         for key, text in texts(content):
             if "://" in text or "::" in text or text.startswith(("/", "~")) or ".." in Path(text).parts:

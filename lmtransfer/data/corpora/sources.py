@@ -19,7 +19,7 @@ from lmtransfer.data.corpora.readers import FORMATS
 from lmtransfer.data.files import COMPRESSIONS, find_file, plain_name
 from lmtransfer.errors import DataError
 from lmtransfer.system.durable import file_hash, write_json
-from lmtransfer.untrusted.files import not_regular
+from lmtransfer.system.safe_files import not_regular
 
 _WORTH_REMEMBERING_BYTES = 1 << 22
 _UNCHANGED_SECONDS = 5.0

@@ -16,8 +16,8 @@ from lmtransfer.exporting.run import OpenRun
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.labels import node_label, objective_label
 from lmtransfer.reporting.runs.lineage import at_revision, lineage
+from lmtransfer.runs.labels import node_label, objective_label
 
 
 def card_of(

@@ -12,9 +12,9 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.exporting.run import OpenRun
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, read_run
-from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.units import count, duration, in_percent, shown
+from lmtransfer.runs.labels import model_label, node_label, objective_label
+from lmtransfer.system.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _METHODS = {

@@ -13,8 +13,8 @@ from huggingface_hub import ModelCardData
 from lmtransfer.exporting.seen_by_transformers import pipeline_of
 from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.units import in_percent
 from lmtransfer.system.printable import printable
+from lmtransfer.system.units import in_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

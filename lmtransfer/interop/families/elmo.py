@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.system.optional import optional
-from lmtransfer.untrusted.files import not_regular
+from lmtransfer.system.safe_files import not_regular
 
 _FORGET_BIAS = 1.0
 _ACTIVATIONS = ("relu", "tanh")

@@ -20,7 +20,7 @@ from tokenizers import normalizers
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.sentencepiece_library import library_tokenizer
 from lmtransfer.interop.tokenizers.sentencepiece_model import Piece, SentencePieceModel, read_sentencepiece_model
-from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
+from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes
 
 #: How to save a tokenizer so that one file describes it completely.
 AS_JSON: Final = "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"

@@ -21,12 +21,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers import sentencepiece_files
+from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.wordpiece import INSIDE
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
-from lmtransfer.untrusted.schema import Fields
 
 #: How a class makes pieces.
 _Kind = Literal["wordpiece", "bytes", "albert", "xlnet", "xlm-roberta"]
@@ -416,7 +414,7 @@ def _object(path: Path) -> dict[str, Any]:
     """Read a JSON object; empty if the file does not exist."""
     if not path.exists():
         return {}
-    return cast("dict[str, Any]", read_json(path, Fields(), error=CheckpointError, finite=False, most=LARGEST_BYTES))
+    return read_json(path, dict[str, Any], error=CheckpointError, finite=False, most=LARGEST_BYTES)
 
 
 def _text(path: Path) -> str:

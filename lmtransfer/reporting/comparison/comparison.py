@@ -9,7 +9,7 @@ from typing import Any
 from lmtransfer.reporting.comparison.flipped import Flipped
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.settings import differing
-from lmtransfer.reporting.units import in_unit
+from lmtransfer.system.units import in_unit
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import corrected
 

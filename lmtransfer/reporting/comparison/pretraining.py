@@ -17,8 +17,8 @@ from lmtransfer.reporting.comparison.sides import Member, Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.labels import flatten
 from lmtransfer.reporting.runs.settings import TOKENIZER, differences_text, differing
+from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
@@ -98,8 +98,6 @@ def _measured(entry: Entry) -> dict[str, Any]:
     """What a loss was measured on: text, tokenizer, rows, corruption and losses; by dotted key."""
     run, source = entry.run, _source(entry)
     data = run.versions.get("data")
-    if run.command == "evaluate" and not data and run.config.get("corpus") is None:
-        data = source.versions.get("data")  # earlier versions noted no data if an evaluation used the run's own text
     found: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
     train = run.config.get("train")
     evaluated_with = run.config if run.command == "evaluate" else {"eval_tokens": _of(train).get("eval_tokens")}

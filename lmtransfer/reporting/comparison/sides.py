@@ -9,7 +9,7 @@ from typing import Any
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.labels import flatten, node_label
+from lmtransfer.runs.labels import flatten, node_label
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
 #: Keys of pretraining that do not affect what a model learns.

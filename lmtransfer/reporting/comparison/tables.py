@@ -10,9 +10,9 @@ from typing import Any
 from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
 from lmtransfer.reporting.comparison.flipped import Flip
 from lmtransfer.reporting.render.cells import PLUS_MINUS, metric_heading, score_text
-from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text, words_do_as_well
 from lmtransfer.system.printable import printable
+from lmtransfer.system.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.spread import spread
 

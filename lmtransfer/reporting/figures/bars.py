@@ -22,7 +22,7 @@ from lmtransfer.reporting.figures.style import (
 )
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
-from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.system.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 

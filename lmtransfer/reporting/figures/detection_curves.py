@@ -21,7 +21,7 @@ from lmtransfer.reporting.figures.style import (
     with_count,
 )
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.units import count_formatter
+from lmtransfer.system.units import count_formatter
 from lmtransfer.verdicts.spread import Spread
 
 #: A metric over seeds against tokens seen.
@@ -58,7 +58,7 @@ def detection_figures(entries: Sequence[Entry], labels: Mapping[str, str], folde
 
 
 def detection_curves(entry: Entry, label: str) -> DetectionCurves | None:
-    """The logged curves of a pretraining run and its seeds; None if there are none, as in runs of earlier versions."""
+    """The logged curves of a pretraining run and its seeds; None if there are none."""
     runs = entry.seeds or (entry.run,)
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith("validation/")}
     name = next((key.removesuffix(_BASE_RATE) for key in sorted(keys) if key.endswith(_BASE_RATE)), None)

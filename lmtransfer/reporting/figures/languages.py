@@ -20,7 +20,7 @@ from lmtransfer.reporting.figures.style import (
 )
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.languages import scores_in_languages
-from lmtransfer.reporting.units import in_percent
+from lmtransfer.system.units import in_percent
 
 #: Label of a run, whether it is a control, and its score by language.
 Scored = tuple[str, bool, Mapping[str, float]]

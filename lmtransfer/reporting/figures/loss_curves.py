@@ -28,7 +28,7 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.reference import ReferenceCurve, entropy_of, is_normal, references_of
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.units import count_formatter, time_unit
+from lmtransfer.system.units import count_formatter, time_unit
 
 #: Highest number of points of a line: more than the figure has pixels only make the file larger.
 MAX_POINTS = 500

@@ -27,7 +27,7 @@ from lmtransfer.reporting.figures.style import (
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.units import count_formatter, in_percent
+from lmtransfer.system.units import count_formatter, in_percent
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from lmtransfer.reporting.figures.style import (
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.units import count_formatter, shown
+from lmtransfer.system.units import count_formatter, shown
 from lmtransfer.verdicts.spread import Spread, spread
 
 _PREFIX = "validation/"

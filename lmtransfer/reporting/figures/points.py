@@ -23,7 +23,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     subtitle,
 )
-from lmtransfer.reporting.units import count_formatter, in_percent, shown
+from lmtransfer.system.units import count_formatter, in_percent, shown
 from lmtransfer.verdicts.spread import Spread
 
 #: Distance of the points of two lines at the same name, where neighbouring names are 1 apart.

@@ -9,8 +9,8 @@ from lmtransfer.reporting.page.table import Cell, Group, Heading, Line, Table, m
 from lmtransfer.reporting.render.cells import metric_heading, other_metrics_texts, score_text
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import higher_is_better, number
-from lmtransfer.reporting.units import count, duration, shown_difference
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
+from lmtransfer.system.units import count, duration, shown_difference
 
 _HEADINGS = (
     Heading("task", "ascending"),

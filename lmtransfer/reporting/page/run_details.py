@@ -14,7 +14,7 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.lineage import total
-from lmtransfer.reporting.units import count, duration
+from lmtransfer.system.units import count, duration
 
 
 @dataclass(frozen=True, slots=True)

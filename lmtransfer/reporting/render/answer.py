@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from lmtransfer.reporting.runs.before_after import BeforeAfter, before_and_after
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.labels import node_label
 from lmtransfer.reporting.runs.scores import is_worse
 from lmtransfer.reporting.runs.settings import chosen_on_what_is_scored
-from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds, reach
+from lmtransfer.runs.labels import node_label
+from lmtransfer.system.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT
 from lmtransfer.verdicts.spread import Spread
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from lmtransfer.reporting.runs.rows import Row
 from lmtransfer.reporting.runs.sweeps import Sweep, named_values, value_text
-from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
+from lmtransfer.system.units import count, duration, in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 

@@ -19,8 +19,8 @@ from lmtransfer.reporting.render.cells import (
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import Row, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, outside
-from lmtransfer.reporting.units import count, duration, shown, shown_difference
 from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
+from lmtransfer.system.units import count, duration, shown, shown_difference
 
 if TYPE_CHECKING:
     from rich.table import Table

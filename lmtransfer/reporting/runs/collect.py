@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.former_names import current_config
+from lmtransfer.runs.result import check_format
+from lmtransfer.system.mappings import leaves
 from lmtransfer.system.printable import printable, printable_values
-from lmtransfer.untrusted.documents import leaves, read_json, read_json_lines, read_yaml
-from lmtransfer.untrusted.files import check_folder
-from lmtransfer.untrusted.schema import Fields
+from lmtransfer.system.safe_files import check_folder, read_json, read_json_lines, read_yaml
 
 #: The files that make a folder a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
@@ -188,12 +187,12 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
     objects: list[Mapping[str, Any]] = []
     bad: list[int] = []
     try:
-        lines = list(read_json_lines(path, Fields(), error=RunDirectoryError, finite=False))
+        lines = list(read_json_lines(path, dict[str, Any], error=RunDirectoryError, finite=False))
     except RunDirectoryError as error:
         problems.append(_within(path.parent, error))
         return (), True
-    for number, line, value, problem in lines:
-        if problem is None:
+    for number, line, value, _ in lines:
+        if value is not None:
             objects.append(_measured(value))
         elif not line.endswith(b"\n"):
             problems.append(f"{path.name}:{number}: the last line is incomplete and was skipped")
@@ -250,9 +249,11 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
         return {}
     try:
         if path.suffix == ".yaml":
-            value = current_config(read_yaml(path, Fields(), error=RunDirectoryError))
+            value = read_yaml(path, dict[str, Any], error=RunDirectoryError)
         else:
-            value = read_json(path, Fields(), error=RunDirectoryError)
+            value = read_json(path, dict[str, Any], error=RunDirectoryError)
+            if path.name == "result.json":
+                check_format(value, path)
         for where, number in leaves(value):
             if isinstance(number, float) and abs(number) > _LARGEST:
                 raise RunDirectoryError(f"{path}: {where} is {number:g}, but may be at most {_LARGEST:g}")

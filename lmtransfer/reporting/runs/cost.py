@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.units import count, duration, memory
+from lmtransfer.system.units import count, duration, memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> Cost:
     """The cost of a run of a task.
 
     Args:
-        results: its result, then those of its seeds; runs of older versions do not tell all.
+        results: its result, then those of its seeds.
     """
 
     def first(name: str) -> float | None:

@@ -14,7 +14,6 @@ from lmtransfer.reporting.runs.controls import compared, made_baselines, made_co
 from lmtransfer.reporting.runs.cost import Cost, cost_of
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import examples_of_score, kept_answers
-from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.runs.lineage import (
     is_pretraining,
     pretraining_budget,
@@ -24,7 +23,8 @@ from lmtransfer.reporting.runs.lineage import (
 )
 from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import task_settings
-from lmtransfer.reporting.units import in_unit
+from lmtransfer.runs.labels import model_label, node_label, objective_label
+from lmtransfer.system.units import in_unit
 
 _METHODS = {"frozen": "frozen", "full": "finetuned"}
 

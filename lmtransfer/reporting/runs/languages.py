@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.units import shown
+from lmtransfer.system.units import shown
 
 _NAME = re.compile(r"language/([^/]+)/([^/]+)")
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 
 from lmtransfer.config.revisions import split_revision, with_revision
 from lmtransfer.reporting.runs.collect import RUN_FILES, Run, read_run
-from lmtransfer.reporting.runs.labels import node_label
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.runs.labels import node_label
 
 #: The commands that produce pretrained encoders.
 PRETRAINED = ("pretrain", "import")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmtransfer.config.without_effect import is_without_effect
-from lmtransfer.former_names import LEFT_OUT
+from lmtransfer.config.settings import is_without_effect
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.labels import flatten
+from lmtransfer.runs.labels import flatten
 
 #: Keys that are ignored, besides those without any effect: where the weights came from, what was scored, the heading of
 #: the task, and keys that hardly affect what a model learns.
@@ -22,8 +21,8 @@ TOKENIZER = "tokenizer"
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     """The settings of a run of a task by dotted key, without those that make no difference.
 
-    A key with the value null is dropped. A key is also dropped if its value is what older runs, which lack the key,
-    used. A single rate counts as a grid of one; a seed or a control has the grid from which its rate was chosen.
+    A key with the value null is dropped. A single rate counts as a grid of one; a seed or a control has the grid from
+    which its rate was chosen.
 
     Args:
         run: a probe, a finetuned run, or the run that an evaluation scored.
@@ -36,7 +35,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     found = {
         key: value
         for key, value in found.items()
-        if value not in (None, {}, LEFT_OUT.get(key)) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
+        if value not in (None, {}) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
     }
     grid = grid or run.result.get(LEARNING_RATES)
     rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]

@@ -9,8 +9,8 @@ from typing import Any
 
 from lmtransfer.reporting.runs.collect import COMMANDS, Run
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.labels import flatten
 from lmtransfer.reporting.runs.scores import higher_is_better
+from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.spread import Spread, spread
 
 #: Keys that differ between points but are not the subject of a sweep.

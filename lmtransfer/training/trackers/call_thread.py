@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lmtransfer.untrusted.documents import first_line
+from lmtransfer.system.printable import first_line
 
 
 class CallThread:

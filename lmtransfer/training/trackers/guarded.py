@@ -15,19 +15,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from typing_extensions import TypedDict
 
 from lmtransfer.errors import RunDirectoryError
+from lmtransfer.system.safe_files import read_json
 from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, numbers_in
 from lmtransfer.training.trackers.call_thread import CallThread
 from lmtransfer.training.trackers.jsonl import Jsonl
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Fields, Text, Whole
 
 #: Longest time that a service may take for one call, in seconds; the first call imports its library.
 PATIENCE = 60.0
 
-_SAVED = Fields({"id": Text(), "step": Whole(least=-1)})
+
+class _Saved(TypedDict):
+    id: str
+    step: Annotated[int, Ge(-1)]
 
 
 def _print(line: str) -> None:
@@ -118,7 +123,7 @@ class Guarded:
         """The id of the run's record and its last step; None and -1 if there is no record."""
         if not self._path.exists():
             return None, -1
-        saved = read_json(self._path, _SAVED, error=RunDirectoryError)
+        saved = read_json(self._path, _Saved, error=RunDirectoryError)
         return saved["id"], saved["step"]
 
     def _write(self) -> None:

@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
+from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.machine import naming
-from lmtransfer.untrusted.documents import read_json_lines
-from lmtransfer.untrusted.schema import Fields, Whole
+from lmtransfer.system.safe_files import read_json_lines
 
-_RECORD = Fields({"step": Whole()})
+
+class _Record(TypedDict):
+    step: Whole
 
 
 class Jsonl:
@@ -55,11 +59,11 @@ class Jsonl:
         return [record for _, record in self._lines(step)] if self.path.exists() else []
 
     def _lines(self, step: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        for number, line, record, problem in read_json_lines(self.path, _RECORD, error=RunDirectoryError, finite=False):
+        for number, line, record, problem in read_json_lines(self.path, _Record, error=RunDirectoryError, finite=False):
             if not line.endswith(b"\n") or (record is not None and record["step"] > step):
                 return
-            if problem is not None:
+            if record is None:
                 raise RunDirectoryError(
                     f"{self.path}:{number}: {problem}; correct or delete that line, then continue with resume=true"
                 )
-            yield line, record
+            yield line, {**record}

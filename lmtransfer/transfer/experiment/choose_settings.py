@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, open_dict
+from torch import Tensor
 
-from lmtransfer.config.budget import effective_train
 from lmtransfer.config.component import build
+from lmtransfer.config.effective import effective_train
 from lmtransfer.config.overrides import named_keys
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved, origin_of
+from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.base import Task
+from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.convex_fit import MOST_ROWS
 from lmtransfer.transfer.experiment.data import read_task_data, task_notes
 from lmtransfer.transfer.experiment.setting import Member, Setting
-from lmtransfer.transfer.experiment.start_token import with_trained_start
 from lmtransfer.transfer.joint.text import read_joint_text
 from lmtransfer.transfer.method import TransferMethod
 
@@ -145,3 +149,38 @@ def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
     with open_dict(cfg):
         cfg.update(dict.fromkeys(keys))
     return True
+
+
+def with_trained_start(
+    weights: Mapping[str, Tensor], encoder: Encoder, tokenizer: Tokenizer, config: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """The weights of a pretrained encoder, in which an untrained [CLS] is a copy of [SEP].
+
+    Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_contiguous``, ``skipgram``, ``cbow``, ELMo's
+    and XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP]
+    of the previous document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
+
+    Args:
+        weights: weights of the encoder, by name.
+        encoder: any encoder of the same config.
+        tokenizer: tokenizer of the run.
+        config: config of the run. The weights do not change if the run continued another run, was imported, or is not
+            a pretraining run.
+    """
+    weights = dict(weights)
+    rows = (config.get("objective") or {}).get("rows") or {}
+    if rows.get("frame") != "none" or config.get("init") or not config.get("corpus") or "task" in config:
+        return weights
+    character_table = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+    has_started, ended = (
+        encoder.input_rows(token, None if character_table is None else character_table[token])
+        for token in (tokenizer.cls_id, tokenizer.sep_id)
+    )
+    if has_started is None or ended is None:
+        return weights
+    (table, starts), (_, ends) = has_started, ended
+    differ = [(start, end) for start, end in zip(starts, ends, strict=True) if start != end]
+    key = next(f"{name}.weight" for name, module in encoder.named_modules() if module is table)
+    table_VD = weights[key].clone()
+    table_VD[[start for start, _ in differ]] = weights[key][[end for _, end in differ]]
+    return {**weights, key: table_VD}

@@ -11,9 +11,8 @@ from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.transfer.experiment.baselines import baseline_results
-from lmtransfer.transfer.experiment.choice_rule import choice_rule, chosen_on
 from lmtransfer.transfer.experiment.learning_rates import LearningRates
-from lmtransfer.transfer.experiment.results import joint_result, majority_of
+from lmtransfer.transfer.experiment.results import choice_rule, chosen_on, joint_result, majority_of
 from lmtransfer.transfer.experiment.setting import Condition, Member, Setting
 from lmtransfer.transfer.experiment.single_run import SingleRun
 from lmtransfer.verdicts.conditions import Examples

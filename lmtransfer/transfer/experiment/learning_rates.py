@@ -6,21 +6,27 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
+from typing_extensions import TypedDict
+
+from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import write_text
+from lmtransfer.system.safe_files import read_json
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.transfer.experiment.setting import Member
 from lmtransfer.transfer.experiment.training_run import train_once
-from lmtransfer.untrusted.documents import read_json
-from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
 
-#: Content of ``learning_rate_tries.json``.
-_TRIES = Items(
-    Fields({"arm": Text(("pretrained", "control")), "seed": Whole(), "learning_rate": Real(), "score": Real()})
-)
+
+class _Try(TypedDict):
+    """An entry of ``learning_rate_tries.json``."""
+
+    arm: Literal["pretrained", "control"]
+    seed: Whole
+    learning_rate: float
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +64,25 @@ class LearningRates:
             say(rate, means[rate])
         return max(means, key=lambda rate: means[rate])
 
-    def tries(self) -> list[dict[str, Any]]:
+    def tries(self) -> list[_Try]:
         """The finished tries."""
         if not self.path.exists():
             return []
-        return cast("list[dict[str, Any]]", read_json(self.path, _TRIES, error=RunDirectoryError))
+        return read_json(self.path, list[_Try], error=RunDirectoryError)
 
     def _try(self, member: Member, *, nested: bool) -> float:
         """The main metric on held-out examples of a run that is not saved."""
         tries = self.tries()
-        which: dict[str, Any] = {"arm": member.condition, "seed": member.seed, "learning_rate": member.learning_rate}
+        which: Any = {"arm": member.condition, "seed": member.seed, "learning_rate": member.learning_rate}
         if nested:
             which["pretraining_seed"] = member.pretraining_seed
         for tried in tries:
             if all(tried.get(key) == value for key, value in which.items()):
-                return float(tried["score"])
+                return tried["score"]
         outcome = train_once(member, run=None, progress=Progress(quiet=True))
         assert outcome.choosing_score is not None
-        tries.append({**which, "score": outcome.choosing_score})
+        which["score"] = outcome.choosing_score
+        tries.append(which)
         if distributed.is_main():
             write_text(self.path, json.dumps(tries, indent=1) + "\n")
         distributed.barrier()

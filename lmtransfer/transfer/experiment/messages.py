@@ -15,14 +15,12 @@ from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
 from lmtransfer.reporting.runs.scores import difference_in, is_worse, other_metrics
-from lmtransfer.reporting.units import count, duration, in_percent, shown
-from lmtransfer.reporting.verdict_text import short, verdict_lines, words_do_as_well
+from lmtransfer.reporting.verdict_text import verdict_lines, words_do_as_well
 from lmtransfer.runs.result import JointResult
-from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
+from lmtransfer.system.units import count, duration, in_percent, shown
 from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.holm import corrected
 
 Result = Mapping[str, Any]
 
@@ -83,36 +81,6 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
         commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
     commands.append(f"lmtransfer report {short_path(root.absolute())}")
     return commands
-
-
-def print_sweep(run_dirs: Sequence[Path], failed: Sequence[str] = ()) -> None:
-    """Print one row for each point of a sweep: best first, or in the order of the sweep if the tasks differ.
-
-    Args:
-        run_dirs: the finished runs.
-        failed: labels of the points that failed; their rows are last.
-    """
-    results = [(path.name, RunDirectory.open(path).read_result().values()) for path in run_dirs]
-    metrics = {str(result["main_metric"]) for _, result in results}
-    tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}
-    one_task = len(tasks) == 1
-    if one_task:
-        results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
-    metric_column = metrics.pop() if one_task else "mean"
-    head = ["run", *([] if one_task else ["metric"]), metric_column, "deviation", "seeds", "control", "difference"]
-    table = Table(*head, box=box.SIMPLE_HEAD)
-    found = [difference_in(result) for _, result in results]
-    together = iter(corrected([difference for difference in found if difference is not None]))
-    for (label, result), difference in zip(results, found, strict=True):
-        metric = str(result["main_metric"])
-        deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
-        cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
-        if difference is not None:
-            cells[3:] = [shown(result["control"]["mean"], metric), short(next(together), metric)]
-        table.add_row(label, *([] if one_task else [metric]), *cells)
-    for name in failed:
-        table.add_row(name, *([] if one_task else [""]), "failed")
-    Console(highlight=False).print(table)
 
 
 def below_majority(result: Result) -> str:

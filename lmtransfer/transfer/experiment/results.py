@@ -14,6 +14,7 @@ from lmtransfer.reporting.runs.learning_rates import edge_of_grid
 from lmtransfer.runs.result import JointResult, SeedResult, largest
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
+from lmtransfer.transfer.convex_fit import FOLDS
 from lmtransfer.transfer.evaluation import Evaluation
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
@@ -278,3 +279,34 @@ def usual_label(setting: Setting) -> dict[str, Any]:
     train = setting.data.train.examples
     answers = setting.task.baseline(train, train[:1]) or []
     return {"majority_label": answers[0].name} if answers and isinstance(answers[0], LabelAnswer) else {}
+
+
+def chosen_on(setting: Setting) -> str:
+    """The examples that choose."""
+    return "held-out training examples" if setting.data.choosing is None else "dev"
+
+
+def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
+    """The rule, as ``chosen_by`` of a result.
+
+    Args:
+        setting: the shared settings of the runs.
+        searches_rate: whether the learning rate is chosen, too.
+    """
+    folds, best = setting.task.folds, setting.checkpoint == "best"
+    if setting.solves:
+        rule = (
+            f"L2 penalty (C) chosen by {setting.task.main_metric} (ties: loss) in {FOLDS}-fold cross-validation "
+            "of the training examples; the head is at its optimum"
+        )
+        return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"
+    chosen = [*(["checkpoint"] if best else []), *(["learning rate"] if searches_rate else [])]
+    if chosen:
+        on = chosen_on(setting)
+        also = ", which is also the scored split" if on == setting.data.split else ""
+        end = "" if best else "; the weights at the end of training"
+        metric = f"{setting.task.main_metric} (ties: loss)"
+        rule = f"{' and '.join(chosen)} chosen by {metric} on {on}{also}{end}"
+    else:
+        rule = "nothing was chosen: the weights at the end of training"
+    return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from lmtransfer.randomness import derived_seed
-from lmtransfer.reporting.units import shown
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.runs.training import TrainingSetup
+from lmtransfer.system.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights

@@ -32,7 +32,7 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
     if not saved.trusted:
         chosen = OmegaConf.create(without_data(saved.config["task"])) if node is None else node
         return cast(Task, build(chosen, data_root=data_root, cache_dir=None))
-    root = data_root or saved.config.get("data_root")
+    root = data_root or saved.data_root
     return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.config.get("cache_dir")))
 
 
@@ -48,8 +48,7 @@ def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | No
         RunDirectoryError: the run is not trusted, and its task names files outside the allowed folders.
     """
     if node is None and not saved.trusted:
-        config = saved.directory.config_path
-        node = OmegaConf.create(local_task(saved.config["task"], config, key="run", data_root=data_root))
+        node = OmegaConf.create(local_task(saved.config["task"], saved.directory, data_root=data_root))
     return task_of(saved, node=node, data_root=data_root)
 
 

@@ -21,7 +21,7 @@ from lmtransfer.pretraining.continued import TakenHeads, take_heads
 from lmtransfer.pretraining.parts import Parts, parts_over
 from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.randomness import derived_seed
-from lmtransfer.reporting.runs.labels import objective_label
+from lmtransfer.runs.labels import objective_label
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.runs.trust import same_text
@@ -176,7 +176,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     key = "init" if cfg.get("init") else "tokenizer_from"
     given = {part: resolved(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
     own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
-    data_root = cfg.data_root or (source.config.get("data_root") if source.trusted else None)
+    data_root = cfg.data_root or source.data_root
     problems = []
     if not (given.get("objective") or own["objective"] or {}).get("losses"):
         problems.append(
@@ -194,7 +194,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
             source.component(f"objective.{part}", "tokenizer")  # raises if the component is invalid
     if "corpus" not in given and not source.trusted:
-        same_text(source.config, source.directory.read_versions(), source.directory.config_path, data_root=data_root)
+        same_text(source.config, source.directory, data_root=data_root)
     screening = source.config.get("screening") if "corpus" not in given and source.trusted else None
     given = own | given
     given["corpus"] = absolute_corpus(given["corpus"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
+from lmtransfer.system.units import count, duration, in_percent, shown, shown_difference
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The content of the config files before any composition: their keys and values."""
+"""The content of the configuration files before any composition: how they are read, and their keys and values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,80 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml.reader import ReaderError
 
-from lmtransfer.config import paths, yaml_files
+from lmtransfer.config import paths
+from lmtransfer.errors import ConfigError
+from lmtransfer.system.safe_files import read_bytes, yaml_problem
+
+PLAIN = "a config is plain YAML, key: value, in UTF-8"
+_LONGEST = 200
+#: A config has some kilobytes, and Hydra reads a megabyte in about ten seconds.
+_MOST_BYTES = 1 << 20
+#: How many values the aliases of a config may repeat.
+_MOST_REPEATED = 10_000
+
+
+def load(path: Path) -> DictConfig:
+    """Read a config file without resolving anything in it.
+
+    Raises:
+        ConfigError: it cannot be read, or is not a mapping of keys to values; with ``file:line`` if known.
+    """
+    text = read_text(path)
+    try:
+        try:
+            slow = yaml_problem(text, most_repeated=_MOST_REPEATED)
+        except yaml.YAMLError:  # the error of PyYAML's own parser says more
+            slow = yaml_problem(text, most_repeated=_MOST_REPEATED, loader=yaml.SafeLoader)
+        if slow is not None:
+            raise ConfigError(f"{path}:{slow[0]}: {slow[1]}")
+        loaded = OmegaConf.load(path)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = " ".join(filter(None, (error.context, error.problem)))
+        raise ConfigError(_broken(path, reason, None if mark is None else mark.line + 1)) from error
+    except ReaderError as error:
+        raise ConfigError(_broken(path, str(error).splitlines()[0], text.count("\n", 0, error.position) + 1)) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(_broken(path, str(error).splitlines()[0])) from error
+    except RecursionError:
+        raise ConfigError(_broken(path, "its nodes are nested too deeply")) from None
+    except (OmegaConfBaseException, OSError, TypeError, ValueError) as error:  # YAML that a config cannot hold
+        raise ConfigError(_broken(path, str(error).partition("\n")[0])) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("# @package") and len(line.split()) != 3:
+            raise ConfigError(
+                f"{path}:{number}: '{line[:60]}' is not a valid package line: write # @package _global_, or "
+                "# @package and one key"
+            )
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(_broken(path, "it is a list"))
+    return loaded
+
+
+def read_text(path: Path) -> str:
+    """Read the text of a config file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    raw = read_bytes(path, error=ConfigError, most=_MOST_BYTES)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise ConfigError(f"{path}:{line}: {what}") from None
+
+
+def _broken(path: Path, reason: str, line: int | None = None) -> str:
+    where = path if line is None else f"{path}:{line}"
+    return f"{where}: cannot be read as a config: {reason[:_LONGEST]}; {PLAIN}"
 
 
 def primary_config(name: str) -> dict[str, Any]:
@@ -35,7 +105,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
         folders: config folders.
     """
     path = paths.find(f"{primary}.yaml", folders)
-    loaded = OmegaConf.to_container(yaml_files.load(path)) if path else {}
+    loaded = OmegaConf.to_container(load(path)) if path else {}
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
     chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
     given = dict(override.partition("=")[::2] for override in overrides)
@@ -93,7 +163,7 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
         None if there is no such file, or if its keys do not belong to the group (an experiment).
     """
     path = paths.find(f"{group}/{choice}.yaml", folders)
-    if path is None or "# @package _global_" in yaml_files.read_text(path):
+    if path is None or "# @package _global_" in read_text(path):
         return None
     groups, bases, content = _read(path)
     found: dict[str, Any] = {}
@@ -126,7 +196,7 @@ def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
 @cache
 def _parsed(path: Path, content: bytes) -> dict[str, Any]:
     """Parse a file; cached by content, since a command needs a file many times and reading YAML is slow."""
-    loaded = OmegaConf.to_container(yaml_files.load(path))
+    loaded = OmegaConf.to_container(load(path))
     return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
 
 

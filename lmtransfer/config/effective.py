@@ -1,0 +1,213 @@
+"""Completing a composed configuration: paths, the one effective budget, and whether learning rates are searched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from lmtransfer.config.config_files import primary_config
+from lmtransfer.config.overrides import named_keys
+from lmtransfer.config.plain import to_plain
+from lmtransfer.config.settings import TrainSettings
+from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import join
+
+
+def complete_values(cfg: DictConfig, command: str) -> None:
+    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched.
+
+    Raises:
+        ConfigError: see ``resolve_paths`` and ``complete_budget``.
+    """
+    resolve_paths(cfg)
+    complete_budget(cfg, primary=command)
+    complete_learning_rates(cfg)
+
+
+#: Names of settings, at any depth, whose value is a path or a list of paths.
+_PATHS = frozenset(
+    {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
+    | {"cache_dir", "tokenizer_from", "path"}
+)
+#: The same in a task, and settings that hold paths by name.
+_OF_A_TASK = frozenset({"task.train", "task.dev", "task.test"})
+_BY_NAME = frozenset({"task.files", "corpus.parts"})
+#: The prefix of the folder of a published model.
+_PREFIX = "hf:"
+
+
+def resolve_paths(cfg: DictConfig) -> None:
+    """Expand ``~``, and set paths to null that come from an empty environment variable.
+
+    Args:
+        cfg: the composed configuration; changed in place.
+
+    Raises:
+        ConfigError: paths are empty, contain a NUL character or name the home of an unknown user; lists all of them.
+    """
+    problems: list[str] = []
+    for node, name, key in list(_found(cfg, "")):
+        value = node[name]
+        if value == "" and isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, name):
+            resolved: str | None = None
+        else:
+            resolved = _resolved(value, key, problems)
+        if resolved != value:
+            with open_dict(cfg):
+                node[name] = resolved
+    if problems:
+        raise ConfigError(problems)
+
+
+def _found(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> Iterator[tuple[Any, Any, str]]:
+    """The texts that are paths: their node, their name or index in it, and their full key."""
+    names = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
+    for name in names:
+        where = join(key, name)
+        try:
+            value = node[name]
+        except OmegaConfBaseException:  # missing or a broken interpolation: reported elsewhere
+            continue
+        is_path = holds or name in _PATHS or where in _OF_A_TASK
+        if isinstance(value, str) and is_path:
+            yield node, name, where
+        elif isinstance(value, ListConfig) and not value._is_none():
+            yield from _found(value, where, holds=is_path or where in _BY_NAME)
+        elif isinstance(value, DictConfig) and not value._is_none():
+            yield from _found(value, where, holds=where in _BY_NAME)
+
+
+def _resolved(value: str, key: str, problems: list[str]) -> str:
+    prefix = _PREFIX if value.startswith(_PREFIX) else ""
+    path = value.removeprefix(prefix)
+    if not path or path.isspace():
+        problems.append(f"{key}={value}: is empty; give a path, or leave {key} out")
+    elif "\0" in path:
+        problems.append(f"{key}={value}: contains a NUL character, which a path must not have; remove it")
+    elif path.startswith("~"):
+        return prefix + _at_home(path, key, problems)
+    return value
+
+
+def _at_home(path: str, key: str, problems: list[str]) -> str:
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        whose = path.partition("/")[0].removeprefix("~")
+        if not whose and not os.environ.get("HOME"):
+            problems.append(f"{key}={path}: there is no home folder (HOME is not set): set HOME, or give the full path")
+        else:
+            problems.append(
+                f"{key}={path}: this machine has no user {whose!r}: write the full path, or ./{path} for a folder "
+                "with this name"
+            )
+        return path
+
+
+KINDS = ("steps", "tokens", "epochs", "seconds")
+
+
+def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:
+    """Keep only the effective budget and set the others to null, so that the saved config is unambiguous.
+
+    Args:
+        cfg: the composed configuration; changed in place. Without ``train`` nothing happens.
+        primary: name of the command's config file.
+        overrides: the ``key=value`` of the command line; by default those of the running command.
+
+    Raises:
+        ConfigError: two budgets come from the same place.
+    """
+    train = cfg.get("train")
+    if not isinstance(train, DictConfig):
+        return
+    kept = effective_kind(train, primary=primary, overrides=overrides)
+    with open_dict(train):
+        for kind in KINDS:
+            if kept is not None and kind != kept and train.get(kind) is not None:
+                train[kind] = None
+        if _another_budget(train, primary=primary, overrides=overrides):
+            train.min_steps = None
+
+
+def _another_budget(train: DictConfig, *, primary: str, overrides: Sequence[str] | None) -> bool:
+    """Whether another budget than that of the command's own file was chosen, but ``min_steps`` is still from there."""
+    own = primary_config(primary).get("train") or {}
+    if own.get("min_steps") is None or train.get("min_steps") != own["min_steps"]:
+        return False
+    named = named_keys(overrides)
+    return "train.min_steps" not in named and ("train.epochs" in named or train.get("epochs") != own["epochs"])
+
+
+def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> TrainSettings:
+    """The settings of ``cfg.train`` with only the effective budget.
+
+    Raises:
+        ConfigError: there is no budget, two budgets come from the same place, or values do not fit.
+    """
+    complete_budget(cfg, primary=primary, overrides=overrides)
+    settings = TrainSettings.from_config(cfg.train)
+    if all(getattr(settings, kind) is None for kind in KINDS):
+        raise ConfigError(f"train: there is no budget; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
+    if settings.min_steps is not None and settings.epochs is None:
+        kind = next(kind for kind in KINDS if getattr(settings, kind) is not None)
+        raise ConfigError(
+            f"train.min_steps={settings.min_steps} with train.{kind}={getattr(settings, kind)}: min_steps "
+            "extends only a budget in epochs; set train.min_steps=null, or set only train.epochs"
+        )
+    return settings
+
+
+def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None = None) -> str | None:
+    """The kind of the effective budget; None if none is set.
+
+    Args:
+        train: the node ``cfg.train``.
+        primary: name of the command's config file.
+        overrides: as for ``complete_budget``.
+
+    Raises:
+        ConfigError: two budgets come from the same place.
+    """
+    named = named_keys(overrides)
+    own = primary_config(primary).get("train") or {}
+    values, _ = to_plain(train, "train")
+    present = [kind for kind in KINDS if values.get(kind) is not None]
+    on_command_line = [kind for kind in present if f"train.{kind}" in named]
+    in_files = [kind for kind in present if values[kind] != own.get(kind)]
+    for kinds, where in ((on_command_line, "on the command line"), (in_files, "in the config files"), (present, "")):
+        if len(kinds) > 1:
+            given = " and ".join(f"train.{kind}={values[kind]}" for kind in kinds)
+            raise ConfigError(f"train: {given} are set {where or 'in ' + primary}; keep one budget")
+        if kinds:
+            return kinds[0]
+    return None
+
+
+def complete_learning_rates(cfg: DictConfig, *, overrides: Sequence[str] | None = None) -> None:
+    """Set ``learning_rates`` to null where one rate is used, so that the saved config is unambiguous.
+
+    Args:
+        cfg: the composed configuration; changed in place. Without ``learning_rates`` nothing happens.
+        overrides: the ``key=value`` of the command line; by default those of the running command.
+    """
+    if cfg.get("learning_rates") is None:
+        return
+    named = named_keys(overrides)
+    if "learning_rates" in named:
+        return
+    if "optimizer.learning_rate" in named or not _holds_out(cfg):
+        cfg.learning_rates = None
+
+
+def _holds_out(cfg: DictConfig) -> bool:
+    """Whether other examples than the scored ones can choose; with cross-validation all are scored."""
+    task = cfg.get("task")
+    if not isinstance(task, DictConfig):
+        return True
+    return task.get("folds") is None and (task.get("dev_from_train") is not None or cfg.get("split") != "dev")

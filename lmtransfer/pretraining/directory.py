@@ -1,0 +1,82 @@
+"""The run directory of a pretraining: a new one, or that of a run to resume with the same settings and text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved, origin_of
+from lmtransfer.pretraining.text import Text
+from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.trust import is_own, mark_as_own
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.machine import naming
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training import distributed
+
+#: Patterns of the keys that name the folders of the text.
+TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
+
+
+def run_to_resume(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
+    """The run to resume, or None if there is no run of this name.
+
+    Raises:
+        RunDirectoryError: a run of this name exists, and ``resume`` is false.
+        ConfigError: a setting changed that may not change on resume.
+    """
+    path = Path(cfg.output_root) / "pretrain" / name
+    if not (path / "config.yaml").is_file():
+        return None
+    directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
+    check_resumable(directory.read_config(), plain, allowed=_moved(directory, _origin(cfg)))
+    return directory
+
+
+def _origin(cfg: DictConfig) -> str | None:
+    """The repository and the commit of ``init``; None if it is not from the hub."""
+    return origin_of(open_saved(cfg.init, key="init")) if cfg.init else None
+
+
+def _moved(directory: RunDirectory, origin: str | None) -> list[str]:
+    """The keys that may name another place if a run continues on another machine, because the content is compared."""
+    data = directory.read_versions().get("data") or {}
+    texts = TEXT_PATHS if data.get("corpus") and not is_own(directory) else ()
+    return [*texts, *(["init"] if origin is not None and data.get("init") == origin else [])]
+
+
+def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
+    """Create the run directory; called after the corpus is read and all is built, so that an error leaves no folder."""
+    directory = RunDirectory.create(cfg.output_root, "pretrain", name)
+    if distributed.is_main():
+        with naming(directory.tokenizer):
+            text.tokenizer.save(directory.tokenizer)
+    origin = _origin(cfg)
+    prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
+    directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))
+    directory.write_config(plain)
+    mark_as_own(directory)
+    return directory
+
+
+def check_text(found: RunDirectory, text: Text) -> None:
+    """Raise if the text or the tokenizer is not the one that the run was started with.
+
+    Raises:
+        ConfigError: the settings are the same, but the text or the tokenizer has changed.
+    """
+    started_with = (found.read_versions().get("data") or {}).get("corpus")
+    if started_with is not None and started_with != text.corpus.fingerprint():
+        raise ConfigError(
+            f"corpus: its text differs from the text at the start of {found.path}: the files have changed since then; "
+            "restore them, or start a run with another name="
+        )
+    if found.tokenizer.is_dir() and load_tokenizer(found.tokenizer).fingerprint != text.tokenizer.fingerprint:
+        raise ConfigError(
+            f"the tokenizer of {found.path} differs from the one that corpus, init and tokenizer.add give now: the "
+            "files have changed since the run was started; restore them, or start a run with another name="
+        )

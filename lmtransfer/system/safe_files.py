@@ -1,0 +1,388 @@
+"""Reads files that other programs or people may have written, within limits.
+
+``check_folder`` checks a folder of someone else (a run, a published model, a local data set) once, when it is opened:
+it holds only regular files and folders, and no link leads out of it. Each file is then read by one of the functions
+below. They check again that it is regular, and its size before its content, and they either return plain values of the
+given type or raise one error that names file and field. These are refused: damaged text, deep nesting, YAML aliases
+(which can expand to any size), YAML's numbers in base 60, and numbers that are not finite or do not fit into 64 bits.
+No message shows the content of a file that could not be parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TypeVar
+
+import yaml
+from annotated_types import Ge
+from typing_extensions import TypedDict
+
+from lmtransfer.errors import LmtransferError
+from lmtransfer.system.printable import first_line
+from lmtransfer.system.validation import LARGEST_INTEGER, Misfit, check, join, shown
+
+T = TypeVar("T")
+
+#: Highest size in bytes of a document: a configuration, a state, a result.
+DOCUMENT_BYTES = 1 << 26
+#: Highest size in bytes of a file that is read line by line, or of a tokenizer's model.
+LARGEST_BYTES = 1 << 31
+#: Highest size in bytes of a YAML file: a configuration usually has a few kilobytes, and reading YAML is slow.
+YAML_BYTES = 1 << 22
+#: Highest nesting depth of mappings and lists.
+DEEPEST = 100
+#: Highest size in bytes of the header of a safetensors file, as in the library.
+_HEADER_BYTES = 100_000_000
+
+_REPLACE = "replace it with the file itself"
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: 190:20:30 is 685230 in YAML 1.1; PyYAML's time for it is the square of its length.
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+
+
+def not_regular(path: Path) -> str | None:
+    """The problem of a file that is not regular, so that reading might never end; None if it is regular.
+
+    Args:
+        path: path of the file; links are followed.
+    """
+    try:
+        return _not_regular(path.stat().st_mode)
+    except (OSError, ValueError) as fault:
+        return f"cannot be read ({_reason(fault)})"
+
+
+def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
+    """Check that everything in a folder is a regular file or a folder, and that its links lead to places in it.
+
+    In a copy in the hub's cache, links may also lead to the ``blobs`` of that cache. Two kinds of folders are never
+    read, so their links may lead anywhere: hidden ones (``.git``) and ``trackers``, where W&B keeps links to its logs.
+
+    Args:
+        folder: the folder; it may be a link itself.
+        error: class of the error to raise; the message names the entry.
+    """
+    real = Path(os.path.realpath(folder))
+    blobs = next((above.parent / "blobs" for above in real.parents if above.name == "snapshots"), None)
+    for entry in _entries(real):
+        path = folder / Path(entry.path).relative_to(real)
+        with suppress(OSError):  # a link to a missing file
+            problem = None if entry.is_dir() else _not_regular(entry.stat().st_mode)
+            if problem is not None:
+                raise error(f"{path}: {problem}")
+        if entry.is_symlink():
+            target = Path(os.path.realpath(entry.path))
+            if not target.is_relative_to(real) and not (blobs is not None and target.is_relative_to(blobs)):
+                raise error(f"{path}: is a link to {target}, which is outside its folder: {_REPLACE}")
+
+
+def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]:
+    """Everything below a folder, except below links and in folders that are not read or may not be."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            yield entry
+            is_read = entry.name != "trackers" and not (at_top and entry.name.startswith("."))
+            if is_read and entry.is_dir(follow_symlinks=False):
+                yield from _entries(Path(entry.path), at_top=False)
+
+
+@contextmanager
+def opened(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file for reading; gives the file and its size in bytes.
+
+    Args:
+        path: path of the file; links are followed.
+        error: class of the error to raise: the file is missing, cannot be read, or is not regular.
+    """
+    problem = not_regular(path)
+    if problem is not None:
+        raise error(f"{path}: {problem}")
+    try:
+        # It may be a pipe by now; do not wait for its writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            problem = _not_regular(status.st_mode)
+            if problem is not None:
+                raise error(f"{path}: {problem}")
+            yield file, status.st_size
+    except OSError as fault:
+        raise error(f"{path}: cannot be read ({_reason(fault)})") from None
+
+
+def _not_regular(mode: int) -> str | None:
+    kind = next((what for is_kind, what in _KINDS if is_kind(mode)), None)
+    return None if kind is None else f"is {kind}, but must be a regular file: {_REPLACE}"
+
+
+def _reason(fault: OSError | ValueError) -> str:
+    return getattr(fault, "strerror", None) or str(fault)  # a ValueError: its name contains a NUL
+
+
+def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT_BYTES) -> bytes:
+    """Read a whole file.
+
+    Args:
+        path: path of the file; links are followed.
+        error: class of the error to raise: see ``opened``, or the file has more than ``most`` bytes.
+        most: maximum size in bytes.
+    """
+    with opened(path, error=error) as (file, size):
+        content = file.read(size + 1) if size <= most else b""
+    if max(size, len(content)) > most:
+        raise error(f"{path}: has more than {most:,} bytes, which is the maximum for such a file")
+    return content
+
+
+def read_json(
+    path: Path,
+    annotation: type[T],
+    *,
+    error: type[LmtransferError],
+    finite: bool = True,
+    most: int = DOCUMENT_BYTES,
+) -> T:
+    """Read a JSON file and check it.
+
+    Args:
+        path: path of the file.
+        annotation: the type of its content; of a TypedDict, further keys are allowed and are kept.
+        error: class of the error to raise, with file and field.
+        finite: whether every number must be finite and fit into 64 bits; otherwise the type decides.
+        most: maximum size in bytes.
+    """
+    raw = read_bytes(path, error=error, most=most)
+    return parse_json(raw, annotation, source=str(path), error=error, finite=finite)
+
+
+def parse_json(raw: bytes, annotation: type[T], *, source: str, error: type[LmtransferError], finite: bool = True) -> T:
+    """Parse JSON that is a part of a file; see ``read_json``.
+
+    Args:
+        raw: bytes of the JSON.
+        annotation: the type of its content.
+        source: the file and the part of it, for messages.
+        error: class of the error to raise.
+        finite: whether every number must be finite and fit into 64 bits.
+    """
+    try:
+        return _checked(_json(raw), annotation, finite)
+    except _Refused as refused:
+        raise error(f"{source}: {refused}") from None
+
+
+def read_json_lines(
+    path: Path, annotation: type[T], *, error: type[LmtransferError], finite: bool = True
+) -> Iterator[tuple[int, bytes, T | None, str | None]]:
+    """Read a file of JSON lines and check each line; blank lines are skipped.
+
+    Args:
+        path: path of the file.
+        annotation: the type of a line.
+        error: class of the error to raise if the file itself cannot be read.
+        finite: whether every number must be finite.
+
+    Yields:
+        The number of the line, from 1; the line as it is, with its line end; its value; its problem. Either the value
+        or the problem is None, except that a valid line may hold null.
+    """
+    for number, line in enumerate(read_bytes(path, error=error, most=LARGEST_BYTES).splitlines(keepends=True), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, line, _checked(_json(line), annotation, finite), None
+        except _Refused as refused:
+            yield number, line, None, str(refused)
+
+
+def read_yaml(path: Path, annotation: type[T], *, error: type[LmtransferError]) -> T:
+    """Read a YAML file and check it; see ``read_json``."""
+    return parse_yaml(read_bytes(path, error=error, most=YAML_BYTES), annotation, source=str(path), error=error)
+
+
+def parse_yaml(raw: bytes, annotation: type[T], *, source: str, error: type[LmtransferError]) -> T:
+    """Parse YAML that is a part of a file, such as the front matter of a card; see ``parse_json``."""
+    try:
+        if len(raw) > YAML_BYTES:
+            raise _Refused(f"has more than {YAML_BYTES:,} bytes of YAML")
+        return _checked(_yaml(raw), annotation, finite=True)
+    except _Refused as refused:
+        raise error(f"{source}: {refused}") from None
+
+
+class _Refused(Exception):
+    """A document that is refused; the message follows the file name."""
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except RecursionError:
+        raise _Refused(f"is nested more than {DEEPEST} deep") from None
+    except ValueError as error:
+        raise _Refused(f"is damaged or is not JSON ({first_line(error)})") from None
+
+
+def _yaml(raw: bytes) -> Any:
+    try:
+        problem = yaml_problem(raw, most_repeated=0)
+        if problem is not None:
+            raise _Refused(f"line {problem[0]} {problem[1]}")
+        return yaml.load(raw, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f"line {mark.line + 1}: "
+        reason = getattr(error, "problem", None) or first_line(error)
+        raise _Refused(f"is damaged or is not YAML ({place}{reason})") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # invalid dates and keys
+        raise _Refused(f"is damaged or is not YAML with plain values only ({first_line(error)})") from None
+
+
+def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader) -> tuple[int, str] | None:
+    """What makes reading a YAML document take for ever, found before it is read; None if nothing does.
+
+    Args:
+        raw: the document.
+        most_repeated: how many values its aliases may repeat; 0: it may have no alias.
+        loader: PyYAML's loader.
+
+    Returns:
+        The line and the problem, in words that follow the line.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    anchors: dict[str | None, int | None] = {}  # values below an anchor; None while the anchor is still open
+    above: list[tuple[str | None, int]] = []
+    values = repeated = 0
+    for event in yaml.parse(raw, Loader=loader):
+        line = 1 if event.start_mark is None else event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            inside = anchors.get(event.anchor)
+            if event.anchor in anchors and inside is None:
+                return line, f"has the YAML alias *{str(event.anchor)[:40]}, which contains itself"
+            repeated += inside or 1
+            if repeated > most_repeated:
+                return line, "has a YAML alias, which is not allowed" if not most_repeated else (
+                    f"has YAML aliases that repeat more than {most_repeated:,} values: write the values out"
+                )
+            values += inside or 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            if len(above) == DEEPEST:
+                return line, f"is nested more than {DEEPEST} deep"
+            above.append((event.anchor, values))
+            values += 1
+            if event.anchor is not None:
+                anchors[event.anchor] = None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            if anchor is not None:
+                anchors[anchor] = values - before
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            if event.anchor is not None:
+                anchors[event.anchor] = 1
+            is_tagged = event.tag is not None and event.tag.endswith((":int", ":float")) and ":" in event.value
+            if is_tagged or (event.implicit[0] and _BASE_60.fullmatch(event.value)):
+                return line, f"has {shown(event.value)}, which YAML takes for a number in base 60: write it in quotes"
+    return None
+
+
+def _checked(document: Any, annotation: type[T], finite: bool) -> T:
+    """Check that a document consists of plain values and fits the type; returns the document itself."""
+    misfit = _not_plain(document, finite, 0)
+    try:
+        if misfit is None:
+            check(document, annotation)
+            return document
+    except Misfit as found:
+        misfit = found
+    if not misfit.where:  # probably another file, whose content is not shown
+        raise _Refused(f"its content is not {misfit.wanted}")
+    where = join("", *(name if isinstance(name, int) else name[:40] for name in misfit.where))
+    raise _Refused(f"{where}: {misfit}")
+
+
+def _not_plain(value: Any, finite: bool, depth: int) -> Misfit | None:
+    """The first value of a document that is not plain; raises if the document is nested too deep."""
+    if isinstance(value, dict | list):
+        if depth == DEEPEST:
+            raise _Refused(f"is nested more than {DEEPEST} deep")
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if not isinstance(name, str | int):
+                return Misfit((), value, "a mapping whose keys are text")
+            misfit = _not_plain(item, finite, depth + 1)
+            if misfit is not None:
+                misfit.where = (name, *misfit.where)
+                return misfit
+    elif isinstance(value, float):
+        if finite and not math.isfinite(value):
+            return Misfit((), value, "a finite number")
+    elif isinstance(value, int):
+        if finite and abs(value) > LARGEST_INTEGER:
+            return Misfit((), value, "a number of 64 bits")
+    elif value is not None and not isinstance(value, str):  # YAML also has dates, sets and bytes
+        wanted = "text, a number, a list or a mapping"
+        return Misfit((), value, wanted, f"a {type(value).__name__} is not {wanted}")
+    return None
+
+
+class _Tensor(TypedDict):
+    dtype: str
+    shape: list[Annotated[int, Ge(0)]]
+    data_offsets: list[Annotated[int, Ge(0)]]
+
+
+def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
+    """Check a safetensors file against its header, before tensors are read or memory is allocated.
+
+    https://github.com/huggingface/safetensors: eight bytes with the length of the header; the header in JSON with the
+    type, shape and place of each tensor; then the tensors, one after the other.
+
+    Args:
+        path: path of the file.
+        error: class of the error to raise: the file cannot be read, it has no valid header, or the header describes an
+            impossible tensor; the message names file and tensor.
+    """
+    damaged = f"{path}: is damaged or incomplete, or is not a safetensors file"
+    with opened(path, error=error) as (file, size):
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, _HEADER_BYTES):
+            raise error(f"{damaged}: its header should have {length:,} bytes, but the file has {size:,}")
+        raw = file.read(length)
+    try:
+        header = _checked(_json(raw), dict[str, Any], finite=True)
+        header.pop("__metadata__", None)
+        tensors = _checked(header, dict[str, _Tensor], finite=True)
+    except _Refused as refused:
+        raise error(f"{path}: its header: {refused}") from None
+    num_bytes = size - 8 - length
+    for name, tensor in tensors.items():
+        if tensor["dtype"] not in _BITS:
+            raise error(f"{path}: its header: {name[:40]}.dtype: {shown(tensor['dtype'])} is not a type of safetensors")
+        begins, *ends = tensor["data_offsets"] or (0,)
+        wanted = math.prod(tensor["shape"]) * _BITS[tensor["dtype"]] // 8
+        if len(ends) != 1 or not begins <= ends[0] <= num_bytes or ends[0] - begins != wanted:
+            raise error(
+                f"{damaged}: {name[:80]} of shape {str(tensor['shape'])[:80]} ({tensor['dtype']}) does not fit its "
+                f"data_offsets {str(tensor['data_offsets'])[:80]} in {num_bytes:,} bytes"
+            )

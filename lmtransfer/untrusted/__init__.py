@@ -1,1 +1,0 @@
-"""Read files that other programs or people wrote, within limits, and check them against a schema."""
