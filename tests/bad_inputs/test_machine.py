@@ -86,7 +86,7 @@ def test_no_room_is_said_and_leaves_nothing(name: str, num_bytes: int, world: Pa
             return hushed(*words)
 
     said = check(case, world, limited)
-    assert "larger" in said or os.strerror(errno.EFBIG) in said or "os error 27" in said
+    assert os.strerror(errno.EFBIG).lower() in said.lower()
     left = {path for path in everything(world) - before if not path.startswith("c")}
     assert left == set()
     for staged in (world / "c").rglob(".*.tmp"):
@@ -520,7 +520,7 @@ def test_a_command_works_in_an_odd_world(name: str, world: Path) -> None:
         ),
         (PermissionError(errno.EACCES, "Permission denied", b"elsewhere/x"), ("elsewhere/x: ", "permission")),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/a']"), ("temporary", "/a")),
-        (OSError(errno.ESTALE, "Stale file handle", "r/a"), ("Stale file handle", "r/a")),
+        (OSError(errno.ESTALE, "Stale file handle", "r/a"), ("stale file handle", "r/a")),
     ],
 )
 def test_a_fault_names_setting_path_and_a_way_out(error: Exception, names: tuple[str, ...]) -> None:

@@ -112,7 +112,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert of_seed.score == 0.5
     run.result_path.write_text('{"format": 1, "metrics": {"f1": 1.0}, "mean": 1.0, "further": 2}')
     assert run.read_result().values()["further"] == 2
-    with refuses(RunDirectoryError, "result.json: task "):
+    with refuses(RunDirectoryError, "result.json: ", "is missing"):
         run.read_result(JointResult)
     for found in ("", '"format": 2, '):
         run.result_path.write_text(f'{{{found}"metrics": {{}}}}')
