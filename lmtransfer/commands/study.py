@@ -8,16 +8,20 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer.config import paths
 from lmtransfer.config.check import check
-from lmtransfer.config.config_files import folders_in_force
+from lmtransfer.config.composing import all_keys, composed
+from lmtransfer.config.config_files import own_folder
+from lmtransfer.config.nearest import nearest
+from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
+from lmtransfer.launch.run_once import module_of
 from lmtransfer.reporting.render.terminal import report_console
 from lmtransfer.reporting.sections import write_sections
 from lmtransfer.runs import lock
-from lmtransfer.study.ledger import note_overrides
-from lmtransfer.study.plan import make_plan
-from lmtransfer.study.running import check_jobs, do_jobs
+from lmtransfer.runs.jobs import Place, run_jobs
+from lmtransfer.study.figure_specs import PLACES
+from lmtransfer.study.ledger import add_seconds, note_overrides
+from lmtransfer.study.plan import Plan, make_plan
 from lmtransfer.study.sections import make_sections
 from lmtransfer.study.shared import share_pretraining
 from lmtransfer.study.table import read_rows, terminal_rows, write_table
@@ -39,13 +43,20 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="study")
     if ranks.world_size() > 1:
         raise ConfigError("a study starts its own runs: start it without torchrun")
-    plan, config_dir = share_pretraining(make_plan(cfg)), _config_dir()
+    place = Place.of(cfg)
+    plan, config_dir = share_pretraining(make_plan(cfg)), own_folder()
     console = report_console()
     with console.status(f"checking {len(plan.jobs)} commands"):
-        check_jobs(plan, config_dir)
+        _check_jobs(plan, config_dir)
     note_overrides(plan)
     with _only_one(plan.folder):
-        failed = do_jobs(plan, config_dir, console)
+        failed = run_jobs(
+            plan.jobs,
+            place,
+            console,
+            record=lambda job, seconds, resumed: add_seconds(plan.folder, job.key, seconds, resumed=resumed),
+            where={job.key: f" in {short_path(job.run)}" for job in plan.jobs if job.shared},
+        )
     rows = read_rows(plan)
     if rows:
         table = write_table(rows, plan)
@@ -58,9 +69,41 @@ def run(cfg: DictConfig) -> Path:
             console.print(f"figure: {short_path(section.figure.png)}", markup=False, soft_wrap=True)
         console.print(f"next: lmtransfer report {short_path(plan.folder)}", markup=False, soft_wrap=True)
     if failed:
-        lines = [f"  {job.key}: {reason}" for job, reason in failed]
+        lines = [f"  {key}: {reason}" for key, reason in failed.items()]
         raise LmtransferError("\n".join([f"{len(failed)} of {len(plan.jobs)} runs failed:", *lines]))
     return plan.folder
+
+
+def _check_jobs(plan: Plan, config_dir: str | None) -> None:
+    """Compose and check each command; runs that differ only in ``name`` and ``init`` are checked once."""
+    problems: dict[str, str] = {}
+    checked: set[tuple[str, tuple[str, ...]]] = set()
+    keys: set[str] = set(PLACES)
+    for job in plan.jobs:
+        overrides = tuple(word for word in job.overrides if key_of(word) not in ("name", "init"))
+        if (job.command, overrides) in checked:
+            continue
+        checked.add((job.command, overrides))
+        try:
+            with composed(job.command, job.overrides, config_dir=config_dir) as cfg:
+                module_of(job.command).check_settings(cfg)
+                keys.update(all_keys(cfg))
+        except ConfigError as error:
+            for problem in error.problems:
+                problems.setdefault(problem, job.key)
+    if problems:
+        raise ConfigError([f"{where}: {problem}" for problem, where in problems.items()])
+    lost = [spec for spec in plan.figures if spec.x not in keys]
+    if lost:
+        known = {spec.x: nearest(spec.x, [*PLACES, *sorted(keys - set(PLACES))]) for spec in lost}
+        raise ConfigError(
+            [
+                f"figures.{spec.name}.x={spec.x}: no run of the study has this key; "
+                + (f"did you mean '{known[spec.x]}'? " if known[spec.x] else "")
+                + f"use a key of the runs, or one of {', '.join(PLACES)}"
+                for spec in lost
+            ]
+        )
 
 
 @contextmanager
@@ -82,8 +125,3 @@ def _only_one(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release(folder)
-
-
-def _config_dir() -> str | None:
-    """The user's config folder, which every command of the study also searches."""
-    return next((str(folder) for folder in folders_in_force() if folder.resolve() != paths.conf_dir()), None)

@@ -110,20 +110,20 @@ class _PlainKeys:
         """
         names = list(known) or list(settings.model_fields)
         for name, value in values.items():
-            where, default, annotation = join(key, name), known.get(name), settings.annotation_of(name)
+            where, default, model = join(key, name), known.get(name), settings.model_of(name)
             if where in _ELSEWHERE or is_component(value):
                 continue
             if name not in names:
                 what = f"keys of {key}" if key else f"keys of {self.primary}"
                 self.problems[where] = f"there is no such key; {hint(name, names, what=what)}"
-            elif isinstance(annotation, type) and issubclass(annotation, Settings):
+            elif model is not None and not (value is None and settings.may_be_null(name)):
                 if isinstance(value, dict):
-                    self.visit(value, default if isinstance(default, dict) else {}, annotation, key=where)
+                    self.visit(value, default if isinstance(default, dict) else {}, model, key=where)
                 elif not is_broken(value):
-                    keys = default if isinstance(default, dict) else annotation.model_fields
+                    keys = default if isinstance(default, dict) else model.model_fields
                     self.problems[where] = f"{value!r} is not a group of keys; the keys are: {', '.join(keys)}"
             elif not is_broken(value):
-                self._check_value(value, annotation, where)
+                self._check_value(value, settings.annotation_of(name), where)
 
     def _check_value(self, value: Any, annotation: Any, where: str) -> None:
         try:

@@ -135,6 +135,11 @@ def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
     return found
 
 
+def own_folder() -> str | None:
+    """The user's folder of configs (``--config-dir``) of the running command; None: there is none."""
+    return next((str(folder) for folder in folders_in_force() if folder.resolve() != paths.conf_dir()), None)
+
+
 def folders_in_force() -> list[Path]:
     """The config folders of the running command, in search order."""
     if not HydraConfig.initialized():

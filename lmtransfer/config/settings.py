@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 import pydantic
 from annotated_types import Ge, Gt, Le
@@ -88,13 +88,24 @@ class Settings(pydantic.BaseModel):
         return Any if field is None else field.rebuild_annotation()
 
     @classmethod
+    def model_of(cls, name: str) -> type[Settings] | None:
+        """The settings of a node, which may be null; None if ``name`` is a value."""
+        kinds = [cls.annotation_of(name), *get_args(cls.annotation_of(name))]
+        return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
+
+    @classmethod
+    def may_be_null(cls, name: str) -> bool:
+        """Whether the type of a setting includes null."""
+        return type(None) in get_args(cls.annotation_of(name))
+
+    @classmethod
     def docs(cls, key: str = "") -> Iterator[tuple[str, str]]:
         """Full key and description of each setting that has one."""
         for name, field in cls.model_fields.items():
             if field.description:
                 yield join(key, name), field.description
-            if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-                yield from field.annotation.docs(join(key, name))
+            if (model := cls.model_of(name)) is not None:
+                yield from model.docs(join(key, name))
 
 
 _BATCH_TOKENS = "tokens in one optimiser step, over all ranks and micro-batches"
@@ -232,6 +243,24 @@ class _OfARun(Settings):
     )
 
 
+class ClusterSettings(Settings):
+    """``cluster``: where jobs are submitted, and what each of them gets; the names are those of submitit."""
+
+    executor: Literal["slurm", "local"] = _doc("slurm, or local: processes of this machine")
+    timeout_min: LargeCount = _doc("minutes that a job may take; it is saved, and queued again, before they end", 1440)
+    cpus_per_task: SmallCount | None = _doc("cores of a job")
+    gpus_per_node: SmallCount | None = _doc("GPUs of a job")
+    mem_gb: Positive | None = _doc("memory of a job in GB")
+    slurm_partition: str | None = _doc("Slurm's partition")
+    slurm_account: str | None = _doc("Slurm's account")
+    slurm_qos: str | None = _doc("Slurm's quality of service")
+    slurm_constraint: str | None = _doc("features that Slurm's nodes must have")
+    slurm_setup: Sequence[str] | None = _doc("shell commands that each job runs first, such as [module load python]")
+
+
+_CLUSTER = "slurm: each job is submitted to a cluster; null: this machine"
+
+
 class _Training(_WithRuns):
     name: Name = _doc("name of the run directory <output_root>/<command>/<name>", "run")
     seed: Whole = _doc("decides order, masks, initialisation and dropout", 0)
@@ -245,6 +274,8 @@ class _Training(_WithRuns):
         "weights"
     )
     resume: bool = _doc("true: continue the run of this name from its last checkpoint", False)
+    jobs: SmallCount = _doc("seeds that run at the same time, each in its own process with its share of the threads", 1)
+    cluster: ClusterSettings | None = _doc(_CLUSTER)
     train: TrainSettings = TrainSettings()
     hardware: HardwareSettings = HardwareSettings()
     optimizer: Component = None
@@ -295,6 +326,7 @@ class _Transfer(_Training):
         "and reports stay",
         True,
     )
+    part: str | None = _doc("used by jobs: run only this part of the command, such as seed-3")
     task: Component = None
     transfer: Component = None
 
@@ -618,6 +650,7 @@ class StudySettings(_WithRuns):
         "stay alone",
         1,
     )
+    cluster: ClusterSettings | None = _doc(_CLUSTER)
     keep_weights: bool = _doc(
         "false: transfers of several seeds delete the weights of each seed and control once they are scored", True
     )
@@ -651,6 +684,9 @@ WITHOUT_EFFECT = (
     "control",
     "baseline",
     "keep_weights",
+    "jobs",
+    "cluster",
+    "cluster.*",
     "data_root",
     "output_root",
     "cache_dir",

@@ -85,6 +85,18 @@ def holds(folder: Path) -> bool:
     return folder in _held and _is_current(folder)
 
 
+def writer(folder: Path) -> int | None:
+    """The process of this machine that writes ``folder``; None if there is none."""
+    try:
+        pid = int((folder / LOCK).read_text(encoding="ascii").strip())
+        os.kill(pid, 0)
+    except PermissionError:  # the process of another user
+        return pid
+    except (OSError, ValueError):
+        return None
+    return pid
+
+
 def release(folder: Path) -> None:
     """Give up the lock of ``folder``."""
     descriptor = _held.pop(folder, None)

@@ -1,13 +1,20 @@
-"""The ledger of a study, ``study.json``: the overrides of each of its runs."""
+"""The ledger of a study, ``study.json``: for each of its runs the overrides and the seconds that it took.
+
+The seconds are by the clock, over all starts of the run. The result of a run has those of its training alone, and a
+transfer also chooses rates, trains controls, and reads.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Required
 
+from typing_extensions import TypedDict
+
+from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.study.plan import PRETRAIN, Job, Plan
+from lmtransfer.study.plan import PRETRAIN, Plan, StudyJob
 from lmtransfer.system.durable import clear_abandoned, made, write_text
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.safe_files import read_json
@@ -15,14 +22,24 @@ from lmtransfer.system.safe_files import read_json
 _NAME = "study.json"
 
 
-def read_ledger(folder: Path) -> dict[str, Any]:
-    """The overrides of each run of a study, by the key of its job; empty if the study has not begun.
+class Entry(TypedDict, total=False):
+    """A run of the ledger; without ``seconds`` it has not ended yet."""
+
+    overrides: Required[list[str]]
+    seconds: NonNegative
+
+
+Ledger = dict[str, Entry]
+
+
+def read_ledger(folder: Path) -> Ledger:
+    """The runs of a study by the key of their jobs; empty if the study has not begun.
 
     Raises:
         RunDirectoryError: the file cannot be read.
     """
     path = folder / _NAME
-    return read_json(path, dict[str, list[str]], error=RunDirectoryError) if path.exists() else {}
+    return read_json(path, Ledger, error=RunDirectoryError) if path.exists() else {}
 
 
 def note_overrides(plan: Plan) -> None:
@@ -32,12 +49,13 @@ def note_overrides(plan: Plan) -> None:
         ConfigError: a run began with other overrides, or from a pretraining run that is gone.
         RunDirectoryError: the saved overrides cannot be read.
     """
-    saved = read_ledger(plan.folder)
+    ledger = read_ledger(plan.folder)
     problems = []
     for job in plan.jobs:
         if job.shared:
             continue
-        before = saved.get(job.key)
+        saved = ledger.get(job.key)
+        before = None if saved is None else saved["overrides"]
         if before is not None and before != list(job.overrides) and job.run.is_dir():
             now, then = (" ".join(sorted(set(a) - set(b))) or "no such setting" for a, b in
                          ((job.overrides, before), (before, job.overrides)))  # fmt: skip
@@ -52,15 +70,39 @@ def note_overrides(plan: Plan) -> None:
                 f"{job.key}: {short_path(job.run)} is gone, and would be made anew, but {folders} began from it: "
                 "delete these folders too, or use another name="
             )
-        saved[job.key] = list(job.overrides)
+        ledger[job.key] = saved or {"overrides": []}
+        ledger[job.key]["overrides"] = list(job.overrides)
     if problems:
         raise ConfigError(problems)
     with made(plan.folder):
         clear_abandoned(plan.folder)
-        write_text(plan.folder / _NAME, json.dumps(saved, indent=1) + "\n")
+        _write(plan.folder, ledger)
 
 
-def _from_it(plan: Plan, pretraining: Job) -> list[Path]:
+def add_seconds(folder: Path, key: str, seconds: float, *, resumed: bool) -> float:
+    """Add seconds to those of a run; returns the sum.
+
+    Args:
+        folder: the folder of the study.
+        key: the key of its job.
+        seconds: how long it ran now.
+        resumed: whether it had begun before, so that earlier seconds count.
+
+    Raises:
+        RunDirectoryError: the file cannot be read.
+    """
+    ledger = read_ledger(folder)
+    entry = ledger[key]
+    entry["seconds"] = round(seconds + (entry.get("seconds", 0.0) if resumed else 0.0), 1)
+    _write(folder, ledger)
+    return entry["seconds"]
+
+
+def _write(folder: Path, ledger: Ledger) -> None:
+    write_text(folder / _NAME, json.dumps(ledger, indent=1) + "\n")
+
+
+def _from_it(plan: Plan, pretraining: StudyJob) -> list[Path]:
     """The runs of transfers that began from the run of a pretraining job; none for another job."""
     if pretraining.stage != PRETRAIN:
         return []

@@ -16,6 +16,7 @@ from lmtransfer.config.nearest import hint
 from lmtransfer.config.overrides import is_of_hydra, key_of, named_keys, of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
+from lmtransfer.runs.jobs import Job
 from lmtransfer.study.figure_specs import FigureSpec, figure_specs
 from lmtransfer.system.mappings import texts
 
@@ -40,29 +41,23 @@ def stage_and_recipe(key: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class StudyJob(Job):
     """One run of a study.
 
     Attributes:
         recipe: the row of the table that the run belongs to.
         stage: ``pretrain``, or the name of a transfer.
-        command: the command that makes the run.
-        overrides: the overrides of the command.
-        run: absolute path of the run directory.
         shared: whether the run is a finished one of another study.
     """
 
-    recipe: str
-    stage: str
-    command: str
-    overrides: tuple[str, ...]
-    run: Path
+    recipe: str = ""
+    stage: str = ""
     shared: bool = False
 
     @property
-    def key(self) -> str:
-        """The name of the job."""
-        return job_key(self.stage, self.recipe)
+    def run(self) -> Path:
+        """Absolute path of the run directory."""
+        return self.result.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +70,20 @@ class Plan:
         recipes: names of the rows.
         transfers: the command of each transfer, by name.
         jobs: in the order in which they run: the pretraining of a recipe, its transfers, then the next recipe. If
-            several transfers run at the same time, all pretraining comes first.
+            several runs are made at the same time, all pretraining comes first.
         figures: the figures that answer its question.
         demonstration: whether its runs are too short for verdicts.
         command: the command line of the study, for the captions of its figures.
-        at_once: number of transfers that run at the same time.
-        keep_weights: whether transfers of several seeds keep the weights of their seeds and controls.
     """
 
     name: str
     folder: Path
     recipes: tuple[str, ...]
     transfers: Mapping[str, str]
-    jobs: tuple[Job, ...]
+    jobs: tuple[StudyJob, ...]
     figures: tuple[FigureSpec, ...] = ()
     demonstration: bool = False
     command: str = ""
-    at_once: int = 1
-    keep_weights: bool = True
 
 
 def make_plan(cfg: DictConfig) -> Plan:
@@ -124,14 +115,16 @@ def make_plan(cfg: DictConfig) -> Plan:
                    if (value := content.get(key))]  # fmt: skip
     jobs = []
     for recipe, overrides in recipes.items():
-        run = folder / PRETRAIN / recipe
-        own = _with_own(shared, overrides[PRETRAIN])
-        jobs.append(Job(recipe, PRETRAIN, PRETRAIN, (*own, f"name={recipe}", *everywhere), run))
+        run, own = folder / PRETRAIN / recipe, _with_own(shared, overrides[PRETRAIN])
+        pretraining = _job(folder, recipe, PRETRAIN, run, (*own, f"name={recipe}", *everywhere), alone=True)
+        jobs.append(pretraining)
         for transfer, (command, settings) in transfers.items():
             called = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
             own = [*_with_own(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
-            jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
-    if (at_once := content.get("jobs", 1)) > 1:
+            further = () if content.get("keep_weights", True) else ("keep_weights=false",)
+            needs = (pretraining.key,)
+            jobs.append(_job(folder, recipe, transfer, folder / command / called, own, needs=needs, further=further))
+    if content.get("jobs", 1) > 1 or content.get("cluster") is not None:
         jobs.sort(key=lambda job: job.stage != PRETRAIN)
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
     return Plan(
@@ -143,8 +136,19 @@ def make_plan(cfg: DictConfig) -> Plan:
         figures=figures,
         demonstration=bool(content.get("demonstration")),
         command=shlex.join(["lmtransfer", "study", *of_command_line()]),
-        at_once=at_once,
-        keep_weights=content.get("keep_weights", True),
+    )
+
+
+def _job(folder: Path, recipe: str, stage: str, run: Path, overrides: Sequence[str], **more: Any) -> StudyJob:
+    return StudyJob(
+        key=job_key(stage, recipe),
+        command=run.parent.name,
+        overrides=tuple(overrides),
+        result=run / "result.json",
+        log=folder / "logs" / f"{stage}-{recipe}.log",
+        recipe=recipe,
+        stage=stage,
+        **more,
     )
 
 

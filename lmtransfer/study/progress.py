@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
 import time
@@ -13,12 +12,11 @@ from typing import Literal
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.runs.collect import COMMANDS
-from lmtransfer.runs.lock import LOCK
+from lmtransfer.runs.jobs import last_words, was_interrupted
+from lmtransfer.runs.lock import LOCK, writer
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.study.ledger import read_ledger
+from lmtransfer.study.ledger import Entry, read_ledger
 from lmtransfer.study.plan import PRETRAIN, job_key, stage_and_recipe
-from lmtransfer.study.process import last_words, was_interrupted
-from lmtransfer.study.times import read_times
 
 State = Literal["finished", "running", "failed", "interrupted", "waiting"]
 
@@ -61,8 +59,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
     ledger = read_ledger(folder) if folder.is_dir() else {}
     if not ledger:
         raise RunDirectoryError(f"{folder} is not the folder of a study: it has no study.json with runs")
-    times = read_times(folder)
-    jobs = [_job(folder, *stage_and_recipe(key), overrides, times.get(key)) for key, overrides in ledger.items()]
+    jobs = [_job(folder, *stage_and_recipe(key), entry) for key, entry in ledger.items()]
     failed = {job.recipe for job in jobs if job.stage == PRETRAIN and job.state == "failed"}
     jobs = [
         replace(job, state="failed", note="its pretraining failed")
@@ -74,7 +71,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
     for job in jobs:
         if job.state == "finished" and job.seconds is not None:
             taken.setdefault(job.stage, []).append(job.seconds)
-    budgets = {key: _budget(overrides) for key, overrides in ledger.items()}
+    budgets = {key: _budget(entry["overrides"]) for key, entry in ledger.items()}
     expected = [
         budgets[job_key(job.stage, job.recipe)] or (statistics.fmean(taken[job.stage]) if job.stage in taken else None)
         for job in jobs
@@ -97,9 +94,9 @@ def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
     return alone + max([sum(left) / max(1, at_once), *left], default=0.0)
 
 
-def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str], before: float | None) -> JobProgress:
-    """The progress of a job that took the seconds ``before`` until it last ended; None if it did not, or is shared."""
-    run = _run_of(folder, stage, recipe, overrides)
+def _job(folder: Path, stage: str, recipe: str, entry: Entry) -> JobProgress:
+    """The progress of a job."""
+    run, before = _run_of(folder, stage, recipe, entry["overrides"]), entry.get("seconds")
     log = folder / "logs" / f"{stage}-{recipe}.log"
     if run is not None and RunDirectory(run).is_finished:
         try:
@@ -107,8 +104,7 @@ def _job(folder: Path, stage: str, recipe: str, overrides: Sequence[str], before
             return JobProgress(recipe, stage, "finished", result.seconds if before is None else before)
         except RunDirectoryError as error:
             return JobProgress(recipe, stage, "failed", note=str(error))
-    writer = None if run is None else _writer(run)
-    if writer is not None and log.is_file():
+    if run is not None and writer(run) is not None and log.is_file():
         seconds = (before or 0.0) + time.time() - _start_time(log, run)
         return JobProgress(recipe, stage, "running", seconds, note=last_words(log))
     failed = log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace")
@@ -122,19 +118,6 @@ def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> 
     name = next((word.partition("=")[2] for word in overrides if word.startswith("name=")), recipe)
     commands = [stage] if stage in COMMANDS else [command for command in COMMANDS if command != PRETRAIN]
     return next((run for command in commands if (run := folder / command / name).is_dir()), None)
-
-
-def _writer(run: Path) -> int | None:
-    """The process that writes a run; None if there is none."""
-    try:
-        content = (run / LOCK).read_text(encoding="ascii").strip()
-        pid = int(content)
-        os.kill(pid, 0)
-    except PermissionError:  # the process of another user
-        return pid
-    except (OSError, ValueError):
-        return None
-    return pid
 
 
 def _start_time(log: Path, run: Path | None) -> float:

@@ -10,7 +10,7 @@ from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.ledger import read_ledger
-from lmtransfer.study.plan import PRETRAIN, Job, Plan, stage_and_recipe
+from lmtransfer.study.plan import PRETRAIN, Plan, StudyJob, stage_and_recipe
 
 #: Overrides that say where a run is, and not what it is.
 _PLACES = ("name", "output_root", "resume", "cache_dir")
@@ -40,20 +40,20 @@ def _finished(plan: Plan) -> Iterator[tuple[Path, frozenset[str]]]:
             ledger = read_ledger(folder)
         except RunDirectoryError:
             continue
-        for key, overrides in ledger.items():
+        for key, entry in ledger.items():
             stage, recipe = stage_and_recipe(key)
             run = folder / PRETRAIN / recipe
             if stage == PRETRAIN and RunDirectory(run).is_finished:
-                yield run, _content(overrides)
+                yield run, _content(entry["overrides"])
 
 
 def _content(overrides: list[str] | tuple[str, ...]) -> frozenset[str]:
     return frozenset(word for word in overrides if key_of(word) not in _PLACES)
 
 
-def _moved(job: Job, moved: dict[Path, Path]) -> Job:
+def _moved(job: StudyJob, moved: dict[Path, Path]) -> StudyJob:
     """A pretraining job at its new place, or a transfer that begins from there."""
     if job.run in moved:
-        return replace(job, run=moved[job.run], shared=True)
+        return replace(job, result=moved[job.run] / "result.json", shared=True)
     starts = {f"init={old}": f"init={new}" for old, new in moved.items()}
     return replace(job, overrides=tuple(starts.get(word, word) for word in job.overrides))

@@ -68,6 +68,8 @@ def begin() -> None:
     followed = os.environ.pop(FOLLOW, "")
     if followed.isdigit():
         os.set_inheritable(int(followed), False)
+        if hasattr(signal, "SIGUSR2"):  # Slurm sends it to all processes of a job; submitit answers it
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         threading.Thread(target=_follow, args=(int(followed),), daemon=True).start()
 
 
@@ -120,6 +122,28 @@ def trapped() -> Iterator[None]:
     try:
         yield
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def collected() -> Iterator[list[int]]:
+    """A list that collects the signals that arrive during the block; afterwards further ones have no effect."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {
+        number: signal.signal(number, note)
+        for number in SIGNALS
+        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN  # nohup
+    }
+    try:
+        yield received
+    finally:
+        if received:
+            decide()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -18,6 +18,7 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "peft": "peft",
     "sentence_transformers": "sentence-transformers",
+    "submitit": "cluster",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
     "transformers": "transformers",

@@ -7,13 +7,9 @@ import json
 import math
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from os import getpid, kill
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +20,10 @@ from refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.errors import ConfigError
-from lmtransfer.study import running, side_by_side
-from lmtransfer.study.plan import make_plan
-from lmtransfer.study.process import Command, last_words
-from lmtransfer.study.side_by_side import run_commands
-from lmtransfer.study.times import read_times
-from lmtransfer.system.console import Console
+from lmtransfer.runs import jobs
+from lmtransfer.runs.jobs import Job, Place
+from lmtransfer.study.ledger import read_ledger
+from lmtransfer.study.plan import StudyJob, make_plan
 from lmtransfer.system.durable import _HERE
 
 CONFIG = """
@@ -46,6 +40,14 @@ data_root: null
 output_root: out
 cache_dir: null
 """
+
+
+START = Place.start
+
+
+def seconds_of(folder: Path) -> dict[str, float]:
+    """The seconds of each run of a study."""
+    return {key: entry["seconds"] for key, entry in read_ledger(folder).items()}
 
 
 def config(**changes: Any) -> Any:
@@ -131,8 +133,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     def install(fail: tuple[str, ...] = (), code: int = 2) -> list[str]:
         started: list[str] = []
 
-        def run(command: Command) -> int:
-            words, log = command.words, command.log
+        def run(job: Job) -> int:
+            words, log = job.words(), job.log
             given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
             folder = Path(given["output_root"]) / words[0] / given["name"]
             started.append(f"{words[0]} {given['name']}")
@@ -157,11 +159,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
         class Made:
             """Ends as soon as it has started."""
 
-            last_line = ""
-
-            def __init__(self, command: Command) -> None:
-                self.command = command
-                self.code = run(command)
+            def __init__(self, job: Job) -> None:
+                self.code = run(job)
 
             def exit_code(self, *, within: float) -> int:
                 return self.code
@@ -169,7 +168,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
             def release(self) -> None:
                 pass
 
-        monkeypatch.setattr(side_by_side, "Apart", Made)
+        monkeypatch.setattr(Place, "start", lambda place, job, share: Made(job))
         return started
 
     return install
@@ -258,7 +257,10 @@ def test_runs_that_were_made_otherwise_are_not_mixed(
         assert f"{made_from_it}" in said
     assert started == []
     assert main(["study", "study=tiny", "pretrain.seconds=9", "name=more"]) == 0  # the command line's budget wins
-    assert "train.seconds=9" in json.loads((world / "runs/study/more/study.json").read_text())["pretrain of masked"]
+    assert (
+        "train.seconds=9"
+        in json.loads((world / "runs/study/more/study.json").read_text())["pretrain of masked"]["overrides"]
+    )
 
 
 def test_all_commands_are_checked_before_any_starts(
@@ -277,67 +279,6 @@ def test_all_commands_are_checked_before_any_starts(
         assert any(all(name in line for name in names) for line in err.splitlines()), names
     assert started == []
     assert not (world / "runs").exists()
-
-
-def test_a_run_has_a_process_of_its_own_and_a_log(tmp_path: Path) -> None:
-    right, wrong = (Command((word,), tmp_path / "logs" / f"{word}.log", word) for word in ("--version", "pretran"))
-    assert dict(run_commands([right, wrong], Console(quiet=True))) == {right: 0, wrong: 2}
-    assert right.log.read_text().startswith("lmtransfer ")
-    assert last_words(wrong.log).startswith("there is no command 'pretran'")
-
-
-def _instead_of_python(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    python = folder / "python"
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_a_signal_is_passed_on_and_the_runs_may_save(
-    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _instead_of_python(
-        tmp_path, monkeypatch, "trap 'echo saved; exit 75' TERM\necho ready\nwhile :; do sleep 0.05; done"
-    )
-    commands = [Command(("pretrain",), tmp_path / f"{number}.log", str(number)) for number in range(3)]
-
-    def interrupt() -> None:
-        while sum(command.log.is_file() and "ready" in command.log.read_text() for command in commands) < at_once:
-            time.sleep(0.05)
-        kill(getpid(), signal.SIGTERM)
-
-    threading.Thread(target=interrupt).start()
-    ended = list(run_commands(commands, Console(quiet=True), at_once=at_once))
-    assert ended == [(command, 75) for command in commands[:at_once]]
-    assert all(command.log.read_text().split() == ["ready", "saved"] for command in commands[:at_once])
-    assert not any(command.log.exists() for command in commands[at_once:])
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_as_many_commands_as_asked_run_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    # Each waits until another one has begun: alone, none would end.
-    script = "touch begun-$4\nuntil [ $(ls begun-* | wc -l) -ge 2 ]; do sleep 0.05; done"
-    _instead_of_python(tmp_path, monkeypatch, script)
-    commands = [Command((str(number),), tmp_path / f"{number}.log", str(number)) for number in range(4)]
-    asked: list[int] = []
-
-    def ask() -> Iterator[Command]:
-        for command in commands:
-            asked.append(len(list(tmp_path.glob("begun-*"))))
-            yield command
-
-    assert dict(run_commands(ask(), Console(quiet=True), at_once=2)) == dict.fromkeys(commands, 0)
-    assert asked[2] >= 2  # the third began when one of the first two had ended, and both had begun
-
-
-def test_an_interrupted_command_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "[ $4 = 0 ] && exit 75\ntrap 'exit 75' TERM\nwhile :; do sleep 0.05; done"
-    _instead_of_python(tmp_path, monkeypatch, script)
-    commands = [Command((str(number),), tmp_path / f"{number}.log", str(number)) for number in range(3)]
-    ended = dict(run_commands(commands, Console(quiet=True), at_once=2))
-    assert ended == {commands[0]: 75, commands[1]: 75}
 
 
 def test_transfers_at_the_same_time_follow_all_pretraining(
@@ -359,11 +300,11 @@ def test_times_are_by_the_clock_and_added_over_interruptions(
     world: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = iter(range(0, 10_000, 90))  # every look at the clock is 90 seconds later
-    monkeypatch.setattr(running.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(now))
     folder = world / "runs/study/tiny"
     fake(fail=("probe left_to_right",))
     assert main(["study", "study=tiny"]) == 2
-    assert read_times(folder) == dict.fromkeys(
+    assert seconds_of(folder) == dict.fromkeys(
         ("pretrain of masked", "probe of masked", "pretrain of left_to_right", "probe of left_to_right"), 90
     )
     assert re.search(r"probe of masked: (90 s|1\.5 min)", capsys.readouterr().out)
@@ -371,8 +312,8 @@ def test_times_are_by_the_clock_and_added_over_interruptions(
     shutil.rmtree(folder / "probe/masked")  # this run is made anew
     fake()
     assert main(["study", "study=tiny"]) == 0
-    assert read_times(folder)["probe of left_to_right"] == 180
-    assert read_times(folder)["probe of masked"] == 90
+    assert seconds_of(folder)["probe of left_to_right"] == 180
+    assert seconds_of(folder)["probe of masked"] == 90
 
 
 def test_settings_without_effect_are_no_part_of_the_ledger(
@@ -380,28 +321,36 @@ def test_settings_without_effect_are_no_part_of_the_ledger(
 ) -> None:
     fake()
     given: dict[str, list[str]] = {}
-    plain = running.run_commands
 
-    def seen(commands: Iterable[Command], console: Console, *, at_once: int) -> Iterator[tuple[Command, int]]:
-        for command, code in plain(commands, console, at_once=at_once):
-            what = command.heading.partition(" ")[2]
-            given[what] = [word for word in command.words if word.startswith(("hardware.threads", "keep_weights"))]
-            yield command, code
+    class Done:
+        def exit_code(self, *, within: float) -> int:
+            return 0
 
-    monkeypatch.setattr(running, "run_commands", seen)
-    monkeypatch.setattr(running, "usable_cores", lambda: 9)
+        def release(self) -> None:
+            pass
+
+    def local(words: tuple[str, ...], log: Path) -> Done:
+        log.write_text("")
+        named = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        key = f"{words[0]} of {named['name']}"
+        given[key] = [word for word in words if word.startswith(("hardware.threads", "keep_weights"))]
+        return Done()
+
+    monkeypatch.setattr(Place, "start", START)
+    monkeypatch.setattr(jobs, "_LocalProcess", local)
+    monkeypatch.setattr(jobs, "usable_cores", lambda: 9)
+    monkeypatch.setattr(StudyJob, "is_finished", property(lambda job: job.key in given))
     words = ["study", "study=tiny", "+recipes.own={probe: 'hardware.threads=3'}"]
     assert main([*words, "jobs=4", "keep_weights=false"]) == 0
     assert given == {
         **{f"pretrain of {recipe}": [] for recipe in ("masked", "left_to_right", "own")},
-        "probe of masked": ["hardware.threads=2", "keep_weights=false"],
-        "probe of left_to_right": ["hardware.threads=2", "keep_weights=false"],
+        "probe of masked": ["keep_weights=false", "hardware.threads=2"],
+        "probe of left_to_right": ["keep_weights=false", "hardware.threads=2"],
         "probe of own": ["hardware.threads=3", "keep_weights=false"],
     }
-    shutil.rmtree("runs/study/tiny/probe/masked")
-    given.clear()
+    del given["probe of masked"]
     assert main(words) == 0  # the same study, although its runs had other such settings
-    assert given == {"probe of masked": []}
+    assert given["probe of masked"] == []
 
 
 def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

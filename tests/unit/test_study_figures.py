@@ -19,14 +19,13 @@ from lmtransfer.reporting.sections import find_sections, write_sections
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.findings import findings, place_text
-from lmtransfer.study.ledger import note_overrides, read_ledger
+from lmtransfer.study.ledger import add_seconds, note_overrides, read_ledger
 from lmtransfer.study.lines import lines_of
 from lmtransfer.study.plan import Plan, make_plan
 from lmtransfer.study.progress import JobProgress, progress_of, seconds_left
 from lmtransfer.study.sections import make_sections
 from lmtransfer.study.shared import share_pretraining
 from lmtransfer.study.table import read_rows
-from lmtransfer.study.times import add_time
 from lmtransfer.study.watching import summary
 
 MASKS = {"low": 0.05, "middle": 0.15, "high": 0.8}
@@ -212,7 +211,7 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
     assert jobs["pretrain of high"].note == "the disk is full"
     left = seconds_left(list(jobs.values()))
     assert left == pytest.approx(90 + 10, abs=3)  # the budget, and a probe like the one that is finished
-    add_time(plan.folder, "probe of low", 44.0, resume=False)  # with its control and its choice of a rate
+    add_seconds(plan.folder, "probe of low", 44.0, resumed=False)  # with its control and its choice of a rate
     assert seconds_left(progress_of(plan.folder)) == pytest.approx(90 + 44, abs=3)
     for name in ("2 of 6", "1 running", "2 failed", "1 waiting"):
         assert name in summary(list(jobs.values()), plan.folder)

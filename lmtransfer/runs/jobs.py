@@ -1,0 +1,411 @@
+"""Jobs: commands that make results, each started once the jobs that it needs have finished.
+
+Seeds, tries of learning rates, and the runs of a study are jobs. A job whose result exists is skipped. A job that was
+begun is resumed by its own command. Each job runs in its own process, on this machine or as a job of a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from omegaconf import DictConfig
+from rich.text import Text
+
+from lmtransfer.config.config_files import own_folder
+from lmtransfer.config.overrides import named_keys
+from lmtransfer.config.plain import resolved
+from lmtransfer.errors import ConfigError, Interrupted
+from lmtransfer.runs import lock
+from lmtransfer.system.console import Console
+from lmtransfer.system.cores import usable_cores
+from lmtransfer.system.interrupts import FOLLOW, collected
+from lmtransfer.system.optional import missing
+from lmtransfer.system.printable import short_path
+from lmtransfer.system.units import duration
+
+_LOOK_EVERY_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command and the result that it makes.
+
+    Attributes:
+        key: its name in messages, unique among the jobs that run together.
+        command: name of the command.
+        overrides: its settings.
+        result: the file whose existence says that the job has finished, in the run directory that the job writes.
+        log: file for the output.
+        needs: keys of the jobs that must finish first.
+        alone: whether nothing else may run on the same machine meanwhile, because its budget may be a time.
+        further: settings that change no result.
+    """
+
+    key: str
+    command: str
+    overrides: tuple[str, ...]
+    result: Path
+    log: Path
+    needs: tuple[str, ...] = ()
+    alone: bool = False
+    further: tuple[str, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its result exists."""
+        return self.result.is_file()
+
+    def words(self, *further: str) -> tuple[str, ...]:
+        """The command line; of ``further`` settings, those that the job sets itself are left out."""
+        own = named_keys(self.overrides)
+        return (self.command, *self.overrides, *(word for word in further if word.partition("=")[0] not in own))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where jobs run.
+
+    Attributes:
+        at_once: the number of jobs that may run at the same time on this machine.
+        cluster: settings of a cluster (``config.settings.ClusterSettings``); None: this machine.
+        options: further words of every command, such as the folder of the user's configs.
+    """
+
+    at_once: int = 1
+    cluster: Mapping[str, Any] | None = None
+    options: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Place:
+        """The place that ``jobs`` and ``cluster`` of a command say.
+
+        Raises:
+            ConfigError: submitit is not installed.
+        """
+        cluster = None if cfg.get("cluster") is None else resolved(cfg.cluster)
+        if cluster is not None and (problem := missing("submitit")):
+            raise ConfigError(f"cluster={cluster['executor']}: {problem}")
+        folder = own_folder()
+        return cls(cfg.jobs, cluster, () if folder is None else ("-cd", folder))
+
+    @property
+    def shares_machine(self) -> bool:
+        """Whether the jobs share one machine."""
+        return self.cluster is None or self.cluster["executor"] == "local"
+
+    def start(self, job: Job, waits_for: int) -> Process:
+        """Start a job that may run beside ``waits_for - 1`` others."""
+        share = f"hardware.threads={max(1, usable_cores() // self.at_once)}"
+        words = job.words(*job.further, *([share] if waits_for > 1 and self.shares_machine else []))
+        log = job.log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        words = (*words, *self.options)
+        return _LocalProcess(words, log) if self.cluster is None else _submitted(words, log, self.cluster)
+
+
+class Process(Protocol):
+    """A job that was started."""
+
+    def exit_code(self, *, within: float) -> int | None:
+        """The exit code if the job ends within these seconds; else None."""
+
+    def terminate(self) -> None:
+        """Ask the job to save and to end."""
+
+    def release(self) -> None:
+        """Let go of the job; if it still runs, it is asked to save and to end."""
+
+
+#: Called with a job that has ended, its seconds, and whether it resumed an earlier start; gives the seconds to print.
+Record = Callable[[Job, float, bool], float]
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    place: Place,
+    console: Console,
+    *,
+    record: Record = lambda job, seconds, resumed: seconds,
+    where: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Run the jobs that are not finished; a job that fails stops only those that need it.
+
+    On Ctrl-C (also repeated), SIGTERM or SIGHUP, when a job was interrupted by itself, and if this process dies, each
+    running job is asked to save and to end, and no other one starts.
+
+    Args:
+        jobs: the jobs, in the order in which they start when they can.
+        place: where they run.
+        console: prints a line for each job, and shows the last line of the output of those that run.
+        record: called when a job has ended.
+        where: for finished jobs of other studies, the run directory to show.
+
+    Returns:
+        The reason for each job that failed, by key.
+
+    Raises:
+        Interrupted: there was a signal, or a job was interrupted; the running jobs are saved.
+    """
+    return _Runner(jobs, place, console, record, where or {}).run()
+
+
+@dataclass(slots=True)
+class _Running:
+    job: Job
+    process: Process
+    started_at: float
+    resumed: bool
+    terminated: bool = False
+
+    def line(self, heading: str, width: int) -> Text:
+        """The last line of the output, cut to the width of the console beside the spinner."""
+        last = "saving" if self.terminated else _last_lines(self.job.log)[-1]
+        text = Text(f"{heading}: {last}")
+        text.truncate(width - 2, overflow="ellipsis")
+        return text
+
+
+class _Runner:
+    def __init__(
+        self, jobs: Sequence[Job], place: Place, console: Console, record: Record, where: Mapping[str, str]
+    ) -> None:
+        self._jobs, self._place, self._console, self._record, self._where = jobs, place, console, record, where
+        self._waiting = list(jobs)
+        self._running: list[_Running] = []
+        self._failed: dict[str, str] = {}
+
+    def run(self) -> dict[str, str]:
+        ending = False
+        with collected() as signals, self._console.status("") as status:
+            try:
+                while True:
+                    ending = ending or bool(signals)
+                    while not ending and self._start_next():
+                        ending = bool(signals)
+                    if not self._running:
+                        break
+                    if ending:
+                        self._terminate()
+                    lines = [one.line(self._heading(one.job), self._console.width) for one in self._running]
+                    status.update(Text("\n").join(lines))
+                    for one in list(self._running):
+                        code = one.process.exit_code(within=_LOOK_EVERY_SECONDS / len(self._running))
+                        if code is not None:
+                            self._running.remove(one)
+                            one.process.release()
+                            ending = ending or bool(signals) or code == Interrupted.exit_code
+                            self._end(one, code, interrupted=ending)
+            finally:
+                for one in self._running:
+                    one.process.release()
+        if ending:
+            raise Interrupted("interrupted; run the same command again to continue")
+        return self._failed
+
+    def _start_next(self) -> bool:
+        """Start the first job that can start, or take a finished one from the list; False if none can start."""
+        for job in self._waiting:
+            if job.is_finished:
+                self._say(job, f"finished{self._where.get(job.key, '')}")
+                self._waiting.remove(job)
+                return True
+            lost = next((key for key in job.needs if key in self._failed), None)
+            if lost is not None:
+                self._failed[job.key] = f"{lost} failed"
+                self._waiting.remove(job)
+                return True
+            if self._can_start(job):
+                resumed = job.result.parent.is_dir()
+                self._waiting.remove(job)
+                process = self._place.start(job, 1 if job.alone else self._place.at_once)
+                self._running.append(_Running(job, process, time.monotonic(), resumed))
+                return True
+            if job.alone and self._place.shares_machine:
+                return False
+        return False
+
+    def _can_start(self, job: Job) -> bool:
+        if lock.writer(job.result.parent) is not None:  # of a runner that was killed; it saves and ends
+            time.sleep(_LOOK_EVERY_SECONDS)
+            return False
+        waits = {other.key for other in self._waiting} | {one.job.key for one in self._running}
+        if any(key in waits for key in job.needs):
+            return False
+        if not self._place.shares_machine:
+            return True
+        alone = job.alone or any(one.job.alone for one in self._running)
+        return not self._running if alone else len(self._running) < self._place.at_once
+
+    def _end(self, one: _Running, code: int, *, interrupted: bool) -> None:
+        seconds = self._record(one.job, time.monotonic() - one.started_at, one.resumed)
+        if interrupted:
+            return
+        if code == 0 and one.job.is_finished:
+            self._say(one.job, duration(seconds))
+        else:
+            reason = f"{last_words(one.job.log)} ({short_path(one.job.log)})"
+            self._failed[one.job.key] = reason
+            self._say(one.job, f"failed: {reason}")
+
+    def _terminate(self) -> None:
+        for one in self._running:
+            if not one.terminated:
+                one.process.terminate()
+                one.terminated = True
+
+    def _heading(self, job: Job) -> str:
+        return f"[{self._jobs.index(job) + 1}/{len(self._jobs)}] {job.key}"
+
+    def _say(self, job: Job, what: str) -> None:
+        self._console.print(f"{self._heading(job)}: {what}", markup=False, soft_wrap=True)
+
+
+class _LocalProcess:
+    """A command in its own process. It is asked to save and to end if this process dies."""
+
+    def __init__(self, words: Sequence[str], log: Path) -> None:
+        followed, self._held = os.pipe()  # this process holds one end; the command ends when that end closes
+        try:
+            with log.open("w", encoding="utf-8") as output:
+                # In its own session: Ctrl-C on the terminal reaches only this process, which passes it on once.
+                self._process = subprocess.Popen(
+                    command_line(words),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(followed,),
+                    env={**os.environ, **importable(), FOLLOW: str(followed)},
+                )
+        except BaseException:
+            os.close(self._held)
+            raise
+        finally:
+            os.close(followed)
+
+    def exit_code(self, *, within: float) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout=within)
+        return None
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def release(self) -> None:
+        os.close(self._held)
+
+
+@dataclass
+class Submission:
+    """A command that submitit runs on a machine of the cluster.
+
+    Attributes:
+        words: the command line.
+        log: file for the output.
+    """
+
+    words: tuple[str, ...]
+    log: Path
+
+    def __call__(self) -> int:
+        """Run the command; returns its exit code."""
+        self._process = _LocalProcess(self.words, self.log)
+        try:
+            while (code := self._process.exit_code(within=60.0)) is None:
+                pass
+        except BaseException:
+            self._save()
+            raise
+        return code
+
+    def checkpoint(self) -> Any:
+        """Called by submitit before the time of the job ends or when it is preempted: the job is queued again."""
+        from submitit.helpers import DelayedSubmission
+
+        self._save()
+        return DelayedSubmission(Submission(self.words, self.log))
+
+    def _save(self) -> None:
+        self._process.terminate()
+        while self._process.exit_code(within=60.0) is None:
+            pass
+
+
+class _SubmittedJob:
+    """A job of a cluster. It goes on if this process dies; a runner that is started again waits for it."""
+
+    def __init__(self, job: Any, log: Path) -> None:
+        self._job, self._log = job, log
+
+    def exit_code(self, *, within: float) -> int | None:
+        if not self._job.done():
+            time.sleep(within)
+            return None
+        try:
+            return int(self._job.result())
+        except Exception as error:  # of submitit: the job did not start, or its machine failed
+            with self._log.open("a", encoding="utf-8") as output:
+                output.write(f"\nlmtransfer: {' '.join(str(error).split())}\n")
+            return 1
+
+    def terminate(self) -> None:
+        self._job.cancel()
+
+    def release(self) -> None:
+        pass
+
+
+def _submitted(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -> Process:
+    from submitit import AutoExecutor
+
+    folder = log.parent / "submitit"
+    executor = AutoExecutor(folder=folder, cluster=settings["executor"])
+    parameters = {key: value for key, value in settings.items() if key != "executor" and value is not None}
+    executor.update_parameters(name="lmtransfer", **parameters)
+    return _SubmittedJob(executor.submit(Submission(words, log)), log)
+
+
+def command_line(words: Sequence[str]) -> list[str]:
+    """``lmtransfer <words>`` with this Python."""
+    return [sys.executable, "-P", "-m", "lmtransfer", *words]
+
+
+def importable() -> dict[str, str]:
+    """The environment in which a child process finds this lmtransfer, if it lies next to the user's files."""
+    package_root = str(Path(__file__).absolute().parents[2])
+    if package_root in sys.path:
+        return {}
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([package_root, *([before] if before else [])])}
+
+
+def last_words(log: Path) -> str:
+    """Why a job failed: its error message, or the last line of its log if there is none."""
+    lines = _last_lines(log)
+    errors = [place for place, line in enumerate(lines) if line.startswith("lmtransfer: ")]
+    last = lines[errors[-1] :] if errors else lines[-1:]
+    return " ".join(line.strip() for line in last).removeprefix("lmtransfer: ")
+
+
+def was_interrupted(log: Path) -> bool:
+    """Whether the error message in a log is that of an interruption, so that the job will go on."""
+    return bool(re.match(r"interrupted$|interrupted;|[^:]*: stopped after step ", last_words(log)))
+
+
+def _last_lines(log: Path) -> list[str]:
+    """The last lines of a log, at least one; [""] if there is no log yet."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            return file.read().decode("utf-8", errors="replace").strip().splitlines() or [""]
+    except FileNotFoundError:
+        return [""]

@@ -1,0 +1,140 @@
+"""Jobs: each in its own process, when what it needs has finished; signals, failures, and jobs of a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from refusals import refuses
+
+from lmtransfer.errors import Interrupted
+from lmtransfer.runs.jobs import Job, Place, Record, last_words, run_jobs
+from lmtransfer.system.console import Console
+
+LOCAL_CLUSTER = {"executor": "local", "timeout_min": 5}
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def python(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in place of Python: its fourth word is the command, for which it makes a result by default."""
+    path = world / "python"
+    monkeypatch.setattr(sys, "executable", str(path))
+    _script(path, "mkdir -p $4; touch $4/result")
+    return path
+
+
+def _script(python: Path, script: str) -> None:
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+
+
+def job(name: str, *overrides: str, needs: tuple[str, ...] = (), alone: bool = False) -> Job:
+    return Job(name, name, overrides, Path(name) / "result", Path("logs") / f"{name}.log", needs=needs, alone=alone)
+
+
+def run(jobs: list[Job], at_once: int = 1, record: Record = lambda job, seconds, resumed: seconds) -> dict[str, str]:
+    return run_jobs(jobs, Place(at_once), Console(quiet=True), record=record)
+
+
+def order(jobs: list[Job], at_once: int) -> list[str]:
+    """The names of jobs in the order in which they ended."""
+    ended: list[str] = []
+    run(jobs, at_once, lambda job, seconds, resumed: ended.append(job.key) or seconds)  # type: ignore[func-returns-value]
+    return ended
+
+
+def test_a_job_has_a_process_of_its_own_and_a_log() -> None:
+    failed = run([job("--version"), job("pretran")])
+    assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
+    assert list(failed) == ["--version", "pretran"]  # it ends well, but makes no result
+    assert failed["pretran"].startswith("there is no command 'pretran'")
+    assert last_words(Path("logs/pretran.log")) in failed["pretran"]
+
+
+def test_a_finished_job_is_skipped_and_a_failed_one_stops_those_that_need_it(python: Path) -> None:
+    _script(python, "[ $4 = b ] && exit 1\nmkdir -p $4; touch $4/result")
+    jobs = [job("a"), job("b"), job("c", needs=("b",)), job("d", needs=("c",)), job("e", needs=("a",))]
+    Path("a").mkdir()
+    Path("a/result").touch()
+    failed = run(jobs, 2)
+    assert set(failed) == {"b", "c", "d"}
+    assert (failed["c"], failed["d"]) == ("b failed", "c failed")
+    assert Path("e/result").exists()
+    assert not Path("logs/a.log").exists()
+
+
+def test_settings_of_a_job_come_before_those_that_change_no_result() -> None:
+    assert job("a", "x=1").words("x=2", "y=3") == ("a", "x=1", "y=3")
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_signal_is_passed_on_and_the_jobs_may_save(at_once: int, python: Path) -> None:
+    _script(python, "trap 'echo saved; exit 75' TERM\necho ready\nwhile :; do sleep 0.05; done")
+    jobs = [job(str(number)) for number in range(3)]
+
+    def interrupt() -> None:
+        while sum(one.log.is_file() and "ready" in one.log.read_text() for one in jobs) < at_once:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt).start()
+    with refuses(Interrupted, "interrupted"):
+        run(jobs, at_once)
+    assert all(one.log.read_text().split() == ["ready", "saved"] for one in jobs[:at_once])
+    assert not any(one.log.exists() for one in jobs[at_once:])
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interrupted_job_ends_the_others(python: Path) -> None:
+    _script(python, "[ $4 = 0 ] && exit 75\ntrap 'exit 75' TERM\nwhile :; do sleep 0.05; done")
+    with refuses(Interrupted):
+        run([job(str(number)) for number in range(3)], 2)
+    assert not Path("logs/2.log").exists()
+
+
+def test_as_many_jobs_as_asked_run_at_the_same_time(python: Path) -> None:
+    # Each waits until another one has begun: alone, none would end.
+    begun = "mkdir -p $4; touch begun-$4; until [ $(ls begun-* | wc -l) -ge 2 ]; do sleep 0.05; done"
+    _script(python, f"{begun}; touch $4/result")
+    assert run([job(str(number)) for number in range(4)], 2) == {}
+
+
+def test_a_job_runs_when_its_needs_have_finished_and_alone_if_its_budget_is_a_time(python: Path) -> None:
+    busy = "ls busy-* >$4-beside 2>/dev/null; touch busy-$4; sleep 0.3; rm busy-$4"
+    _script(python, f"{busy}; mkdir -p $4; touch $4/result")
+    jobs = [job("a", alone=True), job("b", alone=True), job("c", needs=("a",)), job("d", needs=("b",))]
+    ended = order(jobs, 2)
+    assert ended[:2] == ["a", "b"]
+    assert Path("a-beside").read_text() == Path("b-beside").read_text() == ""
+
+
+def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
+    """Its process still saves, and holds the lock of its run."""
+    Path("a").mkdir()
+    hold = "import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path('a').absolute()); print(1)"
+    real = os.path.realpath("/proc/self/exe")
+    with subprocess.Popen([real, "-u", "-c", f"{hold}; time.sleep(2)"], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert run([job("a")]) == {}
+        assert other.poll() is not None
+
+
+def test_jobs_of_a_cluster_run_at_once_and_make_the_same_results(world: Path) -> None:
+    pytest.importorskip("submitit")
+    jobs = [job("--version"), job("pretran")]
+    failed = run_jobs(jobs, Place(2, LOCAL_CLUSTER), Console(quiet=True))
+    assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
+    assert failed["pretran"].startswith("there is no command 'pretran'")
