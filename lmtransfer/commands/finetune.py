@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.effective import effective_train
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.runs.jobs import Place
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -21,7 +22,7 @@ from lmtransfer.transfer.experiment.checks import check_transfer
 from lmtransfer.transfer.experiment.choose_settings import choose_settings, open_start
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
-from lmtransfer.transfer.experiment.single_run import write_run_files
+from lmtransfer.transfer.experiment.part_run import write_run_files
 
 
 def run(cfg: DictConfig) -> Path:
@@ -59,6 +60,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
         The run directory.
     """
     check_transfer(cfg, command)
+    place = Place.of(cfg, command=command)
     source = open_start(cfg)
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
@@ -66,6 +68,10 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         settings = choose_settings(cfg, source, command=command, hardware=hardware, console=console)
+        if cfg.part is not None:
+            directory = RunDirectory.open(run)
+            Experiment(command, directory.read_config(), settings, directory, console).train(cfg.part)
+            return directory.path
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         config = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
@@ -82,6 +88,8 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
             result = directory.read_result(JointResult)
         else:
+            if not place.is_here:
+                experiment.run_apart(place)
             result = experiment.result()
             directory.write_result(result)
             if not experiment.has_one_run:

@@ -13,6 +13,7 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.token_shares import unigram_entropy
+from lmtransfer.errors import LmtransferError
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.commits import keep_commits, with_commits
@@ -25,6 +26,7 @@ from lmtransfer.pretraining.phased_run import PhasedRun
 from lmtransfer.pretraining.result import joint_result, pretraining_result
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
+from lmtransfer.runs.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked
@@ -52,10 +54,12 @@ def run(cfg: DictConfig) -> Path:
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
     setup = TrainingSetup.of(cfg, train, hardware)
+    place = Place.of(cfg, command="pretrain")
     resume = bool(cfg.resume) or in_sweep()
     with distributed.process_group():
-        directory = (pretrain_seeds if cfg.seeds > 1 else pretrain)(cfg, name, setup, resume=resume)
-    return directory.path
+        if cfg.seeds > 1:
+            return pretrain_seeds(cfg, name, setup, place, resume=resume).path
+        return pretrain(cfg, name, setup, resume=resume).path
 
 
 def check_settings(cfg: DictConfig) -> TrainSettings:
@@ -172,13 +176,14 @@ def _remarks(cfg: DictConfig, text: Text, phased_run: PhasedRun) -> Iterator[str
             yield f"note: {remark}"
 
 
-def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
+def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, place: Place, *, resume: bool) -> RunDirectory:
     """Train with the seeds ``seed`` to ``seed + seeds - 1``, and write one run directory with a folder for each seed.
 
     Args:
         cfg: the checked config of the command; its ``seeds`` is more than 1.
         name: name of the run.
         setup: budget, schedule, batch sizes and hardware.
+        place: where the seeds are trained, and how many at the same time.
         resume: resume a run of this name; it may have had fewer seeds.
     """
     config = with_absolute_paths(resolved(cfg))
@@ -190,14 +195,21 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
         check_resumable(started, config, allowed=[*TEXT_PATHS, *(["seeds"] if several else [])])
     directory.write_config(config)
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+    if not place.is_here:
+        jobs = [_job_of_seed(cfg, name, seed, directory.path) for seed in seeds]
+        if failed := run_jobs(jobs, place, Console(stderr=True, highlight=False)):
+            raise LmtransferError("\n".join(f"{key}: {reason}" for key, reason in failed.items()))
     runs = []
-    for place, seed in enumerate(seeds, start=1):
-        own = cfg.copy()
-        with open_dict(own):
-            own.seed, own.seeds = seed, 1
-        if distributed.is_main():
-            print(f"\npretraining seed {seed}, {place} of {cfg.seeds}", flush=True)
-        runs.append(pretrain(own, f"{name}/seed-{seed}", setup, resume=True))
+    for number, seed in enumerate(seeds, start=1):
+        run = RunDirectory(directory.path / f"seed-{seed}")
+        if place.is_here or not run.is_finished:
+            own = cfg.copy()
+            with open_dict(own):
+                own.seed, own.seeds = seed, 1
+            if distributed.is_main():
+                print(f"\npretraining seed {seed}, {number} of {cfg.seeds}", flush=True)
+            run = pretrain(own, f"{name}/seed-{seed}", setup, resume=True)
+        runs.append(run)
     distributed.barrier()  # rank 0 writes the results that all ranks read
     if distributed.is_main():
         load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
@@ -209,3 +221,10 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
     if distributed.is_main():
         closing_of_seeds(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory
+
+
+def _job_of_seed(cfg: DictConfig, name: str, seed: int, run: Path) -> Job:
+    """The job that pretrains one seed; without ``jobs`` it is trained in this process, to the same result."""
+    words = overrides_below(cfg.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
+    log = run / "logs" / f"seed-{seed}.log"
+    return Job(f"seed {seed}", "pretrain", words, run / f"seed-{seed}" / "result.json", log)

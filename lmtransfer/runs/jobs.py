@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.text import Text
 
 from lmtransfer.config.config_files import own_folder
-from lmtransfer.config.overrides import named_keys
+from lmtransfer.config.overrides import key_of, named_keys, of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs import lock
+from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.interrupts import FOLLOW, collected
@@ -85,17 +87,32 @@ class Place:
     options: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> Place:
+    def of(cls, cfg: DictConfig, *, command: str | None = None) -> Place:
         """The place that ``jobs`` and ``cluster`` of a command say.
 
+        Args:
+            cfg: settings of the command.
+            command: its name, if the jobs are parts of it; None: they are other commands.
+
         Raises:
-            ConfigError: submitit is not installed.
+            ConfigError: submitit is not installed, or the command runs under torchrun.
         """
+        if (cfg.jobs > 1 or cfg.get("cluster") is not None) and ranks.world_size() > 1:
+            raise ConfigError("jobs and cluster start processes of their own: leave them out under torchrun")
         cluster = None if cfg.get("cluster") is None else resolved(cfg.cluster)
         if cluster is not None and (problem := missing("submitit")):
             raise ConfigError(f"cluster={cluster['executor']}: {problem}")
         folder = own_folder()
-        return cls(cfg.jobs, cluster, () if folder is None else ("-cd", folder))
+        options = [] if folder is None else ["-cd", folder]
+        if command is not None and HydraConfig.initialized():
+            primary = str(HydraConfig.get().job.config_name)
+            options += [] if primary == command else ["--config-name", primary]
+        return cls(cfg.jobs, cluster, tuple(options))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether jobs that can run in the running process do so."""
+        return self.at_once == 1 and self.cluster is None
 
     @property
     def shares_machine(self) -> bool:
@@ -372,6 +389,20 @@ def _submitted(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -
     parameters = {key: value for key, value in settings.items() if key != "executor" and value is not None}
     executor.update_parameters(name="lmtransfer", **parameters)
     return _SubmittedJob(executor.submit(Submission(words, log)), log)
+
+
+def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
+    """The settings of the running command, for a job that makes a part of it.
+
+    Args:
+        root: output root of the part.
+        name: name of its run.
+        own: settings in which the part differs.
+    """
+    own = (f"output_root={Path(root).absolute()}", f"name={name}", "resume=true", *own)
+    replaced = {*named_keys(own), "jobs", "part", "cluster"}
+    words = [word for word in of_command_line() if key_of(word) not in replaced]
+    return (*(word for word in words if not key_of(word).startswith("cluster.")), *own)
 
 
 def command_line(words: Sequence[str]) -> list[str]:

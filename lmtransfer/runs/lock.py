@@ -165,7 +165,7 @@ def _kept(folder: Path) -> bool:
     with contextlib.suppress(OSError), (folder / "metrics.jsonl").open("rb") as lines:
         if sum(1 for _ in lines) >= _WORTH_READING:
             return True
-    patterns = ("result.json", "learning_rate_tries.json", "checkpoints/*/manifest.json")
+    patterns = ("result.json", "tries/*.json", "checkpoints/*/manifest.json")
     found = (path for pattern in patterns for path in folder.rglob(pattern))
     return any(path.parent.name != _INITIAL for path in found)
 

@@ -149,7 +149,7 @@ def setting_of(seed: str, key: str, value: Any) -> Alter:
 
 def tries(place: str, value: Any) -> Alter:
     """Give a field of the first try of a learning rate another value, in a run that has not finished."""
-    return _unfinished(field("learning_rate_tries.json", f"0/{place}", value))
+    return _unfinished(field("tries/pretrained-seed-0-rate-0.001.json", place, value))
 
 
 def _unfinished(alter: Alter) -> Alter:
@@ -500,8 +500,8 @@ TASKS: dict[str, tuple[tuple[str, ...], Alter, tuple[str, ...]]] = {
     "export.dim": (("export", "run=t", "to=e"), setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml",)),
     "result.mean": (FT, field("result.json", "mean", "x"), ("result.json", "mean", "'x'")),
     "result.nan": (FT, field("result.json", "mean", float("nan")), ("result.json", "mean", "nan")),
-    "tries.text": (FT, tries("score", "x"), ("learning_rate_tries.json", "[0].score")),
-    "tries.nan": (FT, tries("score", float("nan")), ("learning_rate_tries.json", "[0].score")),
+    "tries.text": (FT, tries("score", "x"), ("tries/", "score")),
+    "tries.nan": (FT, tries("score", float("nan")), ("tries/", "score")),
     "seed_result": (FT, _unfinished(field("seed-0/result.json", "metrics", 3)), ("result.json", "metrics")),
 }
 

@@ -318,17 +318,50 @@ def test_more_seeds_can_be_added_later(rates: tuple[str, ...], world: Path, caps
 def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> None:
     words = ["finetune", *QUICK, "learning_rates=[1e-5,5e-3]"]
     assert lmtransfer(*words, "seeds=2", "name=ft") == 0
-    tries_path = Path("runs/finetune/ft/learning_rate_tries.json")
     chosen = result("runs/finetune/ft")["learning_rate"]
-    tries = [{**one, "score": float(one["learning_rate"] != chosen)} for one in json.loads(tries_path.read_text())]
-    tries += [{**one, "seed": one["seed"] + 2} for one in tries]  # now the other rate is the best
-    tries_path.write_text(json.dumps(tries))
+    tries = Path("runs/finetune/ft/tries")
+    for path in list(tries.iterdir()):  # now the other rate is the best
+        one = json.loads(path.read_text())
+        one["score"] = float(one["learning_rate"] != chosen)
+        path.write_text(json.dumps(one))
+        other_seed = path.name.replace(f"seed-{one['seed']}", f"seed-{one['seed'] + 2}")
+        (tries / other_seed).write_text(json.dumps({**one, "seed": one["seed"] + 2}))
     assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
     (other,) = {1e-5, 5e-3} - {chosen}
     assert result("runs/finetune/ft")["learning_rate"] == other
     assert lmtransfer("finetune", *QUICK, f"optimizer.learning_rate={other}", "seeds=4", "name=alone") == 0
     metrics = [[seed["metrics"] for seed in result(f"runs/finetune/{name}")["seeds"]] for name in ("ft", "alone")]
     assert metrics[0] == metrics[1]
+
+
+@pytest.mark.slow
+def test_parts_in_processes_of_their_own_make_the_same_result(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", *QUICK, "learning_rates=[1e-5,5e-3]", "seeds=2", "control=true", "hardware.threads=1"]
+    assert lmtransfer(*words, "name=alone") == 0
+    assert lmtransfer(*words, "name=apart", "jobs=2") == 0
+    said = capsys.readouterr().out
+    assert "[7/8] control, seed 0, learning rate 0.005:" in said
+    assert "[4/4] control, seed 1:" in said
+    alone, apart = (result(f"runs/finetune/{name}") for name in ("alone", "apart"))
+    changing = {"seconds", "tokens_per_second", "peak_memory"}
+    assert {key: value for key, value in alone.items() if key not in changing} == {
+        key: value for key, value in apart.items() if key not in changing
+    }
+    assert lmtransfer(*words, "name=alone", "resume=true", "jobs=2") == 0
+    assert "nothing is left to do" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_is_told_as_if_it_ran_here(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", *QUICK, "seeds=2", "name=ft", "hardware.threads=1"]
+    assert lmtransfer(*words) == 0
+    Path("runs/finetune/ft/result.json").unlink()
+    Path("runs/finetune/ft/seed-1/result.json").unlink()
+    config = Path("runs/finetune/ft/seed-1/config.yaml")
+    config.write_text("name: [")
+    assert lmtransfer(*words, "resume=true", "jobs=2") == 2
+    assert "seed-1/config.yaml" in capsys.readouterr().err
+    assert lmtransfer(*words, "resume=true", "part=seed-7") == 2
+    assert "part=seed-7" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_goes_on_to_the_same_result(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

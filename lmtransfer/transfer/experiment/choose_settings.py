@@ -26,7 +26,7 @@ from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.convex_fit import MOST_ROWS
 from lmtransfer.transfer.experiment.data import read_task_data, task_notes
-from lmtransfer.transfer.experiment.setting import Member, Setting
+from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.joint.text import read_joint_text
 from lmtransfer.transfer.method import TransferMethod
 
@@ -116,7 +116,7 @@ def choose_settings(
         for one, weights in has_started
     ] or [setting]
     for started_from in settings:
-        first = Member(started_from, "pretrained", cfg.seed, None)
+        first = Part(started_from, "pretrained", cfg.seed, None)
         learner = first.new_learner()  # raises if method or weights do not fit the encoder
         if started_from.text is not None:
             heads = started_from.text.heads_over(learner.encoder)
@@ -131,7 +131,7 @@ def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
 
     One decision for all runs of a command, so that a run and its control are fitted alike.
     """
-    if setting.method.fit == "trainer" or not Member(setting, "pretrained", cfg.seed, None).new_learner().is_convex:
+    if setting.method.fit == "trainer" or not Part(setting, "pretrained", cfg.seed, None).new_learner().is_convex:
         return False
     train = setting.data.train
     rows = max(len(train.target_rows(train.sequences_of(part.train))) for part in setting.data.whole.values())

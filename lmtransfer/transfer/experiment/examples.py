@@ -10,7 +10,7 @@ from torch import Tensor
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.experiment.data import Parts
-from lmtransfer.transfer.experiment.setting import Member
+from lmtransfer.transfer.experiment.setting import Part
 from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
 from lmtransfer.transfer.learner import TaskLearner
 
@@ -22,18 +22,18 @@ class Examples:
     features of a control are computed for its own examples, and deleted when the next seed starts.
 
     Args:
-        member: the run.
+        part: the run.
         learner: learner of the run; its encoder gives the features.
     """
 
-    def __init__(self, member: Member, learner: TaskLearner) -> None:
-        setting = self.setting = member.setting
+    def __init__(self, part: Part, learner: TaskLearner) -> None:
+        setting = self.setting = part.setting
         self.learner = learner
         self.frozen = learner.freezing.frozen
-        shared = member.weights is not None
+        shared = part.weights is not None
         every = np.arange(len(setting.data.train.examples))
-        self.rows = every if shared else setting.data.used(member.draw)
-        key = "pretrained" if shared else f"{member.condition} {member.seed}"
+        self.rows = every if shared else setting.data.used(part.draw)
+        key = "pretrained" if shared else f"{part.condition} {part.seed}"
         if self.frozen and key not in setting.features:
             for stale in [other for other in setting.features if other != "pretrained"]:
                 del setting.features[stale]

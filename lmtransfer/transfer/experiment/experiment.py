@@ -1,31 +1,60 @@
-"""The training runs of one command: both conditions, all seeds, tries of learning rates, and one result."""
+"""The training runs of a probe or of finetuning, which are its parts: both conditions, all seeds, tries of rates.
+
+Parts are trained one after the other in this process, or several at the same time in processes of their own
+(``runs.jobs``). Each writes its own folder, and a finished part is read. Then all of them make one result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
 
+from typing_extensions import TypedDict
+
+from lmtransfer.config.types import Whole
+from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
+from lmtransfer.runs.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
+from lmtransfer.system.durable import write_text
+from lmtransfer.system.safe_files import read_json
+from lmtransfer.training import distributed
+from lmtransfer.training.progress import Progress
 from lmtransfer.transfer.experiment.baselines import baseline_results
-from lmtransfer.transfer.experiment.learning_rates import LearningRates
+from lmtransfer.transfer.experiment.part_run import PartRun
 from lmtransfer.transfer.experiment.results import choice_rule, chosen_on, joint_result, majority_of
-from lmtransfer.transfer.experiment.setting import Condition, Member, Setting
-from lmtransfer.transfer.experiment.single_run import SingleRun
+from lmtransfer.transfer.experiment.setting import Condition, Part, Setting
+from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.verdicts.conditions import Examples
+
+#: Names of the conditions in messages.
+_WHO: Mapping[Condition, str] = {"pretrained": "run", "control": "control"}
+
+
+class _Try(TypedDict, total=False):
+    """The file of a try of a learning rate."""
+
+    arm: Literal["pretrained", "control"]
+    seed: Whole
+    learning_rate: float
+    pretraining_seed: Whole
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The training runs of one command.
+    """The parts of one command.
 
     Attributes:
         command: "probe" or "finetune".
         config: the config as plain values.
-        settings: the shared settings of the runs, one for each pretraining seed.
+        settings: the shared settings of the parts, one for each pretraining seed.
         directory: directory of the command; if there are several runs, each has a folder in it.
         console: prints a line for each run.
     """
@@ -62,10 +91,14 @@ class Experiment:
         return self.config["keep_weights"] or len(self.seeds) * len(self.settings) == 1
 
     @property
-    def learning_rates(self) -> LearningRates:
-        """The rates to try, or the optimiser's own rate."""
-        rates = self.config["learning_rates"] or [self.config["optimizer"]["learning_rate"]]
-        return LearningRates([float(rate) for rate in rates], self.directory.path / "learning_rate_tries.json")
+    def rates(self) -> Sequence[float]:
+        """The learning rates to try; a single rate is used without a search."""
+        return [float(rate) for rate in self.config["learning_rates"] or [self.config["optimizer"]["learning_rate"]]]
+
+    @property
+    def searches_rate(self) -> bool:
+        """Whether each condition chooses its learning rate among several."""
+        return not self.setting.solves and len(self.rates) > 1
 
     @property
     def is_finished(self) -> bool:
@@ -77,19 +110,60 @@ class Experiment:
         has_baselines = not self.config["baseline"] or "baselines" in result.more
         return has_control and has_baselines and result.n >= len(self.seeds) * len(self.settings)
 
-    def members(self, condition: Condition, learning_rate: float | None) -> list[Member]:
+    def parts(self, condition: Condition, learning_rate: float | None) -> list[Part]:
         """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
-        settings = self.settings if condition == "pretrained" else self.settings[:1]
-        return [Member(setting, condition, seed, learning_rate) for setting in settings for seed in self.seeds]
+        nested = condition == "pretrained" and len(self.settings) > 1
+        found = []
+        for setting in self.settings if condition == "pretrained" else self.settings[:1]:
+            for seed in self.seeds:
+                folders = ["control"] if condition == "control" else []
+                folders += [f"pretraining-{setting.pretraining_seed}"] if nested else []
+                folders += [f"seed-{seed}"] if nested or len(self.seeds) > 1 else []
+                of_pretraining = f", pretraining seed {setting.pretraining_seed}" if nested else ""
+                title = f"{_WHO[condition]}{of_pretraining}, seed {seed}"
+                found.append(Part(setting, condition, seed, learning_rate, folder="/".join(folders), title=title))
+        return found
+
+    def run_apart(self, place: Place) -> None:
+        """Train the parts in processes of their own, several at the same time; ``result`` reads what they have made.
+
+        Raises:
+            Interrupted: SIGTERM or Ctrl-C; the running parts are saved.
+        """
+        tries = [part for condition in self.conditions for part in self._tries(condition)]
+        self._run_jobs([self._job(_name_of_try(part), part, ".json") for part in tries], place)
+        parts = [part for condition in self.conditions for part in self.parts(condition, None) if part.folder]
+        self._run_jobs([self._job(part.folder, part, "/result.json") for part in parts], place)
+
+    def train(self, name: str) -> None:
+        """Train one part, for ``run_apart`` of another process.
+
+        Args:
+            name: the folder of a run, or the name of a try.
+
+        Raises:
+            RunDirectoryError: the experiment has no such part.
+        """
+        for condition in self.conditions:
+            for part in self._tries(condition):
+                if _name_of_try(part) == name:
+                    self._score_of_try(part)
+                    return
+            for part in self.parts(condition, None):
+                if part.folder == name:
+                    (part,) = (p for p in self.parts(condition, self._learning_rate(condition)) if p.folder == name)
+                    self._run(part)
+                    return
+        raise RunDirectoryError(f"part={name}: {self.directory.path} has no such part")
 
     def result(self) -> JointResult:
-        """Train the runs that are not finished, and combine all results."""
+        """Train the parts that are not finished, and combine all results."""
         rates = {condition: self._learning_rate(condition) for condition in self.conditions}
         trained = {
-            condition: [self._run(member) for member in self.members(condition, rates[condition])]
+            condition: [self._run(part) for part in self.parts(condition, rates[condition])]
             for condition in self.conditions
         }
-        tries = [] if self.setting.solves else self.learning_rates.tries()
+        tries = list(self._finished_tries()) if self.searches_rate else []
         controls = trained.get("control", [])
         baselines = None
         if self.config["baseline"]:
@@ -106,36 +180,81 @@ class Experiment:
             **({"learning_rate_tries": tries} if tries else {}),
         )
 
-    def _learning_rate(self, condition: Condition) -> float | None:
-        """The learning rate that the condition chooses; None if heads are fitted to their optimum."""
-        if self.setting.solves:
-            return None
-        who, where = _WHO[condition], chosen_on(self.setting)
-        return self.learning_rates.choose(
-            lambda rate: self.members(condition, rate),
-            lambda rate, mean: self._say(f"{who}, learning rate {rate:g}: {self.setting.shown(mean)} on {where}"),
-        )
-
-    def _run(self, member: Member) -> SeedResult:
+    def _run(self, part: Part) -> SeedResult:
         """Train one run, or read its result if it has finished."""
-        nested = not member.is_control and len(self.settings) > 1
-        parts = ["control"] if member.is_control else []
-        parts += [f"pretraining-{member.pretraining_seed}"] if nested else []
-        parts += [f"seed-{member.seed}"] if nested or len(self.seeds) > 1 else []
-        of_pretraining = f", pretraining seed {member.pretraining_seed}" if nested else ""
-        run = SingleRun(
-            member=member,
-            directory=RunDirectory(self.directory.path.joinpath(*parts)),
-            has_own_folder=bool(parts),
+        run = PartRun(
+            part=part,
+            directory=RunDirectory(self.directory.path / part.folder),
             command=self.command,
             config=self.config,
-            rule=choice_rule(self.setting, searches_rate=not self.setting.solves and self.learning_rates.are_searched),
-            who=f"{_WHO[member.condition]}{of_pretraining}, seed {member.seed}",
+            rule=choice_rule(self.setting, searches_rate=self.searches_rate),
             say=self._say,
             is_only=self.has_one_run,
             keep_weights=self.keeps_weights,
         )
         return run.result()
+
+    def _job(self, name: str, part: Part, suffix: str) -> Job:
+        """The job that makes a part: the running command, for this part only."""
+        run, root = self.directory.path, Path(self.config["output_root"]).absolute()
+        rate = "" if part.learning_rate is None else f", learning rate {part.learning_rate:g}"
+        return Job(
+            f"{part.title}{rate}",
+            self.command,
+            overrides_below(root, str(run.relative_to(root / self.command)), f"part={name}"),
+            run / f"{name}{suffix}",
+            run / "logs" / f"{name.replace('/', '-')}.log",
+        )
+
+    def _run_jobs(self, jobs: Sequence[Job], place: Place) -> None:
+        """Run jobs; a part that failed is made again in this process, which then raises the error itself."""
+        run_jobs([job for job in jobs if not job.is_finished], place, self.console)
+
+    # Learning rates: each condition chooses its own on held-out examples.
+
+    def _tries(self, condition: Condition) -> list[Part]:
+        """The runs that try each rate; none of them is saved."""
+        return [part for rate in self.rates for part in self.parts(condition, rate)] if self.searches_rate else []
+
+    def _path_of_try(self, part: Part) -> Path:
+        return self.directory.path / f"{_name_of_try(part)}.json"
+
+    def _finished_tries(self) -> Iterator[_Try]:
+        for condition in self.conditions:
+            for path in map(self._path_of_try, self._tries(condition)):
+                if path.exists():
+                    yield read_json(path, _Try, error=RunDirectoryError)
+
+    def _score_of_try(self, part: Part) -> float:
+        """The main metric on held-out examples of a run that is not saved."""
+        path = self._path_of_try(part)
+        if path.exists():
+            return read_json(path, _Try, error=RunDirectoryError)["score"]
+        outcome = train_once(part, run=None, progress=Progress(quiet=True))
+        assert outcome.choosing_score is not None
+        tried: _Try = {"arm": part.condition, "seed": part.seed}
+        tried["learning_rate"] = part.rate
+        if part.condition == "pretrained" and len(self.settings) > 1 and part.pretraining_seed is not None:
+            tried["pretraining_seed"] = part.pretraining_seed
+        tried["score"] = outcome.choosing_score
+        if distributed.is_main():
+            path.parent.mkdir(exist_ok=True)
+            write_text(path, json.dumps(tried, indent=1) + "\n")
+        distributed.barrier()
+        return outcome.choosing_score
+
+    def _learning_rate(self, condition: Condition) -> float | None:
+        """The rate with the best mean over the condition's runs; None if heads are fitted to their optimum."""
+        if self.setting.solves:
+            return None
+        if not self.searches_rate:
+            return self.rates[0]
+        means = {}
+        for rate in self.rates:
+            means[rate] = fmean(self._score_of_try(part) for part in self.parts(condition, rate))
+            scored = f"{self.setting.shown(means[rate])} on {chosen_on(self.setting)}"
+            self._say(f"{_WHO[condition]}, learning rate {rate:g}: {scored}")
+        return max(means, key=lambda rate: means[rate])
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
         """The contribution of each example to the scores of a condition; None if it was not saved."""
@@ -148,5 +267,7 @@ class Experiment:
         self.console.print(line, soft_wrap=True)
 
 
-#: Names of the conditions in messages.
-_WHO: dict[Condition, str] = {"pretrained": "run", "control": "control"}
+def _name_of_try(part: Part) -> str:
+    """The name of the part that tries a learning rate, and of its file in the directory of the command."""
+    folders = part.folder.replace("/", "-").removeprefix("control-") or f"seed-{part.seed}"
+    return f"tries/{part.condition}-{folders}-rate-{part.rate:g}"

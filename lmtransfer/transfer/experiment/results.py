@@ -16,7 +16,7 @@ from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.convex_fit import FOLDS
 from lmtransfer.transfer.evaluation import Evaluation
-from lmtransfer.transfer.experiment.setting import Member, Setting
+from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.verdicts import conditions
@@ -41,20 +41,20 @@ BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 
 
 def run_result(
-    member: Member, outcome: Outcome, *, command: str, rule: str, learning_rates: Sequence[float] | None = None
+    part: Part, outcome: Outcome, *, command: str, rule: str, learning_rates: Sequence[float] | None = None
 ) -> SeedResult:
     """The result of one training run.
 
     Args:
-        member: the run.
+        part: the run.
         outcome: its outcome, with an evaluation.
         command: "probe" or "finetune".
         rule: how the checkpoint was chosen, in words.
         learning_rates: the rates from which that of the run was chosen; None without a search.
     """
-    setting, evaluation, state = member.setting, outcome.evaluation, outcome.state
+    setting, evaluation, state = part.setting, outcome.evaluation, outcome.state
     task, data = setting.task, setting.data
-    scored = data.whole[member.draw].scored
+    scored = data.whole[part.draw].scored
     if evaluation is None:
         raise ValueError("a try of a learning rate has no result")
     return SeedResult(
@@ -64,13 +64,13 @@ def run_result(
         split=data.split,
         metrics=evaluation.metrics,
         main_metric=task.main_metric,
-        control=True if member.is_control else None,
+        control=True if part.is_control else None,
         seconds=state.seconds,
         tokens=state.tokens,
         num_parameters=num_parameters(outcome.learner),
-        seed=member.seed,
-        pretraining_seed=member.pretraining_seed,
-        learning_rate=member.learning_rate,
+        seed=part.seed,
+        pretraining_seed=part.pretraining_seed,
+        learning_rate=part.learning_rate,
         collapsed=evaluation.collapsed,
         more={
             "labels": list(task.labels),
@@ -90,7 +90,7 @@ def run_result(
             **({"learning_rates": list(learning_rates)} if learning_rates else {}),
             **({"losses": dict(outcome.losses)} if outcome.losses else {}),
             **({} if outcome.optimum is None else {"C": outcome.optimum.strength, "C_tries": outcome.optimum.tries}),
-            "deterministic": member.is_deterministic,
+            "deterministic": part.is_deterministic,
             **calibration_of(evaluation),
             **evaluation.undefined,
             **layer_weights(outcome.learner),

@@ -1,4 +1,4 @@
-"""The shared settings of the training runs of one command, and the settings of a single run."""
+"""What the training runs of a probe or of finetuning share, and what distinguishes one of them, a part."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ from lmtransfer.transfer.features import FeatureTable
 from lmtransfer.transfer.joint.text import JointText
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-
-#: "pretrained" starts from the run's weights (without ``init``: random ones), "control" from other random weights.
-Condition = Literal["pretrained", "control"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +67,12 @@ class Setting:
         return f"{metric} {shown(score, metric)}"
 
 
+#: "pretrained" starts from the run's weights (without ``init``: random ones), "control" from other random weights.
+Condition = Literal["pretrained", "control"]
+
+
 @dataclass(frozen=True, slots=True)
-class Member:
+class Part:
     """One training run of a command.
 
     Attributes:
@@ -80,6 +81,8 @@ class Member:
         seed: seed of the subset, the head, the order, dropout, and a control's weights.
         learning_rate: peak learning rate; None if the head is fitted to its optimum.
         fold: the fold that the run is scored on; None: a split of its own.
+        folder: its folder in the directory of the command; "": the command has this run only, in its own directory.
+        title: its name in messages.
     """
 
     setting: Setting
@@ -87,6 +90,14 @@ class Member:
     seed: int
     learning_rate: float | None
     fold: int | None = None
+    folder: str = ""
+    title: str = ""
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate of a run that has one."""
+        assert self.learning_rate is not None
+        return self.learning_rate
 
     @property
     def draw(self) -> Draw:

@@ -28,7 +28,7 @@ from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.transfer.convex_fit import Optimum, fit_head
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.examples import Examples
-from lmtransfer.transfer.experiment.setting import Member, Setting
+from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.joint.joining import with_text
 from lmtransfer.transfer.joint.last_losses import LastLosses
 from lmtransfer.transfer.joint.learner import JointLearner
@@ -70,12 +70,12 @@ class Outcome:
 
 
 def train_once(
-    member: Member, *, run: RunDirectory | None, progress: Progress, trackers: Sequence[Tracker] = ()
+    part: Part, *, run: RunDirectory | None, progress: Progress, trackers: Sequence[Tracker] = ()
 ) -> Outcome:
     """Train one encoder and head, and score it.
 
     Args:
-        member: the run.
+        part: the run.
         run: directory for checkpoints and metrics; resumed if it was started before. None for a try of a learning rate,
             which is not saved and not scored on the evaluation split.
         progress: the progress display.
@@ -84,21 +84,21 @@ def train_once(
     Raises:
         Interrupted: SIGTERM or Ctrl-C.
     """
-    setting, seed = member.setting, member.seed
+    setting, seed = part.setting, part.seed
     data, setup = setting.data, setting.training
     train, hardware = setup.train, setup.hardware
     forget_peak(hardware.device)
     start_time = time.monotonic()
-    learner = member.new_learner().to(hardware.device)
+    learner = part.new_learner().to(hardware.device)
     choose = not setting.solves and (run is None or setting.checkpoint == "best")
-    part = (data.parts if choose else data.whole)[member.draw]
-    examples = Examples(member, learner)
-    source, held_out = examples.training(part.train), examples.training(part.held_out)
+    drawn = (data.parts if choose else data.whole)[part.draw]
+    examples = Examples(part, learner)
+    source, held_out = examples.training(drawn.train), examples.training(drawn.held_out)
     learner.head.begin(source.encoded.targets)
     if learner.standardising is not None:
         learner.standardising.fit(examples.seen(source))
     if setting.solves:
-        return _solve(setting, learner, source, examples.scored(part), run=run, start_time=start_time)
+        return _solve(setting, learner, source, examples.scored(drawn), run=run, start_time=start_time)
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
     stream = PlannedStream(
         source,
@@ -117,12 +117,12 @@ def train_once(
         every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.lengthening),
         selection=ties if setting.checkpoint == "best" else None,
     )
-    trained, steps = with_text(member, learner, stream)
+    trained, steps = with_text(part, learner, stream)
     last = LastLosses()
     trainer = Trainer(
         learner=trained,
         stream=steps,
-        optimizer=_optimizer(member, learner, trained, source),
+        optimizer=_optimizer(part, learner, trained, source),
         plan=plan,
         validation=validation if choose else None,
         output=Output(
@@ -144,7 +144,7 @@ def train_once(
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=None if run is None else _score(setting, learner, examples.scored(part), keep=True),
+        evaluation=None if run is None else _score(setting, learner, examples.scored(drawn), keep=True),
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
@@ -189,21 +189,21 @@ def _solve(
     )
 
 
-def _optimizer(member: Member, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
+def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
     """The optimiser of the trainable parameters, with a learning rate for each layer.
 
     Without weight decay on the token embeddings, rows that the examples do not use would never change. They are not
     optimised then, except in joint training.
 
     Args:
-        member: the run.
+        part: the run.
         learner: the learner of the task.
         trained: the same learner, or the joint learner that contains it.
         source: the examples.
     """
-    setting = member.setting
+    setting = part.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.training.hardware.device)
-    node = {**setting.training.optimizer, "learning_rate": member.learning_rate}
+    node = {**setting.training.optimizer, "learning_rate": part.learning_rate}
 
     def arranged() -> Any:
         trained.arrange(sample)

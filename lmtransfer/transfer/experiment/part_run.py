@@ -1,0 +1,275 @@
+"""One training run of a probe or of finetuning, with its files, and the cross-validation of a seed.
+
+Shape legend: R rows of targets, K columns of a head's outputs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from lmtransfer.kept_predictions.file import file_name, write_predictions
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.runs.result import SeedResult
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.tracking import tracked
+from lmtransfer.runs.trust import mark_as_own
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.machine import naming
+from lmtransfer.training import distributed
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.trackers.base import Tracker
+from lmtransfer.transfer.evaluation import Evaluation, Outputs, score_outputs
+from lmtransfer.transfer.experiment.results import calibration_of, run_result, usual_label
+from lmtransfer.transfer.experiment.setting import Part, Setting
+from lmtransfer.transfer.experiment.training_run import train_once
+
+
+@dataclass(frozen=True, slots=True)
+class PartRun:
+    """The training of one part, with its files: begun or continued, scored, and finished.
+
+    Attributes:
+        part: condition, seed and learning rate.
+        directory: its directory. If this is that of the command, the command writes the files that make it a run.
+        command: "probe" or "finetune".
+        config: the config of the command as plain values.
+        rule: how checkpoint and learning rate are chosen, in words.
+        say: prints a line.
+        is_only: whether the command has no other run; then progress is shown.
+        keep_weights: whether its weights stay when it is finished.
+    """
+
+    part: Part
+    directory: RunDirectory
+    command: str
+    config: Mapping[str, Any]
+    rule: str
+    say: Callable[[str], None]
+    is_only: bool
+    keep_weights: bool
+
+    def result(self) -> SeedResult:
+        """Train it, or read its result if it has finished."""
+        part, directory = self.part, self.directory
+        if self.part.folder:
+            self._drop_other_rate()
+            if directory.is_finished:
+                self._finish()
+                return directory.read_result(SeedResult)
+            self._begin(directory)
+        with tracked(part.setting.training.trackers, directory, quiet=not self.is_only) as trackers:
+            if part.setting.task.folds is None:
+                result, evaluation, longer = self._train(trackers.all)
+            else:
+                (result, evaluation), longer = self._cross_validate(), ""
+            self._keep(evaluation)
+            if self.part.folder:
+                directory.write_result(result)
+            trackers.finish(result)
+        if self.part.folder:
+            self._finish()
+        scored = f"{part.setting.shown(result.score)} on {part.setting.data.split}"
+        rate, strength = part.learning_rate, result.more.get("C")  # folds choose a C each
+        chosen = f", learning rate {rate:g}" if rate is not None else "" if strength is None else f", C {strength:g}"
+        self.say(f"{self.part.title}{chosen}: {scored} after {result.seconds:.0f} s{longer}")
+        return result
+
+    def _drop_other_rate(self) -> None:
+        """Delete a run with another learning rate: with more seeds, another rate may be chosen for all of them."""
+        if not self.directory.config_path.is_file():
+            return
+        rate = (self.directory.read_config().get("optimizer") or {}).get("learning_rate", self.part.learning_rate)
+        distributed.barrier()  # all ranks have read it
+        if rate != self.part.learning_rate and distributed.is_main():
+            shutil.rmtree(self.directory.path)
+        distributed.barrier()
+
+    def _begin(self, directory: RunDirectory) -> None:
+        """Make the directory of this run, or of a fold of it."""
+        if distributed.is_main():
+            directory.path.mkdir(parents=True, exist_ok=True)
+        distributed.barrier()
+        write_run_files(directory, self._own_config(), self.part.setting)
+
+    def _own_config(self) -> dict[str, Any]:
+        """The config of a command that would train only this run."""
+        part, rate = self.part, self.part.learning_rate
+        return {
+            **self.config,
+            "init": part.setting.init,
+            "seed": part.seed,
+            "seeds": 1,
+            "control": False,
+            "learning_rates": None,
+            **({} if rate is None else {"optimizer": {**self.config["optimizer"], "learning_rate": rate}}),
+            **({"init": None, "tokenizer_from": self.config["init"]} if part.is_control else {}),
+        }
+
+    def _train(self, trackers: Sequence[Tracker]) -> tuple[SeedResult, Evaluation, str]:
+        """Train; returns the result, the answers, and a note if the run was longer than its epochs."""
+        progress = Progress(quiet=not self.is_only)
+        outcome = train_once(self.part, run=self.directory, trackers=trackers, progress=progress)
+        assert outcome.evaluation is not None
+        searched = self.config["learning_rates"]
+        result = run_result(self.part, outcome, command=self.command, rule=self.rule, learning_rates=searched)
+        steps, passes = result.more["steps"], result.more["epochs"]
+        longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.was_lengthened else ""
+        return result, outcome.evaluation, longer
+
+    def _cross_validate(self) -> tuple[SeedResult, Evaluation]:
+        """Train one run for each fold; returns the result and the answers of all folds together."""
+        folds = self.part.setting.task.folds
+
+        def say(fold: int, result: SeedResult) -> None:
+            self.say(f"{self.part.title}, fold {fold} of {folds}: {self.part.setting.shown(result.score)}")
+
+        return _CrossValidation(self.part, self.directory, self.command, self.rule, self._begin, say).result()
+
+    def _keep(self, evaluation: Evaluation) -> None:
+        """Write the answer to each example."""
+        if evaluation.answers is None:
+            self.say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
+            return
+        part, setting = self.part, self.part.setting
+        kept = Kept(
+            task=setting.task.name,
+            split=setting.data.split,
+            main_metric=setting.task.main_metric,
+            seed=part.seed,
+            pretraining_seed=part.pretraining_seed,
+            is_control=part.is_control,
+            examples=evaluation.answers,
+        )
+        if distributed.is_main():
+            write_predictions(self.directory.path, {file_name(kept, alone=True): kept})
+        distributed.barrier()
+
+    def _finish(self) -> None:
+        if not self.keep_weights:
+            self.directory.delete_weights()
+
+
+def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Setting) -> None:
+    """Write the files that make a folder a run, the config last; a tokenizer that is there stays."""
+    if distributed.is_main() and not directory.config_path.is_file():
+        with naming(directory.tokenizer):
+            setting.tokenizer.save(directory.tokenizer)
+    origin = {"init": setting.origin} if setting.origin else {}
+    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
+    directory.write_config(config)
+    mark_as_own(directory)
+
+
+#: File of a fold's run with the outputs of its head for the fold.
+_OUTPUTS = "outputs.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class _CrossValidation:
+    """The cross-validation of one seed.
+
+    Attributes:
+        part: seed, condition and learning rate.
+        run: directory of the seed; each fold has a run directory in its ``folds``.
+        command: "probe" or "finetune".
+        rule: how checkpoints were chosen, in words.
+        begin: writes the first files of a run directory.
+        say: called with each fold from 1 and its result.
+    """
+
+    part: Part
+    run: RunDirectory
+    command: str
+    rule: str
+    begin: Callable[[RunDirectory], None]
+    say: Callable[[int, SeedResult], None]
+
+    def result(self) -> tuple[SeedResult, Evaluation]:
+        """Train the folds that are not finished; returns the result of all folds, and all answers."""
+        data, task = self.part.setting.data, self.part.setting.task
+        results, values = [], None
+        for fold in range(task.folds or 0):
+            part = replace(self.part, fold=fold)
+            result, outputs = self._fold(part)
+            results.append(result)
+            scored = data.whole[part.draw].scored
+            assert scored is not None, "a fold is scored on its own examples"
+            if values is None:
+                values = np.zeros((len(data.evaluation.targets), outputs.shape[1]), dtype=np.float32)
+            values[data.evaluation.target_rows(data.evaluation.sequences_of(scored))] = outputs
+        assert values is not None, "there are two folds or more"
+        sizes = [result.more["num_scored"] for result in results]
+        loss = float(np.average([result.metrics["loss"] for result in results], weights=sizes))
+        evaluation = replace(
+            score_outputs(task, data.evaluation, Outputs(values, loss), keep=True),
+            collapsed=all(result.collapsed for result in results),
+        )
+        return self._joint(results, evaluation), evaluation
+
+    def _fold(self, part: Part) -> tuple[SeedResult, np.ndarray]:
+        """Train on the other folds, or read the result if that has finished; outputs of shape (R, K)."""
+        directory = RunDirectory(self.run.folds / f"fold-{part.fold}")
+        if directory.is_finished:
+            return directory.read_result(SeedResult), _read_outputs(directory.path)
+        self.begin(directory)
+        outcome = train_once(part, run=directory, progress=Progress(quiet=True))
+        assert outcome.evaluation is not None
+        result = run_result(part, outcome, command=self.command, rule=self.rule)
+        if distributed.is_main():
+            with naming(directory.path):
+                save_file({"outputs": outcome.evaluation.outputs}, directory.path / _OUTPUTS)
+        directory.write_result(result)
+        self.say((part.fold or 0) + 1, result)
+        return result, outcome.evaluation.outputs
+
+    def _joint(self, results: list[SeedResult], evaluation: Evaluation) -> SeedResult:
+        setting, first = self.part.setting, results[0]
+
+        def mean(name: str) -> float:
+            return fmean(result.more[name] for result in results)
+
+        chosen = [result.more["chosen_score"] for result in results]
+        more: dict[str, Any] = {
+            "labels": list(setting.task.labels),
+            **usual_label(setting),
+            "num_train": round(mean("num_train")),
+            "num_held_out": round(mean("num_held_out")),
+            "num_scored": len(setting.data.evaluation.examples),
+            "num_truncated": {"train": setting.data.train.num_truncated},
+            "chosen_by": self.rule,
+            "chosen_score": None if None in chosen else fmean(chosen),
+            "steps": sum(result.more["steps"] for result in results),
+            "epochs": mean("epochs"),
+            **calibration_of(evaluation),
+            **evaluation.undefined,
+            "folds": [
+                {
+                    "score": result.score,
+                    **{name: result.more[name] for name in ("num_train", "num_scored", "chosen_score", "chosen_step")},
+                }
+                for result in results
+            ],
+        }
+        return replace(
+            first,
+            metrics=evaluation.metrics,
+            task_fingerprint=evaluation.task_fingerprint,
+            seconds=sum(result.seconds or 0.0 for result in results),
+            tokens=sum(result.tokens or 0 for result in results),
+            collapsed=evaluation.collapsed,
+            more=more,
+        )
+
+
+def _read_outputs(folder: Path) -> np.ndarray:
+    with naming(folder):
+        found: np.ndarray = load_file(folder / _OUTPUTS)["outputs"]
+    return found
