@@ -19,9 +19,9 @@ from lmtransfer.api.settings import checked
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.importing.opening import open_saved, run_folder
+from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.interop.importing.opening import open_saved, run_folder
 from lmtransfer.models.base import Encoder
-from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader

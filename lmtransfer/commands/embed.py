@@ -9,12 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
-from lmtransfer.embedding.embedding import embed_rows
-from lmtransfer.embedding.input import format_of, open_rows
-from lmtransfer.embedding.output import check_ending
 from lmtransfer.errors import ConfigError
-from lmtransfer.prediction.input import find_input
-from lmtransfer.prediction.output import free_place
+from lmtransfer.inference.embedding import check_ending, embed_rows
+from lmtransfer.inference.embedding_input import format_of, open_rows
+from lmtransfer.inference.prediction_input import find_input
+from lmtransfer.inference.prediction_output import free_place
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console

@@ -10,11 +10,11 @@ from lmtransfer.config.check import check
 from lmtransfer.config.component import resolve
 from lmtransfer.config.in_short import expand_parts
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.opening import is_pretrained
+from lmtransfer.inference.zero_shot import evaluate_zero_shot
+from lmtransfer.interop.importing.opening import is_pretrained
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.tasks.without_head import TaskWithoutHead
 from lmtransfer.transfer.experiment.scoring import evaluate_trained
-from lmtransfer.zero_shot.evaluation import evaluate_zero_shot
 
 
 def run(cfg: DictConfig) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
-from lmtransfer.inspection.pretraining import inspect_pretraining
-from lmtransfer.inspection.task import inspect_task
+from lmtransfer.inference.inspection.pretraining import inspect_pretraining
+from lmtransfer.inference.inspection.task import inspect_task
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.system.console import Console
 

@@ -12,12 +12,11 @@ from omegaconf import DictConfig
 from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.opening import is_pretrained, open_saved
-from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
-from lmtransfer.prediction.answers_in_order import AnswersInOrder
-from lmtransfer.prediction.input import find_input, input_file, input_format, one_example
-from lmtransfer.prediction.output import STANDARD_OUTPUT, Write, open_output
-from lmtransfer.prediction.submission import Submission
+from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.inference.answers_in_order import AnswersInOrder
+from lmtransfer.inference.prediction_input import find_input, input_file, input_format, one_example
+from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, Submission, Write, open_output
+from lmtransfer.interop.importing.opening import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks

@@ -10,7 +10,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.data.store.cache import prepare, tokenizer_for
-from lmtransfer.inspection.tables import parts_table
+from lmtransfer.inference.inspection.tables import parts_table
 from lmtransfer.pretraining.preparing import preparing_line, remarks_on, statistics_table
 from lmtransfer.pretraining.screening import examples_of, findings_table, screened_parts
 from lmtransfer.pretraining.text import build_corpus

@@ -6,11 +6,11 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
+from lmtransfer.inference.serving.addresses import address_of, listen
+from lmtransfer.inference.serving.app import Limits, make_app
+from lmtransfer.inference.serving.served import open_served
+from lmtransfer.inference.serving.server import serve
 from lmtransfer.runs.training import eager_hardware
-from lmtransfer.serving.addresses import address_of, listen
-from lmtransfer.serving.app import Limits, make_app
-from lmtransfer.serving.served import open_served
-from lmtransfer.serving.server import serve
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.optional import missing

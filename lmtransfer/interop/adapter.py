@@ -15,7 +15,7 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import Family
 from lmtransfer.interop.families.key_map import Rewrite, rewrite_of
-from lmtransfer.layers.lora import SavedUpdate
+from lmtransfer.models.layers.lora import SavedUpdate
 
 CONFIG_FILE, WEIGHT_FILE = "adapter_config.json", "adapter_model.safetensors"
 #: Prefix of the names in the file: the model is inside two wrappers.

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.base import AttentionLayer
 from lmtransfer.models.base import encoders_in
+from lmtransfer.models.layers.attention.base import AttentionLayer
 
 
 def checkpoint_activations(learner: nn.Module) -> None:

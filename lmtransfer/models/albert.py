@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.embeddings import InputEmbeddings
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.initialisation import truncated_normal_
-from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.bert import Pooler, pooled_head
+from lmtransfer.models.layers.embeddings import InputEmbeddings
+from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 #: Which weights all layers share (Lan et al. 2020, table 4).

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lmtransfer.config.types import Count, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.layers.char_cnn import CharacterCnn
+from lmtransfer.models.layers.char_cnn import CharacterCnn
 
 #: Which tokens the state of a token depends on: all ("bidirectional"), itself and those before it ("causal"), itself
 #: and those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo),

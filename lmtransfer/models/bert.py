@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
-from lmtransfer.layers.embeddings import InputEmbeddings
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.initialisation import truncated_normal_
-from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.layers.embeddings import InputEmbeddings
+from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.gpt import GptEncoder
+from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.transformer import NormPlace
 
 
 class BiGptEncoder(Encoder):

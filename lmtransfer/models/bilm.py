@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.dropout import Dropout
-from lmtransfer.layers.lstm import ProjectedLstm, State, TimeMajor
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
+from lmtransfer.models.layers.dropout import Dropout
+from lmtransfer.models.layers.lstm import ProjectedLstm, State, TimeMajor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ Shape legend: D width.
 from __future__ import annotations
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
-from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.layers.feed_forward import Activation
 from lmtransfer.models.roberta import RobertaEncoder
 
 

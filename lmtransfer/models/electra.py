@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.embeddings import InputEmbeddings
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.initialisation import truncated_normal_
-from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copied, copy_weights, generator_shape
+from lmtransfer.models.layers.embeddings import InputEmbeddings
+from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lmtransfer.config.types import Count, DropoutProb, SmallCount, SmallWhole
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import DataError
-from lmtransfer.layers.char_cnn import CharacterCnn, CharActivation
 from lmtransfer.models.bilm import BidirectionalLstm, BilmEncoder, LstmSettings
+from lmtransfer.models.layers.char_cnn import CharacterCnn, CharActivation
 
 
 class ElmoEncoder(BilmEncoder):

@@ -10,11 +10,11 @@ import math
 import torch
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
-from lmtransfer.layers.embeddings import InputEmbeddings
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.initialisation import truncated_normal_
-from lmtransfer.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
 from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.layers.embeddings import InputEmbeddings
+from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.initialisation import truncated_normal_
+from lmtransfer.models.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 

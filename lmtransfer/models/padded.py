@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.attention.blocks import Block, DenseBlocks, Slots
-from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.models.layers.attention.blocks import Block, DenseBlocks, Slots
+from lmtransfer.models.layers.attention.layout import Layout
 
 
 @dataclass(frozen=True)

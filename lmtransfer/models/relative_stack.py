@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.dropout import Dropout
-from lmtransfer.layers.relative.attention import RelativeBiases, sinusoids
-from lmtransfer.layers.relative.layout import Keys, RelativeLayout
-from lmtransfer.layers.relative.transformer import RelativeLayer
-from lmtransfer.layers.residual import ResidualStream
-from lmtransfer.layers.transformer import TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
+from lmtransfer.models.layers.dropout import Dropout
+from lmtransfer.models.layers.relative.attention import RelativeBiases, sinusoids
+from lmtransfer.models.layers.relative.layout import Keys, RelativeLayout
+from lmtransfer.models.layers.relative.transformer import RelativeLayer
+from lmtransfer.models.layers.residual import ResidualStream
+from lmtransfer.models.layers.transformer import TransformerSettings
 
 
 class RelativeStack(nn.Module):

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.layers.residual import ResidualStream
-from lmtransfer.layers.transformer import TransformerLayer, TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
+from lmtransfer.models.layers.attention.layout import Layout
+from lmtransfer.models.layers.residual import ResidualStream
+from lmtransfer.models.layers.transformer import TransformerLayer, TransformerSettings
 from lmtransfer.models.padded import layout_of
 
 

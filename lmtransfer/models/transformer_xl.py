@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, WholeLength
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.dropout import Dropout
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.initialisation import normal_
-from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.layers.dropout import Dropout
+from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.initialisation import normal_
+from lmtransfer.models.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 
 

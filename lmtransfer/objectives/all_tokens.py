@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from lmtransfer.config.types import NonNegative, Positive
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.feed_forward import Activation
+from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart

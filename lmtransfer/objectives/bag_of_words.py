@@ -16,8 +16,8 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_information
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.tokenizers.base import Tokenizer

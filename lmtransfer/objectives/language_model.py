@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.sampled_softmax import vocabulary_loss

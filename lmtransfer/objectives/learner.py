@@ -9,8 +9,8 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
+from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.objectives.base import Objective, Read, shared_attention
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Learner, Loss

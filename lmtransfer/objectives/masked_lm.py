@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.feed_forward import Activation, activation_module
-from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.feed_forward import Activation, activation_module
+from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.sampled_softmax import vocabulary_loss

@@ -7,8 +7,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.types import NonNegative, Positive
-from lmtransfer.layers.feed_forward import Activation, activation_module
-from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.feed_forward import Activation, activation_module
+from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from torch import nn
 
 from lmtransfer.config.types import NonNegative
-from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.sampled_softmax import checked_num_sampled
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.added_tokens import resized_weights
-from lmtransfer.layers.lora import merged_tensors
+from lmtransfer.interop.importing.opening import open_saved
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.lora import merged_tensors
 from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 from torch import nn
 
-from lmtransfer.layers.attention.base import AttentionLayer
 from lmtransfer.models.base import Encoder, encoders_in
+from lmtransfer.models.layers.attention.base import AttentionLayer
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.data import PretrainingData

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from lmtransfer.config.component import build, component_problems, is_component
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, listed
-from lmtransfer.layers.lora import merged_tensors
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.lora import merged_tensors
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own

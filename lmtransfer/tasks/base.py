@@ -11,7 +11,7 @@ import numpy as np
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
-from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.input_files import Reader

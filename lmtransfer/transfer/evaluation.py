@@ -16,9 +16,8 @@ from torch import nn
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import DataError
-from lmtransfer.kept_predictions.file import MOST_EXAMPLES, is_kept
-from lmtransfer.kept_predictions.scored import ScoredExamples
-from lmtransfer.kept_predictions.values import undefined_metrics
+from lmtransfer.runs.predictions import MOST_EXAMPLES, is_kept, undefined_metrics
+from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec

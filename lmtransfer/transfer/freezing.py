@@ -12,8 +12,8 @@ from typing import Protocol
 from torch import nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.lora import LowRankUpdate
-from lmtransfer.layers.relative.attention import RelativeBiases
+from lmtransfer.models.layers.lora import LowRankUpdate
+from lmtransfer.models.layers.relative.attention import RelativeBiases
 
 
 class Freezing(Protocol):

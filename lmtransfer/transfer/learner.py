@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.lora import merge_updates
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
 from lmtransfer.transfer.composed_encoder import ComposedEncoder

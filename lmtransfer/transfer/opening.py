@@ -7,10 +7,10 @@ from typing import Any
 
 from lmtransfer.config.component import build, resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.attention import attention_of
-from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
-from lmtransfer.layers.lora import merge_updates
+from lmtransfer.interop.importing.attention import attention_of
+from lmtransfer.interop.importing.opening import open_saved, run_folder, trained_folders
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder

@@ -12,7 +12,7 @@ from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lmtransfer.layers.lora import merged_tensors
+from lmtransfer.models.layers.lora import merged_tensors
 from lmtransfer.training.checkpoints import Checkpoints
 
 LORA = ["finetune", *QUICK, "transfer=lora", "transfer.lora_rank=4", "checkpoint=last"]

@@ -17,11 +17,11 @@ from fakes.task_files import FILES, make_task_world
 from fakes.transfer_files import MASKED, MODEL, TASK, lmtransfer, result
 
 from lmtransfer.config.component import build
-from lmtransfer.kept_predictions.file import read_predictions
-from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tokenizers.load import load_tokenizer
 
 QUICK = ["hardware=exact", "train.epochs=2", "train.batch_examples=16", "optimizer.learning_rate=0.03"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes.transfer_files import TASK, lmtransfer, make_world, result
 
-from lmtransfer.kept_predictions.file import read_predictions
+from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.tasks.folds import fold_of
 
 RUN = [

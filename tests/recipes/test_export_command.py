@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.exporting import folder as _exported_folder
-from lmtransfer.importing.opening import open_saved
+from lmtransfer.inference.pretrained import open_pretrained
+from lmtransfer.interop.exporting import folder as _exported_folder
+from lmtransfer.interop.importing.opening import open_saved
 from lmtransfer.interop.reading import read_published
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.units import count
@@ -32,7 +33,6 @@ from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.checkpoint import open_checkpoint
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
-from lmtransfer.zero_shot.pretrained import open_pretrained
 
 transformers = pytest.importorskip("transformers")
 

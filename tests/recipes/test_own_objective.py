@@ -17,7 +17,7 @@ CLASS = '''
 import torch
 from torch import nn
 
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.objectives.base import Objective, output_positions_at
 from lmtransfer.objectives.softmax import Softmax
 

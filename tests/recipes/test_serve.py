@@ -23,9 +23,9 @@ from fakes.transfer_files import lmtransfer
 from html_pages import Element, parsed
 
 from lmtransfer import predict
-from lmtransfer.serving.addresses import address_of
-from lmtransfer.serving.app import Limits, make_app
-from lmtransfer.serving.served import Served, open_served
+from lmtransfer.inference.serving.addresses import address_of
+from lmtransfer.inference.serving.app import Limits, make_app
+from lmtransfer.inference.serving.served import Served, open_served
 from lmtransfer.training.hardware import setup
 
 pytestmark = pytest.mark.extras

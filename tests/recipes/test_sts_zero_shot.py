@@ -15,9 +15,9 @@ from saved_encoder import load_encoder
 from scipy import stats
 
 from lmtransfer.data.batch import pack
-from lmtransfer.kept_predictions.file import read_predictions
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
+from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.runs.saved import new_encoder
 
 EVALUATE = ["task=sts_zero_shot", "data_root=data", "hardware=exact", "overwrite=true"]

@@ -20,12 +20,12 @@ from saved_encoder import load_encoder
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.importing.opening import open_saved
-from lmtransfer.kept_predictions.file import read_predictions
-from lmtransfer.prediction.answering import FilledMasks
+from lmtransfer.inference.answering import FilledMasks
+from lmtransfer.inference.zero_shot import evaluate_zero_shot
+from lmtransfer.interop.importing.opening import open_saved
+from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.training.hardware import setup
-from lmtransfer.zero_shot.evaluation import evaluate_zero_shot
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
 QUICK = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "hardware=exact"]

@@ -16,9 +16,9 @@ from refusals import refuses
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.objectives.learner import PretrainingLearner
 
 MODELS = {

@@ -10,8 +10,8 @@ from fakes.tasks import WordTokenizer
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from lmtransfer.metrics.calibration import NUM_BINS, Reliability, calibration, fit_temperature
 from lmtransfer.reporting.runs.calibration import calibration_text, joint_calibration, read_calibration
+from lmtransfer.tasks.metrics.calibration import NUM_BINS, Reliability, calibration, fit_temperature
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.single_label import CALIBRATION_PARTS

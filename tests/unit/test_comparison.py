@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmtransfer.kept_predictions.scored import Kept, Ratio, scored_examples
-from lmtransfer.kept_predictions.values import contributions
 from lmtransfer.reporting.comparison.flipped import flipped
 from lmtransfer.reporting.comparison.page import html_comparison
 from lmtransfer.reporting.comparison.sides import Member, Side
@@ -19,6 +17,8 @@ from lmtransfer.reporting.comparison.tables import headline, remarks, sections, 
 from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.runs.predictions import contributions
+from lmtransfer.runs.scored_predictions import Kept, Ratio, scored_examples
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score

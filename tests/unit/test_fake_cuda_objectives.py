@@ -29,8 +29,8 @@ from lmtransfer.config.config_files import group_config
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.flash import flash_attention
-from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.models.layers.attention.flash import flash_attention
+from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate

@@ -15,15 +15,14 @@ from refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.inference.fill_mask import MaskFiller, encode_with_masks
+from lmtransfer.inference.pretrained import Frame, masked_predictor
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 from lmtransfer.tokenizers.words import WordTokenizer
-from lmtransfer.zero_shot.fill_mask import MaskFiller, encode_with_masks
-from lmtransfer.zero_shot.pretrained import masked_predictor
-from lmtransfer.zero_shot.queries import Frame
 
 LINES = [
     "The ice cream was good, and the cream of the sea was better.",

@@ -12,9 +12,9 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.metrics.answer_text import token_f1
 from lmtransfer.tasks.file_formats.closest_span import closest_span
 from lmtransfer.tasks.file_formats.coqa import read_coqa
+from lmtransfer.tasks.metrics.answer_text import token_f1
 from lmtransfer.tasks.qa.example import GoldSpan, Turn
 
 STORY = "Ann's brown-haired cat, Tom, was 3 years old. \nHe slept in the barn. Was he happy? Yes, very."

@@ -9,9 +9,9 @@ import torch
 from gpu_device import gpu
 from torch import Tensor
 
-from lmtransfer.layers.attention.flash import has_kernel, takes
-from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.layers.attention.packed import _dense, attention
+from lmtransfer.models.layers.attention.flash import has_kernel, takes
+from lmtransfer.models.layers.attention.layout import Layout
+from lmtransfer.models.layers.attention.packed import _dense, attention
 
 pytestmark = pytest.mark.gpu
 

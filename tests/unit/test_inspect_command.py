@@ -16,9 +16,9 @@ from rich.console import Console
 from lmtransfer.cli import main
 from lmtransfer.config import paths
 from lmtransfer.config.config_files import primary_config
-from lmtransfer.inspection.cost import Cost, measurable_rows, measure, parameter_counts
-from lmtransfer.inspection.rows import shown, strip
-from lmtransfer.inspection.tables import duration
+from lmtransfer.inference.inspection.cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.inference.inspection.rows import shown, strip
+from lmtransfer.inference.inspection.tables import duration
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

@@ -16,7 +16,7 @@ from torch.nn import functional
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.disentangled import merge
+from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step

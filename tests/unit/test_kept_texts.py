@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from fakes.runs import write_run
 
-from lmtransfer.inspection import kept_texts
-from lmtransfer.inspection.kept_texts import TaskTexts
-from lmtransfer.kept_predictions.scored import Kept, Ratio, scored_examples
+from lmtransfer.reporting import kept_texts
+from lmtransfer.reporting.kept_texts import TaskTexts
 from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.scored_predictions import Kept, Ratio, scored_examples
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.tasks.text.example import TextExample
 

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmtransfer.layers import cross_entropy as module
-from lmtransfer.layers import logit_chunks
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.layers.position_cross_entropy import cross_entropies
+from lmtransfer.models.layers import cross_entropy as module
+from lmtransfer.models.layers import logit_chunks
+from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.models.layers.position_cross_entropy import cross_entropies
 
 
 def _inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

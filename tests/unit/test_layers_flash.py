@@ -14,11 +14,11 @@ from objective_table import small_model
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.layers.attention.flash import FlashLayout, takes
-from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.layers.attention.packed import _dense, attention
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.layers.attention.flash import FlashLayout, takes
+from lmtransfer.models.layers.attention.layout import Layout
+from lmtransfer.models.layers.attention.packed import _dense, attention
 
 LENGTHS = [1, 90, 17, 64, 64, 3]
 CPU = torch.device("cpu")

@@ -14,12 +14,12 @@ from fakes.objectives import elmo
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.layers import lstm
-from lmtransfer.layers import recurrence as module
-from lmtransfer.layers.char_cnn import PADDING_CHARACTER, CharacterCnn, distinct_rows
-from lmtransfer.layers.lstm import ProjectedLstm, TimeMajor
-from lmtransfer.layers.recurrence import recurrence
 from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.layers import lstm
+from lmtransfer.models.layers import recurrence as module
+from lmtransfer.models.layers.char_cnn import PADDING_CHARACTER, CharacterCnn, distinct_rows
+from lmtransfer.models.layers.lstm import ProjectedLstm, TimeMajor
+from lmtransfer.models.layers.recurrence import recurrence
 
 LENGTHS = (3, 7, 1, 7, 5)
 

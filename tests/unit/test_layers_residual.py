@@ -17,8 +17,8 @@ from refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.residual import ResidualNorm, keep_residual
 from lmtransfer.models.base import encoders_in
+from lmtransfer.models.layers.residual import ResidualNorm, keep_residual
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 

@@ -11,9 +11,9 @@ from fakes.cuda.device import FakeCuda
 from fakes.cuda.fake_tensors import fake_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmtransfer.layers import cross_entropy, logit_chunks, softmax_samples
-from lmtransfer.layers.cross_entropy import cross_entropy_sum, cross_entropy_sum_and_samples
-from lmtransfer.layers.softmax_samples import sample_softmax
+from lmtransfer.models.layers import cross_entropy, logit_chunks, softmax_samples
+from lmtransfer.models.layers.cross_entropy import cross_entropy_sum, cross_entropy_sum_and_samples
+from lmtransfer.models.layers.softmax_samples import sample_softmax
 
 
 def _given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.lora import LoraLinear, LowRankUpdate, merged_tensors, split_updates
-from lmtransfer.layers.stacked_linear import StackedLinear
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.bi_gpt import BiGptEncoder
 from lmtransfer.models.electra import ElectraEncoder
+from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, merged_tensors, split_updates
+from lmtransfer.models.layers.stacked_linear import StackedLinear
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.roberta import RobertaEncoder
 from lmtransfer.models.transformer_xl import TransformerXlEncoder

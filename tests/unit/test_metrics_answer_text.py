@@ -10,7 +10,7 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.metrics.answer_text import (
+from lmtransfer.tasks.metrics.answer_text import (
     check_same_questions,
     exact_match,
     leave_one_out_max,

@@ -10,7 +10,7 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.metrics.chunks import Chunk, Chunks, chunk_scores
+from lmtransfer.tasks.metrics.chunks import Chunk, Chunks, chunk_scores
 
 KINDS = ["LOC", "PER"]
 

@@ -11,9 +11,9 @@ from scipy import stats
 from seqeval import metrics as seqeval
 from sklearn import metrics as sklearn
 
-from lmtransfer.metrics.chunks import Chunks, chunk_scores
-from lmtransfer.metrics.labels import metric_value, undefined
 from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.metrics.chunks import Chunks, chunk_scores
+from lmtransfer.tasks.metrics.labels import metric_value, undefined
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.student import critical, two_sided

@@ -14,8 +14,8 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers import cross_entropy
-from lmtransfer.layers.disentangled import merge
+from lmtransfer.models.layers import cross_entropy
+from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.token_masking import TokenMasking

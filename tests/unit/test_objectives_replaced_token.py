@@ -17,8 +17,8 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers import cross_entropy
 from lmtransfer.models.generator import generator_shape
+from lmtransfer.models.layers import cross_entropy
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.token_masking import TokenMasking

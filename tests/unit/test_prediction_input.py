@@ -13,9 +13,9 @@ from refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.prediction.answering import MaskedTexts
-from lmtransfer.prediction.answers_in_order import AnswersInOrder
-from lmtransfer.prediction.input import find_input, incoming_lines, input_file, input_format, one_example
+from lmtransfer.inference.answering import MaskedTexts
+from lmtransfer.inference.answers_in_order import AnswersInOrder
+from lmtransfer.inference.prediction_input import find_input, incoming_lines, input_file, input_format, one_example
 from lmtransfer.tasks.input_files import Given, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging

@@ -19,8 +19,15 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.kept_predictions.file import file_name, prediction_files, read_predictions, write_predictions
-from lmtransfer.kept_predictions.scored import (
+from lmtransfer.runs.predictions import (
+    contributions,
+    file_name,
+    metric_value,
+    prediction_files,
+    read_predictions,
+    write_predictions,
+)
+from lmtransfer.runs.scored_predictions import (
     MOST_ID_BYTES,
     MOST_TEXT_BYTES,
     Kept,
@@ -28,7 +35,6 @@ from lmtransfer.kept_predictions.scored import (
     ScoredExamples,
     scored_examples,
 )
-from lmtransfer.kept_predictions.values import contributions, metric_value
 from lmtransfer.tasks.answers import LabelAnswer, LabelSetAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
 from lmtransfer.tasks.file_formats.blimp import MinimalPair
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample

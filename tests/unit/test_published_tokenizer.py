@@ -17,10 +17,10 @@ from refusals import refuses
 
 from lmtransfer.data.store.tokenising import _encode
 from lmtransfer.errors import CheckpointError
+from lmtransfer.inference.fill_mask import encode_with_masks
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
-from lmtransfer.zero_shot.fill_mask import encode_with_masks
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 NFD = unicodedata.normalize("NFD", "Le caf\u00e9 na\u00efve co\u00fbte d\u00e9j\u00e0 cher")

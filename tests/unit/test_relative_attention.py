@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import pack
-from lmtransfer.layers.relative.attention import add_shifted, sinusoids
 from lmtransfer.models.base import OutputPositions
+from lmtransfer.models.layers.relative.attention import add_shifted, sinusoids
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
 

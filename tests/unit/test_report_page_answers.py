@@ -13,8 +13,6 @@ import pytest
 from fakes.runs import transfer
 from html_pages import Element, parsed
 
-from lmtransfer.kept_predictions.file import write_predictions
-from lmtransfer.kept_predictions.scored import Kept, Ratio, ScoredExamples, scored_examples
 from lmtransfer.reporting.page.confusion import MOST_LABELS, MOST_PAIRS, confusion
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.run_answers import MOST_CHARACTERS, MOST_RUNS, all_answers
@@ -23,6 +21,8 @@ from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, NoTexts
 from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, worst_labels, worst_scores, worst_spans
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.runs.predictions import write_predictions
+from lmtransfer.runs.scored_predictions import Kept, Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.example import TextExample

@@ -14,6 +14,8 @@ from refusals import refuses
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.inference.minimal_pairs import SentenceScorer
+from lmtransfer.inference.pretrained import Frame, masked_predictor, token_predictor
 from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
 from lmtransfer.interop.families.gpt2 import GPT2
 from lmtransfer.interop.families.gpt2 import IGNORED as IGNORED_GPT2
@@ -31,9 +33,6 @@ from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.tokenizers.words import WordTokenizer
-from lmtransfer.zero_shot.pretrained import masked_predictor, token_predictor
-from lmtransfer.zero_shot.queries import Frame
-from lmtransfer.zero_shot.sentence_log_probability import SentenceScorer
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP, MASK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.mask_id

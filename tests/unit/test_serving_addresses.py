@@ -8,7 +8,7 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.serving.addresses import address_of, listen
+from lmtransfer.inference.serving.addresses import address_of, listen
 
 LOCAL = address_of("127.0.0.1", 0, allow_remote=False)
 EVERYWHERE = address_of("0.0.0.0", 0, allow_remote=True)

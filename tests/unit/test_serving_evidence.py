@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from lmtransfer.serving import evidence
-from lmtransfer.serving.evidence import TooLong, leave_one_out, words_of
+from lmtransfer.inference.serving import evidence
+from lmtransfer.inference.serving.evidence import TooLong, leave_one_out, words_of
 from lmtransfer.tasks.text.example import TextExample
 
 WEIGHTS = {"good": 2.0, "not": -3.0, "film,": 0.5, "bad": -1.0}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lmtransfer.serving.addresses import address_of
-from lmtransfer.serving.guard import App, Guard, Message, Receive, Send
+from lmtransfer.inference.serving.addresses import address_of
+from lmtransfer.inference.serving.guard import App, Guard, Message, Receive, Send
 
 SEEN: list[bytes] = []
 

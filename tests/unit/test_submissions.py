@@ -11,8 +11,8 @@ from refusals import refuses
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.metrics.squad import squad2_scores
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer
+from lmtransfer.tasks.metrics.squad import squad2_scores
 from lmtransfer.tasks.submissions import (
     check_complete,
     glue_lines,

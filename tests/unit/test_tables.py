@@ -17,9 +17,9 @@ from refusals import refuses
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, Column, TableLayout, read_rows
-from lmtransfer.embedding.input import format_of, open_rows
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.prediction.input import find_input
+from lmtransfer.inference.embedding_input import format_of, open_rows
+from lmtransfer.inference.prediction_input import find_input
 from lmtransfer.tasks.places import LocatedFiles
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.layers.char_cnn import CharacterCnn
+from lmtransfer.models.layers.char_cnn import CharacterCnn
 
 _WORDS_AT_ONCE = 1024
 #: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words that were left out of a fit to

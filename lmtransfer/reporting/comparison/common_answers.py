@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lmtransfer.kept_predictions.scored import Kept, ScoredExamples
 from lmtransfer.reporting.comparison.sides import Side
+from lmtransfer.runs.scored_predictions import Kept, ScoredExamples
 
 
 def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]] | None, int | None, list[str]]:

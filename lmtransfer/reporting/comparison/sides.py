@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.runs.labels import flatten, node_label
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
 #: Keys of pretraining that do not affect what a model learns.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.kept_predictions.values import metric_value
 from lmtransfer.reporting.comparison.common_answers import common_answers
 from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference, setting_differences, uneven_seeds
 from lmtransfer.reporting.comparison.flipped import flipped
@@ -15,6 +13,8 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
+from lmtransfer.runs.predictions import metric_value
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 

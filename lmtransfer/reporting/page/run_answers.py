@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lmtransfer.kept_predictions.file import prediction_files
-from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.page.confusion import Confusion, confusion
 from lmtransfer.reporting.page.label_scores import LabelScore, label_scores
 from lmtransfer.reporting.page.seeds_answers import answers_of
@@ -22,6 +20,8 @@ from lmtransfer.reporting.page.wrong_answers import (
 )
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import higher_is_better
+from lmtransfer.runs.predictions import prediction_files
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.system.printable import printable
 
 #: The answers of at most so many runs are shown: first the best run of each task, then the second best, and so on.

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import kept_answers
+from lmtransfer.runs.scored_predictions import Kept
 
 
 def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:

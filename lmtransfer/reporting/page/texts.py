@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.runs.scored_predictions import Kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import examples_of_score
 from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import differences_text, differing
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.kept_predictions.file import prediction_files, read_predictions
-from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.kept_predictions.values import contributions
 from lmtransfer.reporting.runs import scores
+from lmtransfer.runs.predictions import contributions, prediction_files, read_predictions
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.verdicts.conditions import Examples
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
-from lmtransfer.metrics.answer_text import normalize_answer
+from lmtransfer.tasks.metrics.answer_text import normalize_answer
 
 _WORD = re.compile(r"\S+")
 _PART = re.compile(r"[^\W_]+")

@@ -15,8 +15,8 @@ from typing import Literal
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.metrics.chunks import OUTSIDE, split_tag
 from lmtransfer.tasks.file_formats.tagged import TaggedSentence
+from lmtransfer.tasks.metrics.chunks import OUTSIDE, split_tag
 
 _DOCUMENT_MARK = "-DOCSTART-"
 _BLANKS = re.compile("[ \t]+")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lmtransfer.errors import DataError
-from lmtransfer.metrics.answer_text import normalize_answer
 from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
 from lmtransfer.tasks.file_formats.closest_span import closest_span
 from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
+from lmtransfer.tasks.metrics.answer_text import normalize_answer
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 KINDS: Final = ("yes", "no", "unknown")

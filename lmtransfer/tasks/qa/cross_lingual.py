@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
-from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
 from lmtransfer.tasks.languages import (

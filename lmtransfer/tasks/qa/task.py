@@ -10,7 +10,7 @@ import numpy as np
 from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -11,11 +11,11 @@ from typing import Literal, cast
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.metrics.chunks import split_tag
 from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, scheme_of, unmarked_begins
 from lmtransfer.tasks.file_formats.conllu import TagColumn, read_conllu
 from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_rows
 from lmtransfer.tasks.found_labels import in_nfc
+from lmtransfer.tasks.metrics.chunks import split_tag
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 
 FileFormat = Literal["conll", "conllu", "jsonl", "parquet"]

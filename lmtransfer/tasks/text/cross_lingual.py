@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lmtransfer.config.types import Count, DropoutProb, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
-from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.languages import (
     PLACE,

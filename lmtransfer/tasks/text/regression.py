@@ -11,7 +11,7 @@ import numpy as np
 from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
-from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples

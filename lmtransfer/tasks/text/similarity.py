@@ -9,7 +9,7 @@ import numpy as np
 
 from lmtransfer.config.types import Count, Folder, Name
 from lmtransfer.data.tables import TableFormat
-from lmtransfer.kept_predictions.scored import ScoredExamples, scored_examples
+from lmtransfer.runs.scored_predictions import ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import ScoreMetric, TextRegression

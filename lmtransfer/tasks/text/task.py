@@ -11,10 +11,10 @@ import numpy as np
 from lmtransfer.config.types import Count, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import TableLayout
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.metrics.labels import metric_value
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.folds import check_folds
+from lmtransfer.tasks.metrics.labels import metric_value
 from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.targets import Targets
 from lmtransfer.tasks.text.encoding import encode_texts

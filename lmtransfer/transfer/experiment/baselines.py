@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.kept_predictions.file import BASELINES, file_name, write_predictions
-from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept_answers import examples_of
+from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
 from lmtransfer.training import distributed
 from lmtransfer.transfer.evaluation import Evaluation, Outputs, score_outputs

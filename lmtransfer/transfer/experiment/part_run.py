@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from lmtransfer.kept_predictions.file import file_name, write_predictions
-from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions

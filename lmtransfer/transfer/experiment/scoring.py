@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.opening import open_saved, run_folder, trained_folders
-from lmtransfer.kept_predictions.file import file_name, write_predictions
-from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.interop.importing.opening import open_saved, run_folder, trained_folders
 from lmtransfer.reporting.runs.kept_answers import examples_of
+from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
+from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console

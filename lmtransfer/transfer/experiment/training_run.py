@@ -12,7 +12,7 @@ import torch
 
 from lmtransfer.config.component import build
 from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.layers.disentangled import merge
+from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import prepare_encoders
 from lmtransfer.tasks.source import TaskSource

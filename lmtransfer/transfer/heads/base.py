@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmtransfer.layers.dropout import Dropout
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.layers.dropout import Dropout
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tasks.targets import Targets

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.attention import layout
+from lmtransfer.models.layers.attention import layout
 
 
 def flash_on_cpu(patch: pytest.MonkeyPatch) -> None:

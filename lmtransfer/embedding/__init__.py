@@ -1,1 +1,0 @@
-"""``embed``: its input as windows of rows, the vectors of their texts, and its output."""

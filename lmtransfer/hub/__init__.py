@@ -1,1 +1,0 @@
-"""The Hugging Face hub: its answers in one line each, copies of its models, and uploads."""

@@ -1,0 +1,1 @@
+"""Using a model: predict, embed, score without training, fill masks, inspect, serve."""

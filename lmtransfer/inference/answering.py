@@ -1,0 +1,117 @@
+"""The models that answer: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.inference.fill_mask import MASK, filled_line, mask_filler
+from lmtransfer.interop.importing.opening import open_saved, trained_folders
+from lmtransfer.models.base import Encoder
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.tasks.base import Answer, Example, Task
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.transfer.evaluation import run_head
+from lmtransfer.transfer.experiment.data import encode_examples
+from lmtransfer.transfer.experiment.trained import open_trained
+
+
+def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
+    """The run at ``path``; if it has several seeds, its first seed, or all seeds with ``ensemble``.
+
+    Raises:
+        RunDirectoryError: the path has no run of a task, or none with a checkpoint; or ``ensemble`` with one seed.
+    """
+    folders = trained_folders(path)
+    if ensemble and len(folders) == 1:
+        raise RunDirectoryError(f"ensemble=true: the run {path} has one seed only; train several with seeds=5")
+    return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]
+
+
+class TaskAnswers:
+    """Answers of a task.
+
+    Args:
+        runs: one run, or several seeds of it whose probabilities (scores for regression) are averaged.
+        task: the task to answer.
+        hardware: device and precision.
+        notes: counts truncated inputs.
+
+    Raises:
+        ConfigError: several runs with answers that cannot be averaged.
+        DataError: the run was trained on other labels, or on another kind of task.
+    """
+
+    def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
+        if len(runs) > 1 and not task.head.has_mean:
+            raise ConfigError(f"ensemble=true: answers of {task.head.kind} cannot be averaged over seeds; leave it out")
+        self._task, self._hardware, self._notes = task, hardware, notes
+        self._tokenizer = runs[0].tokenizer
+        self._learners = [open_trained(run, task, hardware) for run in runs]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the first run."""
+        return self._learners[0].encoder
+
+    def of(self, examples: Sequence[Example]) -> list[Answer]:
+        """One answer for each example, in order."""
+        encoded = encode_examples(self._task, examples, self._tokenizer, self.encoder)
+        if encoded.num_truncated:
+            self._notes.add("inputs truncated to max_length of the encoder", examples[0].id, encoded.num_truncated)
+        source, device, autocast = TaskSource(encoded), self._hardware.device, self._hardware.precision.autocast
+        outputs = [run_head(learner, source, device=device, autocast=autocast).values for learner in self._learners]
+        together = outputs[0] if len(outputs) == 1 else self._task.head.mean(outputs)
+        return list(self._task.answers(encoded, together))
+
+    def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """The answers as JSON objects with the examples' ids; see ``of``."""
+        lines: list[dict[str, Any]] = []
+        for example, answer in zip(examples, self.of(examples), strict=True):
+            lines.append({"id": example.id, **self._task.echo(example), **answer.plain()})
+        return lines
+
+
+class MaskedTexts(TextReader):
+    """Makes texts with [MASK] from the user's input to a pretraining run."""
+
+    def __init__(self) -> None:
+        super().__init__("fill_mask", who="a pretrained run")
+
+    def check(self, text: str) -> None:
+        """Raise if a text has no [MASK]; see ``TextReader.check``."""
+        if MASK not in text:
+            raise ValueError(f"there is no {MASK}; write one where a token is to be predicted")
+
+
+class FilledMasks:
+    """Predictions of a pretraining run for each [MASK].
+
+    Args:
+        run: the run.
+        top_k: number of candidates for each mask.
+        hardware: device and precision.
+
+    Raises:
+        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
+    """
+
+    def __init__(self, run: SavedRun, top_k: int, hardware: Hardware) -> None:
+        self._filler = mask_filler(run, top_k, hardware)
+
+    def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
+        """One object for each example.
+
+        Raises:
+            DataError: a text is longer than the encoder can read.
+        """
+        filled = self._filler.fill([example.text for example in examples])
+        return [
+            {"id": example.id, **filled_line(example.text, masks)}
+            for example, masks in zip(examples, filled, strict=True)
+        ]

@@ -1,0 +1,246 @@
+"""Write the vectors of all texts of an input, in order, with one window of rows in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.inference.embedding_input import TextRows
+from lmtransfer.system.durable import clear_abandoned, staged_file
+from lmtransfer.system.machine import naming
+from lmtransfer.transfer.embedder import Embedder, finished
+from lmtransfer.transfer.standardising import Standardising
+
+
+class VectorWriter(ABC):
+    """Writes rows and their vectors to an open file, some at a time."""
+
+    @abstractmethod
+    def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
+        """Add rows.
+
+        Args:
+            rows: the columns of the input, N rows.
+            vectors_NE: their vectors, float32.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Complete the file."""
+
+
+class NpyWriter(VectorWriter):
+    """Vectors alone as one array (N, E), float32, which ``numpy.load`` reads, also with ``mmap_mode="r"``.
+
+    The header says how many rows there are, so it is written again at the end; numpy leaves room for that number.
+
+    Args:
+        file: an empty file.
+        dim: E.
+    """
+
+    def __init__(self, file: BinaryIO, *, dim: int) -> None:
+        self._file, self._dim, self._num_rows = file, dim, 0
+        self._write_header()
+
+    def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
+        """Add vectors."""
+        self._file.write(np.ascontiguousarray(vectors_NE, dtype="<f4").data)
+        self._num_rows += len(vectors_NE)
+
+    def close(self) -> None:
+        """Write the number of rows."""
+        self._file.seek(0)
+        self._write_header()
+
+    def _write_header(self) -> None:
+        about = {"descr": "<f4", "fortran_order": False, "shape": (self._num_rows, self._dim)}
+        np.lib.format.write_array_header_1_0(self._file, about)
+
+
+class ParquetWriter(VectorWriter):
+    """The columns of the input and a column of vectors, lists of E float32; each call makes one group of rows.
+
+    Args:
+        file: an empty file.
+        dim: E.
+        schema: the columns of the input.
+        vector_column: name of the column of vectors.
+
+    Raises:
+        ConfigError: the input has a column of that name.
+    """
+
+    def __init__(self, file: BinaryIO, *, dim: int, schema: pa.Schema, vector_column: str) -> None:
+        if vector_column in schema.names:
+            raise ConfigError(
+                f"vector_column={vector_column}: the input has a column of this name already; set another name"
+            )
+        self._kind = pa.list_(pa.float32(), dim)
+        self._schema = schema.append(pa.field(vector_column, self._kind))
+        self._writer = pq.ParquetWriter(file, self._schema)
+
+    def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
+        """Add rows."""
+        flat = pa.array(np.ascontiguousarray(vectors_NE, dtype=np.float32).reshape(-1))
+        vectors = pa.FixedSizeListArray.from_arrays(flat, type=self._kind)
+        self._writer.write_table(pa.Table.from_arrays([*rows.columns, vectors], schema=self._schema))
+
+    def close(self) -> None:
+        """Write the end of the file."""
+        self._writer.close()
+
+
+class Spool(VectorWriter):
+    """Rows and vectors in a file without a name, to be read again; it is freed when the process ends.
+
+    Args:
+        folder: folder of the file.
+        dim: E.
+        schema: the columns of the input.
+    """
+
+    def __init__(self, folder: Path, *, dim: int, schema: pa.Schema) -> None:
+        self._folder = folder
+        with naming(folder):
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - until the process ends
+        free = next(name for name in map("vector{}".format, range(len(schema) + 1)) if name not in schema.names)
+        self._writer = ParquetWriter(self._file, dim=dim, schema=schema, vector_column=free)
+
+    def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
+        """Add rows."""
+        with naming(self._folder):
+            self._writer.write(rows, vectors_NE)
+
+    def close(self) -> None:
+        """Make the rows readable."""
+        self._writer.close()
+
+    def parts(self) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """The rows and their vectors (N, E), as they were written."""
+        file = pq.ParquetFile(self._file)
+        for number in range(file.num_row_groups):
+            table = file.read_row_group(number)
+            vectors = table.column(table.num_columns - 1).combine_chunks()
+            dim = vectors.type.list_size
+            yield table.select(range(table.num_columns - 1)), vectors.values.to_numpy().reshape(-1, dim).copy()
+
+
+#: By the ending of a file, what writes it: the open file, E, the columns of the input, the name of the vectors.
+_WRITERS: dict[str, Callable[[BinaryIO, int, pa.Schema, str], VectorWriter]] = {
+    ".npy": lambda file, dim, schema, name: NpyWriter(file, dim=dim),
+    ".parquet": lambda file, dim, schema, name: ParquetWriter(file, dim=dim, schema=schema, vector_column=name),
+}
+
+
+def check_ending(output: str) -> None:
+    """Raise unless the ending of the output names a format.
+
+    Raises:
+        ConfigError: names the endings.
+    """
+    if Path(output).suffix.lower() not in _WRITERS:
+        raise ConfigError(f"output={output}: the name must end in {' or '.join(_WRITERS)}")
+
+
+@contextmanager
+def open_vectors(path: Path, *, dim: int, schema: pa.Schema, vector_column: str) -> Iterator[VectorWriter]:
+    """A writer whose file becomes ``path`` if the block ends without an error, and is removed otherwise.
+
+    Args:
+        path: the output; its ending decides the format.
+        dim: E.
+        schema: the columns of the input.
+        vector_column: name of the column of vectors in parquet.
+
+    Raises:
+        ConfigError: the input has a column of that name.
+        OSError: the output cannot be written.
+    """
+    clear_abandoned(path.parent)
+    with staged_file(path) as file:
+        writer = _WRITERS[path.suffix.lower()](file, dim, schema, vector_column)
+        yield writer
+        writer.close()
+
+
+def embed_rows(
+    source: TextRows,
+    embedder: Embedder,
+    output: Path,
+    notes: Notes,
+    *,
+    standardise: bool,
+    normalise: bool,
+    vector_column: str,
+    progress: Callable[[int], None],
+) -> int:
+    """Write one vector for each row; the output appears when it is complete.
+
+    Vectors are standardised by mean and deviation from the training of the run if it has them. Otherwise mean and
+    deviation of all texts of the input are needed, so that the vectors go to a file without a name first.
+
+    Args:
+        source: the rows.
+        embedder: makes the vectors.
+        output: the file; its ending decides the format.
+        notes: counts texts that were cut, and empty texts.
+        standardise: whether each feature gets mean 0 and deviation 1.
+        normalise: whether each vector gets the length 1.
+        vector_column: name of the column of vectors in parquet.
+        progress: is told the number of vectors so far.
+
+    Returns:
+        The number of vectors.
+
+    Raises:
+        DataError: a row is malformed, or there are no rows.
+    """
+    known = embedder.standardising if standardise else None
+    with open_vectors(output, dim=embedder.dim, schema=source.schema, vector_column=vector_column) as writer:
+        if not standardise or known is not None:
+            return _embed(source, embedder, writer, notes, known, normalise, progress)
+        spool = Spool(output.parent, dim=embedder.dim, schema=source.schema)
+        count = _embed(source, embedder, spool, notes, None, False, progress)
+        spool.close()
+        scale = Standardising(dim=embedder.dim)
+        scale.fit(torch.from_numpy(vectors) for _, vectors in spool.parts())
+        for rows, vectors in spool.parts():
+            writer.write(rows, finished(vectors, standardising=scale, normalise=normalise))
+        return count
+
+
+def _embed(
+    source: TextRows,
+    embedder: Embedder,
+    writer: VectorWriter,
+    notes: Notes,
+    standardising: Standardising | None,
+    normalise: bool,
+    progress: Callable[[int], None],
+) -> int:
+    count = 0
+    for window in source.windows:
+        found = embedder.embed(window.texts)
+        writer.write(window.rows, finished(found.vectors, standardising=standardising, normalise=normalise))
+        where = f"in rows {count + 1:,} to {count + len(window.texts):,}"
+        empty = sum(not text.strip() for text in window.texts)
+        for kind, num in ((f"texts cut to {embedder.max_length} tokens", found.num_cut), ("empty texts", empty)):
+            if num:
+                notes.add(kind, where, num)
+        count += len(window.texts)
+        progress(count)
+    if not count:
+        raise DataError(f"{source.name}: contains no texts")
+    return count

@@ -1,0 +1,199 @@
+"""What a model sees of a corpus: rows with their masked positions, how they are packed, and the cost of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from rich.padding import Padding
+from rich.text import Text as Styled
+
+from lmtransfer.config.settings import HardwareSettings, TrainSettings
+from lmtransfer.data.store.cache import PreparedCorpus
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.inference.inspection.cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.inference.inspection.rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
+from lmtransfer.inference.inspection.tables import (
+    corpus_table,
+    cost_table,
+    packing_table,
+    parameter_table,
+    parts_table,
+    rates_table,
+)
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
+from lmtransfer.objectives.rows.base import RowPlan, Rows
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.views import RowCounts, count_rows, row_views
+from lmtransfer.pretraining.parts import Parts, build_parts
+from lmtransfer.pretraining.screening import findings_table, screened_parts
+from lmtransfer.pretraining.text import read_text
+from lmtransfer.randomness import derived_seed, permutation
+from lmtransfer.runs.training import build_optimizer, prepare_encoders
+from lmtransfer.system.console import Console
+from lmtransfer.tokenizers.base import Tokenizer, characters_of
+from lmtransfer.training.hardware import Hardware, setup
+
+#: Number of rows that are built together to count rates.
+_COUNTED_AT_ONCE = 64
+_MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
+_FEW_STEPS = 20
+#: Ratio of mean to longest row length below which rows of mixed length get a note.
+_SHORT = 0.5
+
+
+def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
+    """Print everything; only the cache of the corpus is written.
+
+    Args:
+        cfg: the checked configuration.
+        console: console to print to.
+
+    Raises:
+        DataError: the corpus is missing, empty, or too small for its rows.
+    """
+    train = TrainSettings.from_config(cfg.train)
+    hardware = setup(**HardwareSettings.from_config(cfg.hardware).model_dump())
+    epoch = int(cfg.epoch)
+    with Console(stderr=True).status("reading the corpus"):
+        text = read_text(cfg)
+    parts = build_parts(cfg, text.tokenizer)
+    parts.corruption.observe(text.prepared.train)
+    learner = _learner(parts, seed=cfg.seed, hardware=hardware)
+    source = PretrainingSource(
+        store=text.prepared.train,
+        rows=parts.rows,
+        corruption=parts.corruption,
+        seed=cfg.seed,
+        output_positions=needed_output_positions(parts.objectives),
+        characters=characters_of(text.tokenizer),
+    )
+    stream = PlannedStream(
+        source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
+    )
+    plan, steps = source.plan(epoch), stream.steps_in(epoch)
+    counts = _counted(source, plan, text.tokenizer, epoch=epoch, seed=cfg.seed, sample=cfg.sample)
+    first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
+    batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
+
+    for name, part in screened_parts(text.corpus).items():
+        console.print(findings_table(name, part))
+    for name, prepared in (text.prepared.parts or {text.corpus.name: text.prepared}).items():
+        console.print(corpus_table(name, prepared, text.tokenizer))
+    parts_of_mixture = parts_table(text.prepared, text.tokenizer)
+    if parts_of_mixture is not None:
+        console.print(parts_of_mixture)
+    _print_rows(console, batch, text.tokenizer, parts.rows, number=cfg.rows)
+    console.print(rates_table(plan.lengths, counts, parts.rows, epoch=epoch, steps=steps, train=train))
+    console.print(packing_table(batch, learner.counts(batch)))
+    _print_strips(console, batch, text.tokenizer, number=cfg.strips)
+    frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
+    console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
+    console.print(f"computes on {hardware}", soft_wrap=True)
+    if cfg.measure:
+        cost = _measured(cfg, learner, source, plan, batch, hardware)
+        tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
+        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train))
+    for line in _remarks(text.prepared, text.tokenizer, plan.lengths, counts, parts.rows, steps=steps):
+        console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
+
+
+def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, "heads"))
+        learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+    prepare_encoders(learner, replace(hardware, compile=False))  # compiling takes longer than all measured steps
+    return learner
+
+
+def _counted(
+    source: PretrainingSource, plan: RowPlan, tokenizer: Tokenizer, *, epoch: int, seed: int, sample: int
+) -> RowCounts:
+    rows = permutation(len(plan.lengths), seed, "sample")[:sample]
+    batches = (
+        source.build(epoch, plan, rows[start : start + _COUNTED_AT_ONCE])
+        for start in range(0, len(rows), _COUNTED_AT_ONCE)
+    )
+    return count_rows((view for batch in batches for view in row_views(batch)), tokenizer)
+
+
+def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
+    views = list(row_views(batch))
+    # Rows in the batch are sorted by length: take some from all parts of it.
+    places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
+    if not places:
+        return
+    console.print(Styled(f"{len(places)} rows of the first step", style="bold"))
+    console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
+    for view in (views[place] for place in places):
+        labels = described_labels(view, rows.label_names)
+        hidden = f", {view.is_hidden.sum()} of them masked" if batch.num_targets else ""
+        heading = f"{view.key}: {len(view.original)} tokens{hidden}"
+        console.print(Styled(f"\n  {heading}{'; ' if labels else ''}{labels}", style="dim"), soft_wrap=True)
+        console.print(Padding(shown(view, tokenizer), (0, 0, 0, 4)))
+    console.print()
+
+
+def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, *, number: int) -> None:
+    views = list(row_views(batch))[:number]
+    if views and batch.num_targets:
+        console.print(STRIP_LEGEND, soft_wrap=True)
+        for view in views:
+            console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
+
+
+def _measured(
+    cfg: DictConfig,
+    learner: PretrainingLearner,
+    source: PretrainingSource,
+    plan: RowPlan,
+    batch: PretrainingBatch,
+    hardware: Hardware,
+) -> Cost:
+    """Measure on rows of all lengths of the epoch: as many as fit a forward pass, or fewer on a slow device."""
+    number = measurable_rows(batch, learner, hardware.device)
+    by_length = np.argsort(plan.lengths, kind="stable")
+    rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
+    with Console(stderr=True).status("measuring a few training steps"):
+        return measure(
+            learner,
+            build_optimizer(cfg.optimizer, learner),
+            source.build(int(cfg.epoch), plan, rows),
+            hardware=hardware,
+            seed=cfg.seed,
+        )
+
+
+def _remarks(
+    prepared: PreparedCorpus, tokenizer: Tokenizer, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
+) -> Iterator[str]:
+    """Notes for the user in addition to the numbers: one sentence each, with what to do."""
+    statistics = prepared.statistics
+    for kind, note in statistics.notes.items():
+        yield f"{kind}: {note['count']:,} (first at {note['first']})"
+    if statistics.duplicate_documents > _MANY_DUPLICATES * statistics.documents:
+        share = statistics.duplicate_documents / statistics.documents
+        yield f"{share:.1%} of the documents are copies of others, which a model memorises: remove them"
+    if statistics.unknown_rate > _MANY_UNKNOWN:
+        yield f"{statistics.unknown_rate:.1%} of the tokens are unknown: {tokenizer.unknown_advice}"
+    if prepared.validation.num_tokens == 0:
+        yield "no documents are held out, so there will be no validation: raise corpus.validation_fraction"
+    if lengths.mean() < _SHORT * rows.max_length:
+        yield (
+            f"rows have {lengths.mean():.0f} tokens on average, but objective.max_length={rows.max_length} allows "
+            f"more: use objective/rows=stream or full_sentences to fill them"
+        )
+    for name, values in counts.labels.items():
+        if len(values) == 1:
+            (value,) = values
+            yield (
+                f"every row has {name} {value} ({rows.label_names[name][value]}), so the model learns nothing from "
+                "this label: each document must have several sentences"
+            )
+    if steps < _FEW_STEPS:
+        yield f"an epoch has only {steps} steps: a model soon memorises a small corpus; add more text"

@@ -1,0 +1,197 @@
+"""The tables of ``inspect``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from lmtransfer.config.settings import TrainSettings
+from lmtransfer.data.store.cache import PreparedCorpus
+from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.store.token_shares import part_shares
+from lmtransfer.inference.inspection.cost import Cost
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.objectives.views import RowCounts
+from lmtransfer.tokenizers.base import Tokenizer
+
+#: Number of sentences or documents, spread over the corpus, whose lengths are measured.
+_LENGTHS = 100_000
+
+
+def table_with_title(title: str) -> Table:
+    """A table of three columns: what, number, remark."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    return table
+
+
+def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
+    """Statistics of a single corpus (not a mixture)."""
+    statistics, train = prepared.statistics, cast(TokenStore, prepared.train)
+    table = table_with_title(f"corpus {name}")
+    held_out = f"{prepared.validation.num_documents:,} more are held out for validation"
+    table.add_row("documents", f"{train.num_documents:,}", held_out)
+    share = statistics.duplicate_documents / max(1, statistics.documents)
+    table.add_row("duplicates", f"{statistics.duplicate_documents:,}", f"copies of earlier documents ({share:.2%})")
+    table.add_row("tokens", f"{train.num_tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} per word")
+    table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens are [UNK]")
+    rare = f"pieces, of which {_rare_pieces(train, tokenizer):,} are rare or never occur"
+    table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", rare)
+    for what, starts in (("sentences", train.sentence_starts), ("documents", starts_of_documents(train))):
+        table.add_row(f"{what}' length", *_lengths(starts))
+    return table
+
+
+def starts_of_documents(store: TokenStore) -> np.ndarray:
+    """Index of the first token of each document, followed by the number of tokens, int64."""
+    return store.sentence_starts[store.document_starts]
+
+
+def _rare_pieces(store: TokenStore, tokenizer: Tokenizer, *, tokens: int = 1_000_000, rare: int = 3) -> int:
+    """Number of non-special pieces that occur less than ``rare`` times in the first ``tokens`` tokens."""
+    counts = np.bincount(store.tokens(0, min(tokens, store.num_tokens)), minlength=tokenizer.num_pieces)
+    ordinary = counts[: tokenizer.num_pieces][~tokenizer.is_special[: tokenizer.num_pieces]]
+    return int((ordinary < rare).sum())
+
+
+def _lengths(starts: np.ndarray) -> tuple[str, str]:
+    places = np.unique(np.linspace(0, len(starts) - 2, min(len(starts) - 1, _LENGTHS)).astype(np.int64))
+    lengths = starts[places + 1] - starts[places]
+    marks = ", ".join(f"{value:,.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
+    return f"{lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}"
+
+
+def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
+    """One line for each part of a mixture; None for a single corpus."""
+    if not isinstance(prepared.train, MixedStore):
+        return None
+    shares = part_shares(prepared.train, tokenizer)
+    table = Table(
+        title=f"parts, sampled {prepared.train.sampling}",
+        title_justify="left",
+        title_style="bold",
+        caption="sampled: share of the tokens of an epoch; passes: how often an epoch passes over a part; pieces: "
+        "share of the vocabulary that makes up 99.9 % of a part's tokens; own: share of the vocabulary that is more "
+        "frequent in this part than in any other",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("part", no_wrap=True)
+    for heading in ("tokens", "of all", "sampled", "passes", "per word", "unknown", "pieces", "own"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, part in prepared.parts.items():
+        found, counted = shares[name], part.statistics
+        table.add_row(
+            name,
+            f"{counted.tokens:,}",
+            f"{found.share:.1%}",
+            f"{found.sampled:.1%}",
+            f"{found.passes:.2f}",
+            f"{counted.tokens / max(1, counted.words):.2f}",
+            f"{counted.unknown_rate:.3%}",
+            f"{found.vocabulary:.1%}",
+            f"{found.own:.1%}",
+        )
+    return table
+
+
+def rates_table(
+    lengths: np.ndarray, counts: RowCounts, rows: Rows, *, epoch: int, steps: int, train: TrainSettings
+) -> Table:
+    """The rows of an epoch, and the counted rates of what is masked in them."""
+    table = table_with_title(f"rows of epoch {epoch}")
+    table.add_row("rows", f"{len(lengths):,}", type(rows).__name__)
+    table.add_row("tokens", f"{lengths.sum(dtype=np.int64):,}", f"{counts.special / counts.tokens:.1%} are special")
+    marks = ", ".join(f"{value:.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1]))
+    table.add_row("length", f"{lengths.mean():.1f}", f"shortest, quartiles, longest: {marks}")
+    budget = f"{train.batch_tokens:,} tokens" if train.batch_tokens else f"{train.batch_examples:,} rows"
+    table.add_row("steps", f"{steps:,}", f"per epoch, each of at most {budget}")
+    if counts.hidden:
+        over = f"of all tokens ({counts.rows:,} rows counted; special tokens among them: {counts.special_hidden})"
+        table.add_row("hidden", f"{counts.hidden / counts.tokens:.2%}", over)
+        for what, number in (("[MASK]", counts.masked), ("another token", counts.replaced), ("unchanged", counts.kept)):
+            table.add_row("", f"{number / counts.hidden:.1%}", f"of the masked tokens: {what}")
+    for name, values in counts.labels.items():
+        for value, meaning in enumerate(rows.label_names[name]):
+            table.add_row(f"{name} {value}", f"{values[value] / counts.rows:.1%}", f"of the rows: {meaning}")
+    return table
+
+
+def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
+    """What one forward pass computes."""
+    table = table_with_title("first forward pass: rows end to end, without padding")
+    lengths = batch.inputs.lengths
+    table.add_row("rows", f"{batch.inputs.num_real:,}", f"of {min(lengths)} to {max(lengths)} tokens")
+    table.add_row("tokens", f"{batch.num_tokens:,}", "")
+    read = batch.num_tokens if batch.output_positions is None else len(batch.output_positions.positions_N)
+    table.add_row("last layer", f"{read:,}", "positions at which it is computed")
+    for name, count in counts.items():
+        if not name.endswith(("_accuracy", "_replaced", "_found")):
+            table.add_row(name, f"{count:,}", "predictions; the loss is their mean")
+    return table
+
+
+def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Table:
+    """Parameters by part."""
+    table = table_with_title(f"parameters of {name}")
+    for part, count in counts.items():
+        table.add_row(part, f"{count:,}", "")
+    if frozen:
+        table.add_row("not trained", f"{frozen:,}", "the pooler, which no objective uses")
+    return table
+
+
+def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
+    """Estimated memory and time.
+
+    Args:
+        cost: the measured cost.
+        tokens: tokens of an epoch.
+        steps: steps of an epoch.
+        pass_tokens: tokens of a forward pass.
+        train: settings with the budget.
+    """
+    table = table_with_title("estimate from a few steps without compilation")
+    fixed = cost.peak_bytes(0)
+    parts = ("weights", cost.weight_bytes), ("gradients", cost.gradient_bytes), ("optimiser", cost.state_bytes)
+    table.add_row("memory", _size(fixed), ", ".join(f"{name} {_size(size)}" for name, size in parts))
+    table.add_row("", _size(cost.peak_bytes(pass_tokens)), f"with the activations of {pass_tokens:,} tokens in a pass")
+    seconds = cost.step_seconds(tokens / steps)
+    table.add_row("speed", f"{tokens / steps / seconds:,.0f}", f"tokens/s; {1e3 * seconds:,.0f} ms per step")
+    table.add_row("an epoch", duration(seconds * steps), f"{steps:,} steps")
+    taken = _steps_of(train, seconds=seconds, tokens=tokens / steps, steps=steps)
+    if taken is not None:
+        amounts = f"{taken:,.0f} steps, {taken * tokens / steps / 1e6:,.1f}M tokens, {taken / steps:,.2f} epochs"
+        table.add_row("this budget", duration(seconds * taken), amounts)
+    return table
+
+
+def _steps_of(train: TrainSettings, *, seconds: float, tokens: float, steps: int) -> float | None:
+    """The number of steps in the budget, from the duration of a step and the steps of an epoch."""
+    budgets = (
+        (train.steps, 1.0),
+        (train.tokens, 1 / tokens),
+        (train.epochs, float(steps)),
+        (train.seconds, 1 / seconds),
+    )
+    return next((amount * factor for amount, factor in budgets if amount is not None), None)
+
+
+def duration(seconds: float) -> str:
+    """A duration in a readable unit."""
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} seconds"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e10 else f"{num_bytes / 1e6:,.0f} MB"

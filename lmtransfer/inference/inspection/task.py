@@ -1,0 +1,144 @@
+"""What a model sees of a labelled task: statistics of its splits, and examples with their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from omegaconf import DictConfig
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from lmtransfer.config.component import build
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.inference.inspection.tables import table_with_title
+from lmtransfer.interop.importing.opening import open_saved
+from lmtransfer.runs.saved import new_encoder
+from lmtransfer.system.console import Console
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.transfer.experiment.data import encode_examples, task_notes
+
+#: How many example ids a note about a problem lists.
+_NAMED = 5
+
+
+def inspect_task(cfg: DictConfig, console: Console) -> None:
+    """Print everything; nothing is written.
+
+    Args:
+        cfg: the checked configuration.
+        console: console to print to.
+
+    Raises:
+        ConfigError: no run is given, or the task has no labels.
+        DataError: a split is malformed, or no split can be read.
+    """
+    if not cfg.get("init"):
+        raise ConfigError("init: give the run directory whose tokenizer reads the task (init=runs/pretrain/<name>)")
+    source = open_saved(cfg.init, key="init")
+    encoder = new_encoder(source.model_node, source.tokenizer, seed=0)
+    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=cfg.cache_dir)
+    if task.zero_shot:
+        raise ConfigError(f"task={task.name}: is scored without training, so there are no labels to inspect")
+    seen: dict[str, str] = {}
+    for split in task.splits:
+        try:
+            examples = task.examples(split)
+        except DataError as error:
+            if split == "train" or len(task.splits) == 1:
+                raise
+            console.print(f"split {split}: {error}", markup=False, soft_wrap=True)
+            continue
+        encoded = encode_examples(task, examples, source.tokenizer, encoder)
+        console.print(split_table(task, split, encoded, source.tokenizer))
+        for line in remarks(encoded, split, seen):
+            console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
+        if split == task.splits[0]:
+            _print_examples(console, task, encoded, source.tokenizer, number=cfg.rows)
+    for line in task_notes(task):
+        console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
+
+
+def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tokenizer) -> Table:
+    """Statistics of a split."""
+    table = table_with_title(f"task {task.name}, split {split}")
+    num = len(encoded.examples)
+    hidden = sum(not example.has_gold for example in encoded.examples)
+    table.add_row("examples", f"{num:,}", f"{hidden:,} without gold answer" if hidden else "")
+    if len(encoded) != num:
+        table.add_row("sequences", f"{len(encoded):,}", "an example has several: windows or choices")
+    marks = ", ".join(f"{value:,.0f}" for value in np.quantile(encoded.lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
+    table.add_row("length", f"{encoded.lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}")
+    table.add_row("cut", f"{encoded.num_truncated:,}", "examples truncated to max_length")
+    unknown = float((encoded.tokens_T == tokenizer.unk_id).mean())
+    table.add_row("unknown", f"{unknown:.3%}", "of the tokens are [UNK]")
+    for name, count in task.head.counts(encoded.targets, task.labels):
+        table.add_row(name, f"{count:,}", f"{count / max(1, len(encoded.targets)):.1%}")
+    if task.head.may_be_unreachable:
+        reachable = num - hidden - len(encoded.unreachable)
+        table.add_row("reachable", f"{reachable:,}", "gold answers that these tokens can express exactly")
+    return table
+
+
+def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Iterator[str]:
+    """Notes for the user about a split.
+
+    Args:
+        encoded: the encoded split.
+        split: name of the split.
+        seen: texts of all splits read so far, by digest of their tokens; this function adds to it.
+    """
+    if encoded.unreachable:
+        names = ", ".join(encoded.unreachable[:_NAMED])
+        more = len(encoded.unreachable) - _NAMED
+        yield (
+            f"{len(encoded.unreachable):,} gold answers cannot be expressed exactly with these tokens: {names}"
+            f"{f' and {more:,} more' if more > 0 else ''}"
+        )
+    own: set[bytes] = set()
+    copies = 0
+    shared: dict[str, int] = {}
+    pieces = np.split(encoded.tokens_T, encoded.offsets[1:-1])
+    for tokens in pieces:
+        key = tokens.tobytes()
+        if key in own:
+            copies += 1
+            continue
+        own.add(key)
+        other = seen.get(key.hex())
+        if other is not None:
+            shared[other] = shared.get(other, 0) + 1
+    seen.update({key.hex(): split for key in own if key.hex() not in seen})
+    if copies:
+        yield f"{copies:,} sequences are copies of other sequences in this split"
+    for other, count in shared.items():
+        yield f"{count:,} sequences are also in split {other}: a model that memorised them there scores too high here"
+
+
+def _print_examples(
+    console: Console, task: Task, encoded: EncodedExamples, tokenizer: Tokenizer, *, number: int
+) -> None:
+    for place in np.linspace(0, len(encoded) - 1, min(number, len(encoded))).astype(int).tolist():
+        start, stop = encoded.offsets[place], encoded.offsets[place + 1]
+        targets = encoded.targets_of(np.array([place]))
+        example = encoded.examples[encoded.owners[place]]
+        expected_answer, marks = task.head.expected_answer(targets, task.labels), task.head.marks(targets, task.labels)
+        console.print(Text(f"\n  {example.id}: {stop - start} tokens; {expected_answer}", style="dim"))
+        console.print(Padding(_tokens(encoded.tokens_T[start:stop], marks, tokenizer), (0, 0, 0, 4)))
+    console.print()
+
+
+def _tokens(tokens: np.ndarray, marks: Mapping[int, str], tokenizer: Tokenizer) -> Text:
+    """The pieces with marks: an answer in bold, a tag after its word."""
+    text = Text()
+    for place, token in enumerate(tokens.tolist()):
+        in_answer = marks.get(place) == ""
+        style = "bold green" if in_answer else "dim" if tokenizer.is_special[token] else ""
+        text.append(tokenizer.piece(token), style=style)
+        if marks.get(place):
+            text.append(marks[place], style="bold green")
+        text.append(" ")
+    return text

@@ -1,0 +1,210 @@
+"""The input of ``predict`` as examples: a text, a file, or lines from standard input as they arrive."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import find_file, plain_name
+from lmtransfer.data.tables import FORMATS, TableLayout
+from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.inference.answers_in_order import AnswersInOrder
+from lmtransfer.system.machine import naming
+from lmtransfer.tasks.input_files import InputFile, Reader
+
+STANDARD_INPUT = "-"
+_OF_SUFFIX = {**FORMATS, ".txt": "lines", ".conll": "conll", ".conllu": "conllu"}
+_PIECE_BYTES = 1 << 16
+
+
+class IncomingLines(Protocol):
+    """A stream that returns available bytes: it waits for the first byte only, not for the requested number."""
+
+    def read1(self, size: int, /) -> bytes: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class InputSource:
+    """The input of ``input=``.
+
+    Attributes:
+        name: name for messages.
+        path: path of the file or pipe; None for standard input.
+        arrives: whether it can be read only once, as data arrives: standard input, or a pipe.
+    """
+
+    name: str
+    path: Path | None
+    arrives: bool
+
+    def check_apart(self, output: str) -> None:
+        """Raise if the output file is the input file.
+
+        Raises:
+            ConfigError: ``output`` is the input.
+        """
+        place = Path(output).expanduser()
+        if self.path is not None and place.exists() and self.path.samefile(place):
+            raise ConfigError(f"output={output}: is the input file, which would be overwritten; name another file")
+
+
+def find_input(given: str) -> InputSource:
+    """A file, plain or compressed; a pipe; or standard input.
+
+    Args:
+        given: the value of ``input=``.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if given == STANDARD_INPUT:
+        return InputSource("standard input", None, arrives=True)
+    path = Path(given).expanduser()
+    found = find_file(path) if path.name else None
+    if found is not None:
+        return InputSource(str(found), found, arrives=False)
+    if path.exists() and not path.is_dir():
+        return InputSource(given, path, arrives=True)
+    raise DataError(f"input={given}: there is no such file; give a file, or - for standard input")
+
+
+def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
+    """The format of the input.
+
+    Args:
+        given: the user's format; None: decide by the file's name.
+        source: the input; standard input and pipes have ``lines`` unless ``given`` is set.
+        reader: the reader of the task, or of masked texts.
+
+    Raises:
+        ConfigError: the format is unknown, or the reader does not support it.
+    """
+    if given is not None:
+        found, why = given, f"format={given}"
+    elif source.path is None or source.arrives:
+        return "lines"
+    else:
+        suffix = Path(plain_name(source.path)).suffix.lower()
+        found = (reader.json_format if suffix == ".json" else _OF_SUFFIX.get(suffix)) or ""
+        if found == "tsv":
+            found = TableLayout().format_of(source.path)  # its fields may be quoted
+        why = f"input={source.name}: its file name sets no format"
+    if found not in reader.formats:
+        raise ConfigError(f"{why}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
+    if source.arrives and found in reader.file_only:
+        raise ConfigError(f"format={found}: can be read only from a file; a pipe can have lines or jsonl")
+    return found
+
+
+def input_file(
+    source: InputSource,
+    file_format: str,
+    columns: Mapping[str, str],
+    answers: AnswersInOrder,
+    notes: Notes,
+    *,
+    encoding_errors: EncodingErrors = "strict",
+) -> InputFile:
+    """Open an input for reading.
+
+    Args:
+        source: the input.
+        file_format: the format of the input.
+        columns: the user's column names.
+        answers: takes invalid inputs, and writes its waiting answers before the input waits for more data.
+        notes: counts irregularities.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
+    """
+    path = None if source.arrives else source.path
+    lines = lines_of(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
+    return InputFile(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
+
+
+def lines_of(
+    source: InputSource,
+    notes: Notes,
+    *,
+    encoding_errors: EncodingErrors = "strict",
+    before_waiting: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[int, str]]:
+    """The lines of an input with their numbers, from 1, without line ends; one is in memory at a time.
+
+    Args:
+        source: the input.
+        notes: counts irregularities.
+        encoding_errors: see ``input_file``.
+        before_waiting: called before the input waits for more data.
+    """
+    if source.path is None and sys.stdin is not None and sys.stdin.isatty():
+        print("type one input per line; end with Ctrl-D", file=sys.stderr)
+    if source.path is None or source.arrives:
+        return _incoming(source.path, source.name, encoding_errors, notes, before_waiting)
+    return read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
+
+
+def one_example(text: str, reader: Reader) -> Any:
+    """The example of ``text=``.
+
+    Raises:
+        ConfigError: it is not a valid text, or not two texts if the task needs two.
+    """
+    try:
+        return reader.of_line(text, "text", "text", Notes())
+    except ValueError as problem:
+        raise ConfigError(f"text={text[:60]}: {problem}") from None
+
+
+def _incoming(
+    path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
+) -> Iterator[tuple[int, str]]:
+    opened: AbstractContextManager[IncomingLines]
+    if path is None and sys.stdin is None:
+        raise DataError("input=-: standard input is closed; give a file, or send input to it")
+    opened = nullcontext(cast(IncomingLines, sys.stdin.buffer)) if path is None else path.open("rb")
+    with opened as stream:
+        yield from incoming_lines(stream, name, encoding_errors, notes, before_waiting)
+
+
+def incoming_lines(
+    stream: IncomingLines,
+    name: str,
+    encoding_errors: EncodingErrors,
+    notes: Notes,
+    before_waiting: Callable[[], None],
+) -> Iterator[tuple[int, str]]:
+    """The lines of a stream, each as soon as its line end arrives.
+
+    Args:
+        stream: gives bytes as they arrive.
+        name: name for messages.
+        encoding_errors: see ``input_file``.
+        notes: counts irregularities.
+        before_waiting: called before each request for more bytes.
+
+    Raises:
+        DataError: bytes that are not UTF-8, with ``name:line``.
+    """
+    return decoded(_as_completed(stream, name, before_waiting), name, encoding_errors, notes)
+
+
+def _as_completed(stream: IncomingLines, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
+    held: list[bytes] = []
+    while True:
+        before_waiting()
+        with naming(name):
+            piece = stream.read1(_PIECE_BYTES)
+        if piece and b"\n" not in piece:
+            held.append(piece)
+            continue
+        *whole, rest = b"".join([*held, piece]).split(b"\n")
+        held = [rest]
+        yield from whole
+        if not piece:
+            yield from filter(None, held)
+            return

@@ -1,0 +1,170 @@
+"""The output of ``predict``: standard output, written at once, or a file that is either complete or absent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
+from lmtransfer.system.durable import remove, write_text
+from lmtransfer.system.machine import naming
+from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.submissions import (
+    check_complete,
+    glue_lines,
+    glue_table,
+    no_answer_probabilities,
+    squad_predictions,
+)
+
+STANDARD_OUTPUT = "-"
+
+Write = Callable[[Sequence[dict[str, Any]]], None]
+
+
+@contextmanager
+def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
+    """A context that gives a function which writes objects as JSON lines.
+
+    A file is written as ``<output>.partial`` and renamed at the end. After an error the partial file has the answers so
+    far, unless writing failed or it is empty; then it is deleted.
+
+    Args:
+        given: the file, or ``-``.
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        RunDirectoryError: the file exists already, or its folder does not exist.
+    """
+    if given == STANDARD_OUTPUT:
+        yield _writer(sys.stdout, "standard output")
+        return
+    path = free_place(given, overwrite=overwrite)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        stream = partial.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise RunDirectoryError(f"output={given}: {partial} cannot be written ({error.strerror})") from None
+    try:
+        try:
+            yield _writer(stream, str(path))
+        finally:
+            with naming(path):
+                stream.close()
+    except BaseException as error:
+        is_torn = isinstance(error, OSError) and error.filename == str(path)
+        if is_torn or not partial.stat().st_size:
+            remove(partial)
+        raise
+    partial.replace(path)
+
+
+def free_place(given: str, *, overwrite: bool) -> Path:
+    """The path of ``output=``, after a check that it can be written.
+
+    Raises:
+        RunDirectoryError: the path is a folder, the file exists already, or its folder does not exist.
+    """
+    path = Path(given).expanduser()
+    if path.is_dir():
+        raise RunDirectoryError(f"output={given}: is a folder; name a file in it")
+    if path.exists() and not overwrite:
+        raise RunDirectoryError(f"output={given}: already exists; name another file, or set overwrite=true")
+    if not path.parent.is_dir():
+        raise RunDirectoryError(f"output={given}: there is no folder {path.parent}; create it first")
+    return path
+
+
+def _writer(stream: TextIO, name: str) -> Write:
+    """A function that writes and flushes each group at once, so that a reader of the stream gets it without delay."""
+    plain_ascii = (stream.encoding or "").lower().replace("-", "") != "utf8"
+
+    def write(lines: Sequence[dict[str, Any]]) -> None:
+        with naming(name):
+            for line in lines:
+                stream.write(json_line(line, ascii_only=plain_ascii) + "\n")
+            stream.flush()
+
+    return write
+
+
+def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
+    """One object as one line of JSON.
+
+    Raises:
+        DataError: the object has a number that is not finite, which JSON cannot represent.
+    """
+    try:
+        return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
+    except ValueError:
+        raise DataError(
+            f"{line.get('id')}: the answer of the run has numbers that are not finite; its weights cannot be used (did "
+            "its training diverge?)"
+        ) from None
+
+
+SubmissionKind = Literal["glue", "squad"]
+
+
+class Submission:
+    """The official file of a split's predictions.
+
+    Args:
+        kind: "glue" or "squad".
+        task: the task.
+        split: split of the task.
+        output: the file, or a folder in which it gets its official name.
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        ConfigError: the task has no such submission.
+        RunDirectoryError: the file exists already, or its folder does not exist.
+    """
+
+    def __init__(self, kind: SubmissionKind, task: Task, split: str, output: str, *, overwrite: bool) -> None:
+        self.kind, self.task, self.split = kind, task, split
+        self._labels = list(task.labels)
+        if output == STANDARD_OUTPUT:
+            raise ConfigError("submission= needs output=: a file, or a folder in which it gets its official name")
+        if kind == "glue":
+            official = glue_table(task.name, split, self._labels).file
+        else:
+            _check_spans(task)
+            official = "predictions.json"
+        in_folder = output.endswith("/") or Path(output).expanduser().is_dir()
+        if in_folder:
+            Path(output).expanduser().mkdir(parents=True, exist_ok=True)
+            output = str(Path(output) / official)
+        self.path = free_place(output, overwrite=overwrite)
+        self.odds_path: Path | None = None
+        if kind == "squad" and task.no_answer:
+            self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
+
+    def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
+        """Write the answers to all examples of the split; returns the paths of the written files.
+
+        Raises:
+            DataError: rows are missing, or ids are not unique.
+        """
+        ids = [example.id for example in examples]
+        if self.kind == "glue":
+            check_complete(ids, self.split)
+            table = glue_table(self.task.name, self.split, self._labels)
+            lines = glue_lines(table, answers)
+            write_text(self.path, "\n".join(lines) + "\n")
+            return [self.path]
+        write_text(self.path, json.dumps(squad_predictions(ids, answers)) + "\n")
+        if self.odds_path is None:
+            return [self.path]
+        write_text(self.odds_path, json.dumps(no_answer_probabilities(ids, answers)) + "\n")
+        return [self.path, self.odds_path]
+
+
+def _check_spans(task: Task) -> None:
+    if task.head.kind != "span" or task.labels:
+        what = f"{task.head.kind} task" if task.head.kind != "span" else "task with other answers than spans"
+        raise ConfigError(f"submission=squad: {task.name} is a {what}; its submissions do not have the format of SQuAD")

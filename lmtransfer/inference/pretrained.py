@@ -1,0 +1,211 @@
+"""Load a saved pretraining run with the head that scores sentences or fills masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective, known_objectives
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.pretraining.parts import learned
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
+from lmtransfer.training.hardware import Hardware
+
+#: Batches are filled up to a multiple of this, because kernels are compiled again for each new shape.
+_TOKENS_MULTIPLE = 32
+_SHOWN_CHARACTERS = 60
+
+#: What is masked: only the predicted token, or also the tokens after it in the same word.
+Hidden = Literal["token", "rest_of_word"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One input sequence.
+
+    Attributes:
+        tokens: ids of the input, special tokens included, int64, shape (n,).
+        places: indices of the tokens to predict, ascending, int64.
+        ids: the true ids at these positions, int64; empty if they are unknown.
+        owner: number of the text that the sequence belongs to.
+        characters: character ids of each token, int16, shape (n, 50), if the tokenizer gives characters; else None.
+    """
+
+    tokens: np.ndarray
+    places: np.ndarray
+    ids: np.ndarray
+    owner: int
+    characters: np.ndarray | None = None
+
+
+class Frame:
+    """The special tokens around a text, as in pretraining, and the longest text.
+
+    [SEP] comes after the text, as after each document in training. [CLS] comes before the text. If training rows had no
+    [CLS] (``rows.frame=none``), the [SEP] of a previous document comes before it. Neither is predicted.
+
+    Args:
+        tokenizer: has the ids of the special tokens.
+        encoder: has the longest input.
+        rows: the rows of pretraining.
+    """
+
+    def __init__(self, *, tokenizer: Tokenizer, encoder: Encoder, rows: Rows) -> None:
+        begins_bare = rows.frame == "none"
+        self.begin_id = tokenizer.sep_id if begins_bare else tokenizer.cls_id
+        self.end_id = tokenizer.sep_id
+        self.max_length = encoder.max_length
+        self._characters = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+
+    def around(self, ids: np.ndarray, *, text: str) -> np.ndarray:
+        """The ids with the special tokens around them, int64, shape (n + 2,).
+
+        Raises:
+            DataError: the text is longer than the encoder can read; the message has the beginning of the text.
+        """
+        if len(ids) + 2 > self.max_length:
+            shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+            raise DataError(
+                f"{shown!r}: {len(ids) + 2} tokens with its special tokens, but the model reads at most "
+                f"{self.max_length} (model.max_length): shorten the text"
+            )
+        return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
+
+    def character_ids(self, encoding: Encoding) -> np.ndarray | None:
+        """The characters of a text and its special tokens, (n + 2, 50); None if the tokenizer gives no characters."""
+        if self._characters is None or encoding.characters is None:
+            return None
+        return np.concatenate([self._characters[[self.begin_id]], encoding.characters, self._characters[[self.end_id]]])
+
+
+def sentence_queries(
+    tokens: np.ndarray, word_starts: np.ndarray, *, owner: int, mask_id: int, hidden: Hidden
+) -> Iterator[Query]:
+    """One query for each token of a text, in which that token is masked.
+
+    Args:
+        tokens: ids with the special tokens around them, int64, shape (n + 2,).
+        word_starts: True if a token begins a word, bool, shape (n,).
+        owner: number of the text.
+        mask_id: id of the mask token.
+        hidden: which tokens of the same word are masked too.
+    """
+    ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
+    for place in range(1, len(tokens) - 1):
+        stop = place + 1 if hidden == "token" else int(ends[np.searchsorted(ends, place, side="right")])
+        seen = tokens.copy()
+        seen[place:stop] = mask_id
+        yield Query(seen, np.array([place]), tokens[[place]], owner)
+
+
+def in_batches(queries: Iterable[Query], *, batch_tokens: int) -> Iterator[list[Query]]:
+    """Group queries in order into batches of at most ``batch_tokens`` tokens, but at least one query."""
+    batch: list[Query] = []
+    size = 0
+    for query in queries:
+        if batch and size + len(query.tokens) > batch_tokens:
+            yield batch
+            batch, size = [], 0
+        batch.append(query)
+        size += len(query.tokens)
+    if batch:
+        yield batch
+
+
+def pack_queries(queries: Sequence[Query]) -> tuple[PackedBatch, np.ndarray]:
+    """The sequences packed end to end with filler after them, and the positions to predict in the batch, int64 (M,)."""
+    lengths = [len(query.tokens) for query in queries]
+    size = sum(lengths)
+    capacity = size + -size % _TOKENS_MULTIPLE
+    packed = pack([query.tokens for query in queries], capacity=capacity, max_length=max(lengths))
+    character_rows = [query.characters for query in queries if query.characters is not None]
+    if character_rows:
+        characters = np.concatenate([*character_rows, np.repeat(character_rows[0][:1], capacity - size, axis=0)])
+        packed = packed.with_tokens(packed.tokens_T, torch.from_numpy(characters))
+    starts = np.cumsum([0, *lengths[:-1]])
+    places = [start + query.places for start, query in zip(starts, queries, strict=True)]
+    return packed, np.concatenate(places)
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A pretrained encoder with its objectives.
+
+    Attributes:
+        learner: encoder and objectives with the run's weights, in evaluation mode, on the device.
+        frame: the special tokens around a text, as in training.
+    """
+
+    learner: PretrainingLearner
+    frame: Frame
+
+
+def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
+    """Load encoder and objectives of a pretraining run.
+
+    Args:
+        saved: the run.
+        hardware: device and precision.
+
+    Raises:
+        RunDirectoryError: the run is not a pretraining run, or has no checkpoint.
+        CheckpointError: its checkpoint is incomplete.
+    """
+    if "objective" not in saved.config or "task" in saved.config:
+        raise RunDirectoryError(
+            f"run={saved.path}: was not pretrained on text, and has no head that predicts tokens; give a run of "
+            f"pretrain, such as runs/pretrain/<name>"
+        )
+    config: Any = OmegaConf.create(saved.config)
+    config.init = None  # the weights come from the run itself, not from its init
+    parts, learner = learned(saved, config)
+    frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
+    return Pretrained(learner.to(hardware.device).eval(), frame)
+
+
+def token_predictor(learner: PretrainingLearner) -> Objective:
+    """The first objective that gives probabilities of tokens.
+
+    Raises:
+        ConfigError: there is none: objectives of pairs, replaced tokens or word vectors give no token probabilities.
+    """
+    found = [objective for objective in learner.listed() if objective.predicts]
+    if not found:
+        names = _or_list(objective.name for objective in known_objectives() if objective.predicts)
+        raise ConfigError(
+            f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities: give a run of "
+            f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
+        )
+    return found[0]
+
+
+def masked_predictor(learner: PretrainingLearner) -> Objective:
+    """The first objective that predicts a masked token from the context on both sides.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = [objective for objective in learner.listed() if objective.predicts == "masked"]
+    if not found:
+        names = _or_list(objective.name for objective in known_objectives() if objective.predicts == "masked")
+        raise ConfigError(
+            f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]: give a run of "
+            f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
+        )
+    return found[0]
+
+
+def _or_list(names: Iterable[str]) -> str:
+    """``a, b or c``."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,149 @@
+"""What stands before the app: it refuses foreign requests and large or slow ones, and sets the headers of all answers.
+
+It speaks ASGI, the interface of Python's asynchronous web servers, and knows nothing of the app behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from lmtransfer.inference.serving.addresses import Address
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+#: Makes the body and its type of a refusal: from the path, the status and a sentence.
+Refusal = Callable[[str, int, str], tuple[bytes, str]]
+
+#: Headers that decide who is answered: a request has at most one of each.
+_ONCE = (b"host", b"origin")
+#: A body that is too large is read to its end up to this size: a browser shows no answer before it has sent all.
+_LARGEST_READ = 64 << 20
+
+
+class Left(Exception):
+    """The client has closed the connection."""
+
+
+class Guard:
+    """An ASGI app around another.
+
+    It refuses, each time with one sentence: two ``Host`` or ``Origin`` headers (400), a ``Host`` header of another
+    machine (421), a form of another site (403), a body of more than ``max_bytes`` (413), and a body that does not
+    arrive in ``max_seconds`` (408). The app is cancelled if the client leaves.
+
+    Args:
+        app: the app behind it; it gets the whole body at once.
+        address: the address that is served.
+        max_bytes: largest body.
+        max_seconds: longest time for a body to arrive.
+        policy: the content security policy of pages.
+        refusal: makes the answer to a refused request.
+    """
+
+    def __init__(
+        self, app: App, *, address: Address, max_bytes: int, max_seconds: float, policy: str, refusal: Refusal
+    ) -> None:
+        self._app, self._address = app, address
+        self._max_bytes, self._max_seconds = max_bytes, max_seconds
+        self._refusal = refusal
+        self._headers = [
+            (b"content-security-policy", policy.encode("ascii")),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cache-control", b"no-store"),
+        ]
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        names = [name.lower() for name, _ in scope["headers"]]
+        repeated = next((name.decode() for name in _ONCE if names.count(name) > 1), None)
+        if repeated is not None:
+            await self._refuse(scope, send, 400, f"a request has only one {repeated} header")
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._address.may_ask(host):
+            await self._refuse(scope, send, 421, f"this page is not served as {host[:100]!r}")
+            return
+        if origin is not None and origin.partition("://")[2] != host:
+            await self._refuse(scope, send, 403, "this page takes no requests from other sites")
+            return
+        try:
+            body = await asyncio.wait_for(self._body(receive), self._max_seconds)
+        except TimeoutError:
+            await self._refuse(scope, send, 408, f"the request did not arrive in {self._max_seconds:g} seconds")
+            return
+        except Left:
+            return
+        if body is None:
+            limit = f"a request may have {self._max_bytes:,} bytes (max_bytes)"
+            await self._refuse(scope, send, 413, f"the text is too long: {limit}; go back and shorten it")
+            return
+        await self._answer(scope, body, receive, self._with_headers(send))
+
+    async def _answer(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
+        """Let the app answer, but only as long as the client waits."""
+        leaving = asyncio.ensure_future(receive())  # after the body, a client can only leave
+        answering = asyncio.ensure_future(self._app(scope, _once(body, leaving), send))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not answering.done():
+                answering.cancel()
+        with suppress(asyncio.CancelledError):
+            await answering
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The whole body; None if it is too large.
+
+        Raises:
+            Left: the client has gone.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while size <= _LARGEST_READ:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise Left
+            part = message.get("body", b"")
+            size += len(part)
+            if size <= self._max_bytes:
+                parts.append(part)
+            if not message.get("more_body", False):
+                break
+        return b"".join(parts) if size <= self._max_bytes else None
+
+    async def _refuse(self, scope: Message, send: Send, status: int, message: str) -> None:
+        body, content_type = self._refusal(scope["path"], status, message)
+        headers = [(b"content-type", content_type.encode("ascii")), (b"content-length", str(len(body)).encode("ascii"))]
+        send = self._with_headers(send)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _with_headers(self, send: Send) -> Send:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *self._headers]}
+            await send(message)
+
+        return send_with_headers
+
+
+def _once(body: bytes, leaving: asyncio.Future[Message]) -> Receive:
+    """A ``receive`` that gives the body, and then that the client leaves."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_body() -> Message:
+        return messages.pop() if messages else await asyncio.shield(leaving)
+
+    return receive_body

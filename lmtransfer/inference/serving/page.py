@@ -1,0 +1,111 @@
+"""The page: a form, and the answer to what was typed into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.inference.serving.evidence import MOST_WORDS
+from lmtransfer.inference.serving.served import Served
+from lmtransfer.reporting.page.document import document
+from lmtransfer.reporting.page.tagged import colours_of
+
+_TEMPLATES = Path(__file__).parent / "templates"
+#: Words that are listed below a text with their effects.
+_MOST_LISTED = 5
+#: Words with a smaller share of the largest effect are not marked.
+_WEAK = 0.05
+
+
+def page(
+    served: Served,
+    max_bytes: int,
+    given: Mapping[str, str] | None = None,
+    *,
+    answer: Mapping[str, Any] | None = None,
+    problem: str | None = None,
+) -> str:
+    """The page as HTML; everything in it is escaped.
+
+    Args:
+        served: the run.
+        max_bytes: largest request.
+        given: what was typed, by field.
+        answer: the answer to it, as in JSON.
+        problem: why there is no answer.
+    """
+    model, task = served.saved.config["model"], served.saved.config.get("task") or {}
+    return document(
+        "served.html.j2",
+        title=served.name,
+        folder=_TEMPLATES,
+        served=served,
+        encoder=str(model.get("_target_")).rpartition(".")[2],
+        task=task.get("name"),
+        max_bytes=max_bytes,
+        most_words=MOST_WORDS,
+        given=given or {},
+        problem=problem,
+        answer=answer,
+        evidence=None if answer is None else _evidence(answer),
+        colours=dict(zip(served.labels, colours_of(served.labels), strict=True)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a text.
+
+    Attributes:
+        text: the part.
+        effect: effect of the word on the answer; None for what is between words.
+        share: size of the effect as a share of the largest one, 0 to 1.
+    """
+
+    text: str
+    effect: float | None = None
+    share: float = 0.0
+
+    @property
+    def side(self) -> str:
+        """Whether the word speaks ``for`` the answer, ``against`` it, or for nothing (``weak``)."""
+        if self.effect is None or self.share < _WEAK:
+            return "weak"
+        return "for" if self.effect > 0 else "against"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The evidence of all words.
+
+    Attributes:
+        texts: the pieces of each text.
+        strongest: the words with the largest effects, the largest first.
+    """
+
+    texts: tuple[tuple[Piece, ...], ...]
+    strongest: tuple[Piece, ...]
+
+
+def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
+    """The texts with the effects of their words; None if the answer has no evidence."""
+    if not answer.get("evidence"):
+        return None
+    words = answer["evidence"]["words"]
+    largest = max((abs(word["effect"]) for word in words), default=0.0) or 1.0
+    texts = []
+    for field in ("text", "text_pair"):
+        text, pieces, place = answer.get(field), [], 0
+        if text is None:
+            continue
+        for word in words:
+            if word["field"] == field:
+                pieces.append(Piece(text[place : word["start"]]))
+                pieces.append(Piece(word["word"], word["effect"], abs(word["effect"]) / largest))
+                place = word["end"]
+        texts.append((*pieces, Piece(text[place:])))
+    marked = [piece for pieces in texts for piece in pieces if piece.side != "weak"]
+    strongest = sorted(marked, key=lambda piece: -piece.share)[:_MOST_LISTED]
+    return Evidence(tuple(texts), tuple(strongest))

@@ -1,0 +1,229 @@
+"""The run behind the page: what it asks for, and its answer to what a reader has typed, as plain data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.inference.fill_mask import MASK
+from lmtransfer.inference.serving.evidence import TooLong, leave_one_out
+from lmtransfer.interop.importing.opening import is_pretrained, open_saved
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.input_files import SEPARATOR, Reader
+from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.transfer.experiment.trained import task_of
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A text that the reader types.
+
+    Attributes:
+        name: its key in the form and in JSON.
+        label: what it is, for people.
+        rows: height of its box in lines.
+    """
+
+    name: str
+    label: str
+    rows: int = 4
+
+
+class Served(ABC):
+    """A run that answers one input at a time.
+
+    Args:
+        saved: the run.
+        reader: makes an example from the input.
+        fields: what is asked for; several texts are joined by [SEP] for the reader.
+
+    Attributes:
+        kind: ``fill_mask``, or the kind of the task's head.
+        labels: names of the labels, in order.
+        no_answer: whether "no answer" is a valid answer.
+    """
+
+    kind: str
+    labels: tuple[str, ...] = ()
+    no_answer: bool = False
+
+    def __init__(self, saved: SavedRun, reader: Reader, fields: Sequence[Field]) -> None:
+        self.saved, self.fields = saved, tuple(fields)
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """The run and its command, such as ``finetune/imdb-ft``; for a seed also its folder."""
+        path = self.saved.path
+        return "/".join(path.parts[-3 if path.name.startswith("seed-") else -2 :])
+
+    def about(self) -> dict[str, Any]:
+        """What is served, as JSON."""
+        return {
+            "run": self.name,
+            "kind": self.kind,
+            "fields": {field.name: field.label for field in self.fields},
+            "labels": list(self.labels),
+        }
+
+    def answer(self, given: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
+        """The answer to one input, as JSON: what ``predict`` writes, with ``remarks`` for people.
+
+        Args:
+            given: the texts by the names of ``fields``.
+            is_over: whether the time for the evidence of words is over; then only the answer itself is given.
+
+        Raises:
+            DataError: a text is missing, empty, or cannot be answered.
+        """
+        notes = Notes()
+        example = self._example(given, notes)
+        line = self._answered(example, notes, is_over)
+        remarks = [*line.pop("remarks", []), *(f"{count:,} {kind}" for kind, count in notes.counts.items())]
+        return {key: value for key, value in line.items() if key != "id"} | {"remarks": remarks}
+
+    @abstractmethod
+    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
+        """The answer to an example; see ``answer``."""
+
+    def _example(self, given: Mapping[str, Any], notes: Notes) -> Any:
+        names = [field.name for field in self.fields]
+        unknown = sorted(set(given) - set(names))
+        if unknown:
+            raise DataError(f"{unknown[0]}: there is no such field; the fields are {', '.join(names)}")
+        texts = [given.get(name) for name in names]
+        for name, text in zip(names, texts, strict=True):
+            if not isinstance(text, str):
+                raise DataError(f"{name}: must be a text")
+            if not text.strip():
+                raise DataError(f"{name}: is empty; write something")
+        try:
+            return self._reader.of_line(f" {SEPARATOR} ".join(map(str, texts)), "text", "text", notes)
+        except ValueError as problem:
+            raise DataError(str(problem)) from None
+
+
+class ServedMasks(Served):
+    """A pretraining run that fills masks.
+
+    Args:
+        saved: the run.
+        top_k: number of candidates for each [MASK].
+        hardware: device and precision.
+
+    Raises:
+        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
+    """
+
+    kind = "fill_mask"
+
+    def __init__(self, saved: SavedRun, *, top_k: int, hardware: Hardware) -> None:
+        super().__init__(saved, MaskedTexts(), [Field("text", f"A text with {MASK} where a token is to be predicted")])
+        self._filled = FilledMasks(saved, top_k, hardware)
+
+    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
+        return self._filled.lines([example])[0]
+
+
+class ServedTask(Served):
+    """A run of a task.
+
+    Args:
+        runs: one run, or several seeds that answer together.
+        task: the task.
+        hardware: device and precision.
+        evidence: whether the answers about texts come with the evidence of each word.
+
+    Raises:
+        ConfigError: the task takes no input from users, or the answers of several seeds cannot be averaged.
+    """
+
+    def __init__(self, runs: Sequence[SavedRun], task: Task, *, hardware: Hardware, evidence: bool) -> None:
+        head = task.head
+        super().__init__(runs[0], task.reader(), _FIELDS.get(head.kind) or (_PAIR if head.pairs else _TEXT))
+        self.kind, self.labels, self.no_answer = head.kind, tuple(task.labels), task.no_answer
+        self._notes = Notes()
+        self._answers = TaskAnswers(runs, task, hardware, self._notes)
+        self._with_evidence = evidence
+
+    def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
+        self._notes.clear()
+        answer = self._answers.of([example])[0]
+        for kind, count in self._notes.counts.items():
+            notes.add(kind, "text", count)
+        line = {**_texts_of(example), **answer.plain()}
+        if not (
+            self._with_evidence and isinstance(answer, LabelAnswer | ScoreAnswer) and isinstance(example, TextExample)
+        ):
+            return line
+        try:
+            return line | {"evidence": self._evidence(example, answer, is_over)}
+        except TooLong as reason:
+            return line | {"evidence": None, "remarks": [f"no evidence of words: {reason}"]}
+
+    def _evidence(
+        self, example: TextExample, answer: LabelAnswer | ScoreAnswer, is_over: Callable[[], bool]
+    ) -> dict[str, Any]:
+        label = answer.name if isinstance(answer, LabelAnswer) else None
+
+        def score(examples: Sequence[TextExample]) -> list[float]:
+            return [_score(one, label) for one in self._answers.of(examples)]
+
+        words = leave_one_out(example, score, self.saved.tokenizer, is_over=is_over)
+        return {"method": "leave-one-out", "label": label, "words": [word.plain() for word in words]}
+
+
+_TEXT = (Field("text", "Text"),)
+_PAIR = (Field("text", "First text", rows=3), Field("text_pair", "Second text", rows=3))
+#: The fields of the kinds of heads that do not simply read a text or a pair.
+_FIELDS: Mapping[str, tuple[Field, ...]] = {
+    "choice": (Field("text", "A text and then its choices, with [SEP] between them", rows=4),),
+    "tagging": (Field("text", "A sentence; its words have spaces between them"),),
+    "span": (Field("question", "Question", rows=2), Field("context", "A passage that may contain the answer", rows=10)),
+}
+
+
+def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: bool, hardware: Hardware) -> Served:
+    """Load the run to serve.
+
+    Args:
+        run: the run as the user named it; of a task's run with several seeds, the first seed answers.
+        ensemble: answer with the mean over all seeds.
+        evidence: whether to show the evidence of words.
+        top_k: number of candidates for each [MASK].
+        trust: whether to read files that the run names, although somebody else made the run.
+        hardware: device and precision.
+
+    Raises:
+        RunDirectoryError: there is no such run, or it was not trained.
+        ConfigError: it cannot answer texts.
+    """
+    if is_pretrained(run):
+        if ensemble:
+            raise ConfigError(f"ensemble=true: run={run} is a pretraining run, which fills masks alone; leave it out")
+        return ServedMasks(open_saved(run, key="run", trust=trust), top_k=top_k, hardware=hardware)
+    runs = answering_runs(run, ensemble=ensemble, trust=trust)
+    return ServedTask(runs, task_of(runs[0]), hardware=hardware, evidence=evidence)
+
+
+def _texts_of(example: Any) -> dict[str, Any]:
+    """The texts that were answered, by the names of the fields; the offsets of an answer count in them."""
+    if isinstance(example, TextExample):
+        return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})
+    if isinstance(example, QuestionExample):
+        return {"question": example.question, "context": example.passage}
+    return {"words": list(example.words)} if isinstance(example, TaggedExample) else {}
+
+
+def _score(answer: Any, label: str | None) -> float:
+    return float(answer.score if label is None else answer.probabilities[label])

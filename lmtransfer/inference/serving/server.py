@@ -1,0 +1,70 @@
+"""The server process: it answers until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.inference.serving.guard import App
+from lmtransfer.system.optional import optional
+
+_PATIENCE = 3  # seconds for running requests to end
+_HEADER_SECONDS = 10  # longest time until a connection has sent the headers of its next request
+_MOST_CONNECTIONS = 500  # below the usual limit of 1,024 open files
+
+
+def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -> None:
+    """Answer requests until a signal ends this process.
+
+    Args:
+        app: what answers.
+        listening: the socket.
+        on_start: called when the first request can come.
+
+    Raises:
+        ConfigError: the extra ``serve`` is not installed.
+    """
+    uvicorn = optional("uvicorn", work="serve", error=ConfigError)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors are answers, and texts are not logged
+    config = uvicorn.Config(
+        app,
+        http=_protocol(),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        lifespan="off",
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_PATIENCE,
+    )
+    with contextlib.suppress(KeyboardInterrupt):  # it stops at a signal, and then raises it again
+        on_start()
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _protocol() -> type[Any]:
+    """HTTP/1.1 of uvicorn, which by itself waits for ever for the end of headers."""
+    base: Any = import_module("uvicorn.protocols.http.h11_impl").H11Protocol
+
+    class Protocol(base):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._close_unless_asked()
+
+        def on_response_complete(self) -> None:
+            self._close_unless_asked()
+            super().on_response_complete()
+
+        def _close_unless_asked(self) -> None:
+            """Close the connection if no new request has begun in time; each request has a cycle of its own."""
+            answered = self.cycle
+            self.loop.call_later(
+                _HEADER_SECONDS, lambda: self.timeout_keep_alive_handler() if self.cycle is answered else None
+            )
+
+    return Protocol

@@ -1,0 +1,168 @@
+"""Score a run on a task that needs no head, without training, and write a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich import box
+from rich.table import Table
+
+from lmtransfer.config.component import build
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.inference.minimal_pairs import score_minimal_pairs
+from lmtransfer.inference.similarity import score_similarity
+from lmtransfer.runs.predictions import file_name, is_kept, undefined_metrics, write_predictions
+from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.saved import SavedRun, pretraining_seed
+from lmtransfer.runs.scored_predictions import Kept, ScoredExamples
+from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
+from lmtransfer.system.units import in_percent, shown
+from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
+from lmtransfer.tasks.text.similarity import SentenceSimilarity
+from lmtransfer.training import distributed
+from lmtransfer.transfer.opening import run_to_embed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroShotScores:
+    """The scores of a run on a task that needs no head.
+
+    Attributes:
+        metrics: name and value, the main metric first.
+        method: a description of the scoring method.
+        chance: the main metric of answers that know nothing.
+        num_scored: number of examples.
+        num_tokens: number of tokens that the encoder read.
+        num_parameters: parameters of everything that was run.
+        seconds: duration of the scoring.
+        examples: the answer to each example.
+        control: the metrics of the same encoder with random weights; None if it was not scored.
+        control_examples: the answers of that encoder.
+        more: further entries of the result.
+        shown: the metrics to print below the main one, by the name to print.
+        notes: sentences to print after the method.
+    """
+
+    metrics: dict[str, float]
+    method: str
+    chance: float
+    num_scored: int
+    num_tokens: int
+    num_parameters: int
+    seconds: float
+    examples: ScoredExamples
+    control: Mapping[str, float] | None = None
+    control_examples: ScoredExamples | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    shown: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+_COMMANDS = ("pretrain", "import", "probe", "finetune")
+
+
+def evaluate_zero_shot(cfg: DictConfig) -> Path:
+    """Score a run as it is and write a run directory.
+
+    Args:
+        cfg: the checked config of ``evaluate``; its ``task`` needs no head.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        ConfigError: the run cannot be scored in this way.
+        DataError: the data are missing or malformed.
+    """
+    saved = run_to_embed(str(cfg.run), trust=cfg.trust)
+    hardware = eager_hardware(cfg)
+    task: MinimalPairs | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
+    with distributed.process_group():
+        if isinstance(task, MinimalPairs):
+            found = score_minimal_pairs(task, cfg.split, saved, hardware)
+        else:
+            found = score_similarity(task, cfg.split, saved, hardware)
+        with open_dict(cfg):
+            cfg.run = saved.given
+        name = sweep_name(cfg.name or f"{_run_name(Path(saved.given))}-{task.name}-{cfg.split}")
+        directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
+        directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
+        directory.write_versions(versions())
+        seed = pretraining_seed(saved)
+        undefined = undefined_metrics(found.examples, found.metrics)
+        result = RunResult(
+            command="evaluate",
+            task=task.name,
+            task_fingerprint=found.examples.fingerprint(task.main_metric),
+            split=cfg.split,
+            metrics=found.metrics,
+            main_metric=task.main_metric,
+            control=None if found.control is None else {"metrics": dict(found.control)},
+            seconds=found.seconds,
+            tokens=found.num_tokens,
+            num_parameters=found.num_parameters,
+            more={
+                "zero_shot": found.method,
+                "pretraining_seed": seed,
+                "higher_is_better": True,
+                "chance": found.chance,
+                "num_scored": found.num_scored,
+                **({"undefined": undefined} if undefined else {}),
+                **found.more,
+            },
+        )
+        answers = {
+            is_control: Kept(
+                task=task.name,
+                split=cfg.split,
+                main_metric=task.main_metric,
+                seed=None,
+                pretraining_seed=None if is_control else seed,
+                is_control=is_control,
+                examples=examples,
+            )
+            for is_control, examples in ((False, found.examples), (True, found.control_examples))
+            if examples is not None and is_kept(examples)
+        }
+        if distributed.is_main() and answers:
+            files = {file_name(kept, alone=len(answers) == 1): kept for kept in answers.values()}
+            write_predictions(directory.path, files)
+        directory.write_result(result)
+        if distributed.is_main():
+            _print(result, found, saved, directory, Console(highlight=False))
+    return directory.path
+
+
+def _run_name(path: Path) -> str:
+    """A name such as ``pretrain-imdb``, or ``finetune-imdb-ft-seed-0``."""
+    parts = path.parts[-4:]
+    start = max((place for place, part in enumerate(parts) if part in _COMMANDS), default=None)
+    return f"pretrain-{path.name}" if start is None else "-".join(parts[start:])
+
+
+def _print(
+    result: RunResult, found: ZeroShotScores, saved: SavedRun, directory: RunDirectory, console: Console
+) -> None:
+    metric = result.main_metric or ""
+    unit = " (%)" if in_percent(metric) else ""
+    title = f"{result.task}, {result.split}: {metric}{unit} of {found.num_scored:,} pairs"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("chance", shown(found.chance, metric))
+    if found.control is not None:
+        table.add_row("random weights", shown(found.control[metric], metric))
+    table.add_row(saved.name, shown(found.metrics[metric], metric), style="bold")
+    for name, label in found.shown.items():
+        table.add_row(f"  {label}", shown(found.metrics[name], name))
+    console.print(table)
+    console.print("; ".join([found.method, *found.notes, *result.more.get("undefined", ())]), soft_wrap=True)
+    console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

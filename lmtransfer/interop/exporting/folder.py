@@ -1,0 +1,292 @@
+"""An export that transformers loads: config.json, model.safetensors, the tokenizer's files; written and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import tokenizers
+import torch
+from safetensors.torch import load_file, save_file
+
+from lmtransfer.config.component import build
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.exporting.logits import OurModel, Text
+from lmtransfer.interop.exporting.run import BareEncoder, Learner, OpenRun, build_learner
+from lmtransfer.interop.reading import Published, read_published, read_task_head
+from lmtransfer.interop.tokenizers.token_difference import tokens_differ
+from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer
+from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.training.weights import load_weights, weights
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.pooling import Compared
+
+#: Keys of a published config.json that are dropped: they name code or files, or the new config.json sets them itself.
+_DROPPED = frozenset(
+    {"auto_map", "_name_or_path", "_commit_hash", "transformers_version", "quantization_config", "torch_dtype", "dtype"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The written export.
+
+    Attributes:
+        files: config and tensors as they were meant to be written.
+        notes: notes on what was left out or changed.
+    """
+
+    files: PublishedFiles
+    notes: tuple[str, ...]
+
+
+def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = MappingProxyType({})) -> Written:
+    """Write the run as transformers' ``save_pretrained`` would.
+
+    Args:
+        run: the run.
+        folder: where to; exists.
+        without: names of the objectives whose heads are left out, each with the reason.
+
+    Raises:
+        NotInTransformers: transformers has no such model.
+        CheckpointError: transformers has the model, but not this head or tokenizer.
+    """
+    check_head(run)
+    try:
+        words = run.write_tokenizer(folder)
+        files = to_published(as_published(run, words, without))
+    except CheckpointError as error:
+        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
+    write_published(files, folder, run.published_config)
+    for name, more in files.more.items():
+        inner = folder / name
+        inner.mkdir()
+        run.write_tokenizer(inner)
+        write_published(more, inner, {})
+    return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
+
+
+def check_head(run: OpenRun) -> None:
+    """Check that transformers has the model and its head.
+
+    Raises:
+        NotInTransformers: transformers has no such model.
+        CheckpointError: no class of transformers has this head.
+    """
+    _ = run.family  # fails first if transformers has no such model
+    problem = _head_problem(run)
+    if problem:
+        together = isinstance(run.learner, TaskLearner) and isinstance(run.learner.composition, Compared)
+        settings = "transfer.pooling=family transfer.layers=last" + (" transfer.pairs=together" if together else "")
+        onnx = "" if together else "write it with format=onnx, or "  # ONNX has no pairs of separate texts either
+        raise CheckpointError(
+            f"run={run.named}: transformers has no class for this head: {problem}. Train it with {settings}, or "
+            f"{onnx}write its tensors with format=tensors"
+        )
+
+
+def _head_problem(run: OpenRun) -> str | None:
+    """Return why no class of transformers has the head of this run; None if the family's published head matches."""
+    if not isinstance(run.learner, TaskLearner):
+        return None
+    method, encoder, head = run.method, run.encoder, run.learner.head
+    if method.layers not in ("last", encoder.num_layers):
+        return f"it uses transfer.layers={method.layers_given}, but published heads use the last layer"
+    if head.per == "token":
+        if method.pooling == "bilstm":
+            return "transfer.pooling=bilstm puts an LSTM between encoder and head, but published heads have none"
+        if head.hidden is not None:
+            return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
+        if run.kind == "span" and head.num_labels:
+            return f"it also predicts {', '.join(run.labels)}, but published heads for questions predict spans only"
+        return None
+    if isinstance(run.learner.composition, Compared):
+        return f"transfer.pairs={method.pairs} encodes each text alone, but published heads need both together"
+    published = TransferMethod(freeze="full", head_hidden_dim=None)
+    hidden = head.hidden
+    wanted = encoder.dim if encoder.family_head.hidden else None
+    same = (
+        method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
+        and run.learner.use_pooler == published.uses_pooler(encoder)
+        and (hidden is None) == (wanted is None)
+        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
+    )
+    if not same:
+        return f"transfer.pooling={method.pooling} pools a text in another way than the family's published head"
+    if hidden is not None and hidden.out_features != wanted:
+        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
+    return None
+
+
+def read_as_published(run: OpenRun) -> tuple[str, ...]:
+    """Set the encoder to the attention of its family, because transformers computes only that one.
+
+    Returns:
+        A note for the user if the attention was changed; empty otherwise.
+
+    Raises:
+        CheckpointError: the head of a task was trained with the other attention.
+    """
+    encoder = run.encoder
+    trained, published = encoder.attention, type(encoder).attention
+    if trained == published:
+        return ()
+    if isinstance(run.learner, TaskLearner):
+        raise CheckpointError(
+            f"run={run.named}: it was trained with transfer.attention={trained}, but transformers runs such a model "
+            f"with {published} attention. Train it with transfer.attention={published}, or write its tensors with "
+            "format=tensors"
+        )
+    encoder.attend(published)
+    return (f"the run was last trained with {trained} attention, but transformers uses {published} attention for it",)
+
+
+def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
+    """Find the objectives whose head has another LayerNorm epsilon than the encoder, each with a note for the user.
+
+    A class of transformers has one epsilon for encoder and head, so these heads cannot be published.
+
+    Args:
+        run: the run.
+        heads: names of the heads whose logits change once they are written.
+    """
+    owner = {inner: objective.name for objective in run.objectives for inner in objective.inner()}
+    published = run.saved.config["model"].get("norm_eps")
+    losses = [owner.get(head, head) for head in heads]
+    own = {loss: run.losses.get(loss, {}).get("norm_eps") for loss in losses}
+    return {
+        loss: f"the head of {loss} was trained with norm_eps={epsilon:g} and the encoder with {published:g}; "
+        "transformers has one value for both, which would change the logits of the head: the head is left out. To "
+        f"export it, pretrain with objective.losses.{loss}.norm_eps={published:g}"
+        for loss, epsilon in own.items()
+        if epsilon is not None and published is not None and epsilon != published
+    }
+
+
+def read_equally(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text]:
+    """Return the texts that the written tokenizer encodes to the same ids as the run's tokenizer.
+
+    Other texts may differ for two intended reasons: the text contains a special token, or two ways to split the text
+    are equally likely (see ``tokens_differ``).
+
+    Args:
+        run: the run.
+        folder: the export.
+        texts: single texts and pairs.
+
+    Raises:
+        CheckpointError: the ids of a text differ for another reason.
+    """
+    tokenizer = run.saved.tokenizer
+    parts = dict.fromkeys(part for text in texts for part in text if part is not None)
+    for place in (folder, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILE}"))):
+        different = tokens_differ(tokenizer, place, parts)
+        if different is not None:
+            raise CheckpointError(f"the written tokenizer differs from the run's: {different}; nothing was exported")
+    library = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+    own = dict(zip(parts, tokenizer.encode_ids(list(parts)), strict=True))
+    same = {part for part, ids in own.items() if library.encode(part).ids == [tokenizer.cls_id, *ids, tokenizer.sep_id]}
+    return [text for text in texts if all(part is None or part in same for part in text)]
+
+
+def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
+    """Load the model from the written files, with the run's tokenizer.
+
+    Raises:
+        CheckpointError: the files cannot be read, or differ from what was written.
+    """
+    _check_bytes(written.files, folder)
+    for name, more in written.files.more.items():
+        _check_bytes(more, folder / name)
+    published = read_published(folder)
+    encoder: Encoder = build(published.model, vocab_size=published.vocab_size)
+    load_weights(encoder, published.encoder, source=str(folder))
+    learner = _learner(run, encoder, published, folder)
+    return OurModel(learner.eval(), run.saved.tokenizer, max_length=run.encoder.max_length)
+
+
+def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path) -> Learner:
+    if run.kind == "encoder" or (run.kind == "pretraining" and not published.losses):
+        return BareEncoder(encoder)
+    if run.kind == "pretraining":
+        learner = PretrainingLearner(encoder, [build(published.loss_arguments[loss]) for loss in published.losses])
+        load_weights(learner.objectives, published.objectives, source=str(folder))
+        return learner
+    learner_of_task = build_learner(run.saved, encoder)
+    assert isinstance(learner_of_task, TaskLearner), "the run is of a task"
+    load_weights(learner_of_task.head, read_task_head(folder, kind=run.kind), source=str(folder))
+    return learner_of_task
+
+
+def as_published(
+    run: OpenRun, words: WrittenTokenizer, without: Mapping[str, str] = MappingProxyType({})
+) -> RunToPublish:
+    """The parts of a run that are published.
+
+    Args:
+        run: the run.
+        words: its written tokenizer.
+        without: see ``write_folder``.
+    """
+    return RunToPublish(
+        model=run.saved.config["model"],
+        vocab_size=run.encoder.vocab_size,
+        encoder=weights(run.encoder),
+        kind=run.kind,
+        head={name: tensor for name, tensor in run.head.items() if name.partition(".")[0] not in without},
+        labels=run.labels,
+        head_dropout=run.method.dropout if run.kind not in ("encoder", "pretraining") else 0.0,
+        pad_id=words.pad_id,
+        specials=words.specials,
+        loss_arguments={loss: node for loss, node in run.losses.items() if loss not in without},
+    )
+
+
+def write_published(files: PublishedFiles, folder: Path, published: Mapping[str, Any]) -> None:
+    """Write config.json and model.safetensors.
+
+    Args:
+        files: their content.
+        folder: where to; exists.
+        published: the config.json that the run was imported with; empty if the run was not imported.
+    """
+    config = with_published_keys(files.config, published)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    tensors = {name: tensor.detach().contiguous() for name, tensor in files.tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to a new config.json the keys of the imported config.json that the new one does not set.
+
+    Args:
+        config: the new config.json.
+        published: the config.json that the run was imported with; empty if the run was not imported.
+    """
+    labels = {"id2label", "label2id", "num_labels", "problem_type"}
+    kept = {key: value for key, value in published.items() if key not in _DROPPED | labels}
+    return {**kept, **config}
+
+
+def _check_bytes(files: PublishedFiles, folder: Path) -> None:
+    """Check that the file holds the tensors that were meant to be written, bit for bit."""
+    found = load_file(folder / "model.safetensors")
+    wrong: Sequence[str] = sorted(
+        name for name in found.keys() | files.tensors.keys() if not _same(found.get(name), files.tensors.get(name))
+    )
+    if wrong:
+        raise CheckpointError(f"model.safetensors: these tensors differ from the written ones: {', '.join(wrong[:5])}")
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return one.numpy().tobytes() == other.detach().contiguous().numpy().tobytes()

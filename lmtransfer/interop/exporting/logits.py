@@ -1,0 +1,191 @@
+"""Compare the logits of two forms of one model, head by head.
+
+Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens of one text, K logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.interop.exporting.run import BareEncoder, Learner
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.targets import LabelTargets
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.transfer.learner import TaskLearner
+
+#: Texts of a batch. Vocabularies are large, so the logits of all texts at once would need too much memory.
+TEXTS_AT_ONCE = 8
+
+#: A text, or a pair.
+Text = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogits:
+    """Token ids and logits of some texts.
+
+    Attributes:
+        ids: token ids of each text with its special tokens, int64, (n,).
+        logits: for each head one array a text, float32: (n, K) if the head reads tokens, (1, K) if it reads the text.
+    """
+
+    ids: list[np.ndarray]
+    logits: dict[str, list[np.ndarray]]
+
+
+class Speaker(Protocol):
+    """A model in some form, with its tokenizer."""
+
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
+        """Compute ids and logits of texts; all are single texts or all are pairs."""
+        ...
+
+
+class OurModel:
+    """A model of this package, on packed batches.
+
+    Args:
+        learner: encoder and heads on the CPU in evaluation mode; see ``exporting.run.OpenRun``.
+        tokenizer: gives the token ids.
+        max_length: texts are cut to this many tokens; None: the longest input of the encoder.
+    """
+
+    def __init__(self, learner: Learner, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
+        self._learner, self._tokenizer = learner, tokenizer
+        self.max_length = max_length or learner.encoder.max_length
+
+    @property
+    def cancelling(self) -> dict[str, float]:
+        """For each head the largest sum of magnitudes that cancel in a logit; see ``Head``."""
+        return {"task": self._learner.head.cancelling} if isinstance(self._learner, TaskLearner) else {}
+
+    def encode(self, texts: Sequence[Text]) -> EncodedExamples:
+        """Encode the texts as our tasks do, with [CLS] and [SEP]."""
+        examples = [TextExample(id=str(i), text=text, text_pair=pair) for i, (text, pair) in enumerate(texts)]
+        return encode_texts(
+            examples,
+            LabelTargets(np.zeros(len(examples), dtype=np.int64)),
+            self._tokenizer,
+            max_length=self.max_length,
+            num_segments=self._learner.encoder.num_segments,
+        )
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
+        """See ``Speaker``."""
+        encoded = self.encode(texts)
+        source = TaskSource(encoded)
+        batch = source.build(0, source.plan(0), range(len(encoded)))
+        lengths = [int(n) for n in encoded.lengths]
+        if isinstance(self._learner, TaskLearner):
+            found = {"task": self._learner.logits(batch)}
+        else:
+            found = _pretrained_logits(self._learner, batch.packed)
+        logits = {name: _apart(values, lengths) for name, values in found.items()}
+        return TextLogits(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
+
+
+def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: PackedBatch) -> dict[str, Tensor]:
+    """Compute the last layer, and the logits of each objective that predicts from an uncorrupted text."""
+    encoder, num_tokens = learner.encoder, packed.num_tokens
+    hidden_TD = encoder(packed).last[:num_tokens]
+    found = {"hidden": hidden_TD}
+    if encoder.pooler is not None:
+        found["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
+    for objective in learner.listed() if isinstance(learner, PretrainingLearner) else ():
+        head_logits = {objective.name: objective.token_logits(hidden_TD)}
+        if "pooled" in found and head_logits[objective.name] is None:
+            head_logits[objective.name] = objective.text_logits(found["pooled"])
+        for name, inner in objective.inner().items():
+            head_logits[name] = inner.token_logits(inner.encoder(packed).last[:num_tokens])
+        found |= {name: logits for name, logits in head_logits.items() if logits is not None}
+    return found
+
+
+def _apart(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
+    """Split into one array a text, with one row a token, or with a single row if there is one row a text."""
+    sizes = lengths if len(values) == sum(lengths) else [1] * len(lengths)
+    return [part.float().numpy() for part in values.view(len(values), -1).split(list(sizes))]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The differences between two forms of a model.
+
+    Attributes:
+        num_texts: number of texts and pairs that were compared.
+        differences: for each head the largest difference between two logits.
+        largest: for each head the largest magnitude of a logit, or of a sum of magnitudes that cancel in a logit.
+        rounding: for each head the largest difference that float32 makes to one of the forms, if it was measured.
+        other_ids: the first text whose token ids differ, or None.
+    """
+
+    num_texts: int = 0
+    differences: dict[str, float] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+    rounding: dict[str, float] = field(default_factory=dict)
+    other_ids: str | None = None
+
+    def allowed(self, head: str) -> float:
+        """The largest difference that float32 rounding explains.
+
+        It is 1e-5, times the largest logit if that is above 1. A model that enlarges small differences has more; where
+        the rounding of one form was measured, twice as much is added, because both forms round.
+        """
+        return 1e-5 * max(1.0, self.largest[head]) + 2 * self.rounding.get(head, 0.0)
+
+    @property
+    def other_heads(self) -> list[str]:
+        """The heads whose logits differ by more than rounding explains."""
+        return [head for head, difference in self.differences.items() if not difference <= self.allowed(head)]
+
+    def add(self, head: str, first: np.ndarray, second: np.ndarray) -> None:
+        """Compare the logits of a head for one text, (n, K) each, in the columns that both have."""
+        columns = min(first.shape[1], second.shape[1])
+        apart = np.abs(first[:, :columns].astype(np.float64) - second[:, :columns])
+        largest = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+        self.differences[head] = max(self.differences.get(head, 0.0), largest)
+        self.largest[head] = max(self.largest.get(head, 0.0), float(np.abs(first).max(initial=0.0)))
+
+
+def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison:
+    """Compare the logits of two models on the same texts.
+
+    Only heads that both models have are compared. If one head has more columns (a row of the vocabulary that was
+    added for padding), only the columns that both have are compared.
+
+    Args:
+        ours: the run.
+        theirs: the written model.
+        texts: single texts and pairs.
+    """
+    result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})
+    for batch in _batches(texts):
+        one, other = ours(batch), theirs(batch)
+        for (text, _), first, second in zip(batch, one.ids, other.ids, strict=True):
+            if not np.array_equal(first, second):
+                result.other_ids = text
+                return result
+        for head in sorted(one.logits.keys() & other.logits.keys()):
+            for of_one, of_other in zip(one.logits[head], other.logits[head], strict=True):
+                result.add(head, of_one, of_other)
+        result.num_texts += len(batch)
+    return result
+
+
+def _batches(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+    """Yield batches of a few texts; single texts and pairs are not mixed."""
+    for chosen in ([text for text in texts if text[1] is None], [text for text in texts if text[1] is not None]):
+        for start in range(0, len(chosen), TEXTS_AT_ONCE):
+            yield chosen[start : start + TEXTS_AT_ONCE]

@@ -1,0 +1,236 @@
+"""The run to export: its encoder and heads, built and loaded, and the kind of its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+
+from lmtransfer.config.component import build
+from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.interop.families.base import Family
+from lmtransfer.interop.families.index import family_of_model
+from lmtransfer.interop.importing.opening import open_saved, trained_folders
+from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
+from lmtransfer.system.safe_files import read_json
+from lmtransfer.training.weights import read_weights, weights
+from lmtransfer.transfer.experiment.trained import task_of
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
+
+#: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
+Kind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
+
+#: The config.json that an imported run was made from, relative to the run directory.
+PUBLISHED_CONFIG = Path("published", "config.json")
+
+
+class BareEncoder(nn.Module):
+    """An encoder without heads, under the parameter names that checkpoints use.
+
+    Args:
+        encoder: the encoder.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+
+#: An encoder with its heads.
+Learner = PretrainingLearner | TaskLearner | BareEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run with its weights.
+
+    Attributes:
+        saved: the run; if the user named a run with several seeds, one of the seeds.
+        named: path of the run that the user named: that of ``saved``, or that of the run whose seed ``saved`` is.
+        checkpoint: folder of the weights.
+        learner: encoder and heads in evaluation mode, on the CPU.
+        kind: kind of the heads.
+        labels: label names of classification (one label or several) and tagging, in order.
+        notes: notes on the parts of the checkpoint that are not exported.
+    """
+
+    saved: SavedRun
+    named: Path
+    checkpoint: Path
+    learner: Learner
+    kind: Kind
+    labels: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder."""
+        return self.learner.encoder
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The objectives of pretraining; none for a run of a task."""
+        return self.learner.listed() if isinstance(self.learner, PretrainingLearner) else []
+
+    @property
+    def family(self) -> Family:
+        """The family of the model in transformers.
+
+        Raises:
+            NotInTransformers: transformers has no such model.
+        """
+        return family_of_model(self.saved.config["model"])[0]
+
+    def write_tokenizer(self, folder: Path) -> WrittenTokenizer:
+        """Write the tokenizer's files in the format of transformers; see ``interop.tokenizers.written_tokenizer``.
+
+        Raises:
+            CheckpointError: transformers has no such model, or its files cannot express the tokenizer.
+        """
+        return write_tokenizer(
+            self.saved.tokenizer,
+            folder,
+            max_length=self.encoder.max_length,
+            num_segments=self.encoder.num_segments,
+            continues=self.family.continues,
+            pads_left=self.family.pads_left,
+        )
+
+    @property
+    def method(self) -> TransferMethod:
+        """The transfer method of a task run."""
+        method: TransferMethod = build(self.saved.component("transfer"))
+        return method
+
+    @property
+    def losses(self) -> dict[str, Any]:
+        """The component nodes of the objectives, by name; empty for a run of a task."""
+        return _losses(self.saved.config) if self.kind == "pretraining" else {}
+
+    @property
+    def head(self) -> dict[str, Tensor]:
+        """The tensors of the heads: those of the objectives, or those of a task's head."""
+        if isinstance(self.learner, BareEncoder):
+            return {}
+        return weights(self.learner.objectives if isinstance(self.learner, PretrainingLearner) else self.learner.head)
+
+    @property
+    def published_config(self) -> dict[str, Any]:
+        """The config.json that an imported run came with; empty for other runs.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        path = self.saved.path / PUBLISHED_CONFIG
+        if not path.exists():
+            return {}
+        return read_json(path, dict[str, Any], error=CheckpointError, finite=False)
+
+
+def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
+    """Open the run that the user named, and load its weights.
+
+    Args:
+        path: path as the user gave it; of a run with several seeds the first seed is opened.
+        checkpoint: ``best`` or ``last``; None: ``best`` if it exists, else ``last``.
+
+    Raises:
+        RunDirectoryError: there is no run, the run has no model, or it has no such checkpoint.
+        CheckpointError: its weights do not fit its configuration.
+    """
+    saved = open_saved(_folder(path), key="run")
+    typed = Path(path).expanduser().absolute()
+    named = typed if typed in saved.path.parents else saved.path
+    folder = saved.checkpoint(checkpoint)
+    node, tensors = saved.model_node, read_weights(folder)
+    make = _learner_maker(saved)
+    unknown: list[str] = []
+    if make.kind == "encoder":
+        unknown = [name for name in tensors if not name.startswith("encoder.")]
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in unknown}
+    learner = saved.with_weights(
+        lambda: make.learner(new_encoder(node, saved.tokenizer, seed=0)),
+        tensors,
+        checkpoint=folder,
+        keys="model and its heads",
+    )
+    _fold(learner)
+    notes = (f"left out, because no objective of the run has these tensors: {', '.join(unknown)}",) if unknown else ()
+    return OpenRun(saved, named, folder, learner.eval(), make.kind, make.labels, notes)
+
+
+def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
+    """Build the heads to export, with random weights, on an encoder.
+
+    Args:
+        saved: the run.
+        encoder: the run's encoder, or one that was read back.
+    """
+    learner = _learner_maker(saved).learner(encoder)
+    _fold(learner)
+    return learner
+
+
+def _fold(learner: Learner) -> None:
+    """Convert what other formats cannot express to plain weights: weights in parts, and a probe's standardisation."""
+    if isinstance(learner, PretrainingLearner):
+        for objective in learner.listed():
+            objective.fold_weights()
+    if isinstance(learner, TaskLearner):
+        learner.fold()
+
+
+@dataclass(frozen=True, slots=True)
+class _LearnerMaker:
+    """How to build a run's learner on an encoder.
+
+    Attributes:
+        learner: builds the learner, with random weights.
+        kind: kind of its heads.
+        labels: names of its labels.
+    """
+
+    learner: Callable[[Encoder], Learner]
+    kind: Kind
+    labels: tuple[str, ...]
+
+
+def _learner_maker(saved: SavedRun) -> _LearnerMaker:
+    if "transfer" in saved.config and "task" in saved.config:
+        task = task_of(saved)
+        method: TransferMethod = build(saved.component("transfer"))
+        return _LearnerMaker(
+            lambda encoder: method.learner(encoder, head=task.head, seed=0),
+            cast(Kind, task.head.kind),
+            tuple(task.labels),
+        )
+    nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in _losses(saved.config)]
+    if nodes:
+        return _LearnerMaker(
+            lambda encoder: PretrainingLearner(encoder, [build(node, tokenizer=saved.tokenizer) for node in nodes]),
+            "pretraining",
+            (),
+        )
+    return _LearnerMaker(BareEncoder, "encoder", ())
+
+
+def _losses(config: Mapping[str, Any]) -> dict[str, Any]:
+    objective = config.get("objective")
+    losses = objective.get("losses") if isinstance(objective, Mapping) else None
+    return dict(losses) if isinstance(losses, Mapping) and "task" not in config else {}
+
+
+def _folder(path: str) -> str | Path:
+    """Return the run itself or the first seed of a task's run; opening the run reports any other problem."""
+    try:
+        return trained_folders(path)[0]
+    except RunDirectoryError:
+        return path

@@ -1,0 +1,208 @@
+"""Independent check: load the export with Hugging Face transformers, if it is installed."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.exporting.logits import Text, TextLogits, compare
+from lmtransfer.system.optional import missing
+
+#: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
+#: ``pipeline_tag``.
+_CLASSES = {
+    "ElectraForPreTraining": ("AutoModelForPreTraining", "feature-extraction"),
+    "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
+    "ForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "ForNextSentencePrediction": ("AutoModelForNextSentencePrediction", "feature-extraction"),
+    "LMHeadModel": ("AutoModelForCausalLM", "text-generation"),
+    "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
+    "ForTokenClassification": ("AutoModelForTokenClassification", "token-classification"),
+    "ForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
+    "ForQuestionAnsweringSimple": ("AutoModelForQuestionAnswering", "question-answering"),
+    "": ("AutoModel", "feature-extraction"),
+}
+
+
+def installed_version(package: str = "transformers") -> str | None:
+    """The version of transformers or peft, or None if it is not installed."""
+    if missing(package) is not None:
+        return None
+    return str(importlib.import_module(package).__version__)
+
+
+def auto_class(architecture: str) -> str:
+    """The automatic class of transformers that loads an architecture, such as ``AutoModelForMaskedLM``."""
+    return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[0]
+
+
+def pipeline_of(architecture: str) -> str:
+    """The hub's ``pipeline_tag`` of an architecture, such as ``fill-mask`` for ``BertForMaskedLM``."""
+    return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersHead:
+    """A pretraining head of a class in transformers.
+
+    Attributes:
+        output: attribute of the class's output that holds the logits.
+        of_texts: whether there is one row of logits a text, not one a token.
+    """
+
+    output: str
+    of_texts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter that peft loads onto the exported folder.
+
+    Attributes:
+        folder: its folder, with the tokenizer.
+        num_labels: number of outputs of the head; the base has a new head of this size, which the adapter replaces.
+    """
+
+    folder: Path
+    num_labels: int
+
+
+class TransformersModel:
+    """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
+
+    Args:
+        folder: the export.
+        architecture: the class that transformers must load.
+        max_length: texts are cut to this many tokens.
+        has_pooler: whether the encoder has a pooler; without one, transformers creates a random pooler.
+        heads: the pretraining heads, by our names.
+        adapter: an adapter to load onto the folder; None: the folder holds the whole model.
+
+    Raises:
+        CheckpointError: transformers cannot load the folder, loads another class, or misses tensors.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        architecture: str,
+        max_length: int,
+        has_pooler: bool = True,
+        heads: Mapping[str, TransformersHead] = MappingProxyType({}),
+        adapter: Adapter | None = None,
+    ) -> None:
+        self._max_length, self._heads = max_length, heads
+        transformers: Any = importlib.import_module("transformers")
+        known = {"local_files_only": True, "trust_remote_code": False}
+        sizes = {} if adapter is None else {"num_labels": adapter.num_labels}
+        with quiet():
+            try:
+                self._tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    str(folder if adapter is None else adapter.folder), **known
+                )
+                made = getattr(transformers, auto_class(architecture)).from_pretrained(
+                    str(folder), output_loading_info=True, **known, **sizes
+                )
+            except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
+                raise CheckpointError(f"transformers {transformers.__version__} cannot load it: {error}") from error
+        model, loading = made
+        if type(model).__name__ != architecture:
+            raise CheckpointError(f"transformers loads {type(model).__name__}, but {architecture} was written")
+        wrong = [str(name) for key in ("missing_keys", "mismatched_keys") for name in loading[key]]
+        wrong = [name for name in wrong if has_pooler or not re.fullmatch(r"(\w+\.)?pooler\..*", name)]
+        if wrong and adapter is None:
+            raise CheckpointError(f"transformers does not find these tensors of {architecture}: {', '.join(wrong)}")
+        if adapter is not None:
+            model = _adapted(model, adapter.folder)
+        self._model = model.float().eval()
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[Text]) -> TextLogits:
+        """See ``logits.Speaker``."""
+        pairs = [pair for _, pair in texts if pair is not None] or None
+        padded = self._tokenizer(
+            [text for text, _ in texts],
+            pairs,
+            padding=True,
+            truncation=True,
+            max_length=self._max_length,
+            return_tensors="pt",
+        )
+        output = self._model(**padded)
+        real = padded["attention_mask"].bool()
+        logits = {}
+        for name, values in self._said(output).items():
+            if values.dim() == 2:  # one row a text
+                logits[name] = [row[None].numpy() for row in values.float()]
+            else:
+                logits[name] = [row[kept].numpy() for row, kept in zip(values.float(), real, strict=True)]
+        ids = [row[kept].numpy().astype(np.int64) for row, kept in zip(padded["input_ids"], real, strict=True)]
+        return TextLogits(ids, logits)
+
+    def rounding(self, texts: Sequence[Text]) -> dict[str, float]:
+        """For each head the largest difference between its logits in float32 and in float64.
+
+        Returns:
+            Nothing if the class does not run in float64.
+        """
+        exact = copy(self)
+        exact._model = deepcopy(self._model).double()
+        try:
+            return compare(self, exact, texts).differences
+        except RuntimeError:  # a part of the class insists on float32
+            return {}
+
+    def _said(self, output: Any) -> dict[str, torch.Tensor]:
+        """Return the outputs of the class under our names of its heads: (B, n, K) for tokens, (B, K) for texts."""
+        if hasattr(output, "start_logits"):
+            return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
+        if self._heads:
+            found = {name: getattr(output, head.output) for name, head in self._heads.items()}
+            return {n: v[..., None] if v.dim() == 2 and not self._heads[n].of_texts else v for n, v in found.items()}
+        if hasattr(output, "logits"):
+            return {"task": output.logits}
+        pooled = getattr(output, "pooler_output", None)
+        return {"hidden": output.last_hidden_state, **({} if pooled is None else {"pooled": pooled})}
+
+
+def _adapted(model: Any, folder: Path) -> Any:
+    """A model with an adapter on it.
+
+    Raises:
+        CheckpointError: peft cannot load the adapter.
+    """
+    peft: Any = importlib.import_module("peft")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of transformers, about names that peft uses
+            return peft.PeftModel.from_pretrained(model, str(folder))
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
+        raise CheckpointError(f"peft {peft.__version__} cannot load it: {error}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and messages of transformers, which must be installed."""
+    transformers: Any = importlib.import_module("transformers")
+    logging = transformers.utils.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()

@@ -1,0 +1,250 @@
+"""Import a published model as a run directory, for `lmtransfer import` and for ``init=hf:...`` in the cache."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from lmtransfer.config.component import build
+from lmtransfer.data.corpora.sources import source_digest
+from lmtransfer.data.store.cache import writing
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.added_tokens import resized_weights, with_words
+from lmtransfer.interop.importing.objective import imported_objective
+from lmtransfer.interop.importing.published_folder import COMMIT, PublishedFolder
+from lmtransfer.interop.importing.sentence_folder import read_vectors
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.cache_dir import default_cache_dir
+from lmtransfer.system.durable import staged_folder
+from lmtransfer.system.mappings import interpolations
+from lmtransfer.system.printable import short_path
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.extended import ExtendedTokenizer
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.weights import aliases, load_weights, weights
+
+#: Raise this number whenever the same files would give a different run directory.
+IMPORT_FORMAT = 2
+
+_CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A published model, translated to this package.
+
+    Attributes:
+        folder: the published files.
+        model_node: component node of its encoder.
+        objective: node of its pretraining objective, or None if its heads form no objective of this package.
+        module: ``encoder``, and the heads if there is an objective, with the published weights.
+        more_heads: weights of heads that form no complete objective (ELECTRA's discriminator without its generator),
+            by name in checkpoints; continued pretraining can use them.
+        tokenizer: the published tokenizer, or that tokenizer with added words.
+        vectors: how the publisher makes the vector of a text; None: the folder does not say.
+        notes: notes on what was left out.
+    """
+
+    folder: PublishedFolder
+    model_node: dict[str, Any]
+    objective: dict[str, Any] | None
+    module: nn.Module
+    more_heads: dict[str, Tensor]
+    tokenizer: Tokenizer
+    vectors: dict[str, Any] | None
+    notes: tuple[str, ...]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder."""
+        encoder = self.module.get_submodule("encoder")
+        assert isinstance(encoder, Encoder)
+        return encoder
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The objectives whose heads were imported."""
+        return () if self.objective is None else tuple(self.objective["losses"])
+
+
+def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Imported:
+    """Read a published model, and check that every tensor fits.
+
+    Args:
+        folder: its files.
+        words: a file of words to add to its vocabulary.
+
+    Raises:
+        CheckpointError: files are missing, damaged or hostile, or the model is not supported here.
+        DataError: the words cannot be added.
+    """
+    published = read_published(folder.path)
+    for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
+        raise CheckpointError(
+            f"{folder.path}: {key} is {value[:60]!r}: interpolations are refused, because they read from this machine"
+        )
+    notes = list(published.notes)
+    tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size, notes=notes)
+    base = tokenizer
+    if words is not None:
+        tokenizer, of_words = with_words(tokenizer, words)
+        notes += of_words
+    with torch.device("meta"):
+        max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
+    vectors, of_vectors = read_vectors(
+        folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))
+    )
+    notes += of_vectors
+    objective = imported_objective(published.losses, published.loss_arguments, max_length=max_length)
+    if published.losses and objective is None:
+        notes.append(f"no objective of lmtransfer combines {', '.join(published.losses)}: these heads are left out")
+
+    def module_of(vocab_size: int) -> nn.Module:
+        return _module(published.model, objective, tokenizer, vocab_size)
+
+    tensors = {f"encoder.{name}": tensor for name, tensor in published.encoder.items()}
+    heads = {f"objectives.{name}": tensor for name, tensor in published.objectives.items()}
+    if objective is not None:
+        whole = tuple(f"objectives.{name}." for name in published.losses)
+        tensors |= {name: heads.pop(name) for name in list(heads) if name.startswith(whole)}
+    resized = resized_weights(tensors, base=base, tokenizer=tokenizer, module_of=module_of)
+    with torch.random.fork_rng(devices=[]):  # importing within another run must not change that run's random numbers
+        module = module_of(tokenizer.vocab_size)
+    load_weights(module, resized, source=str(folder.path))
+    more = {} if objective is not None else heads
+    return Imported(folder, published.model, objective, module, more, tokenizer, vectors, tuple(notes))
+
+
+def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
+    """Build an encoder for ``size`` tokens, with its objectives if it has any, under the names of checkpoints."""
+    encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
+    if objective is None:
+        return nn.ModuleDict({"encoder": encoder})
+    nodes = OmegaConf.create(objective["losses"])
+    return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in nodes.values()])
+
+
+def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: Path | None = None) -> None:
+    """Write the files of a run into an existing, empty run directory.
+
+    Args:
+        imported: the model to write.
+        run: the run directory.
+        name: name of the run.
+        words: the file of added words, to be recorded.
+    """
+    folder, encoder = imported.folder, imported.encoder
+    config: dict[str, Any] = {
+        "name": name,
+        "source": folder.source,
+        "seed": 0,
+        "init": None,
+        "data_root": None,
+        "cache_dir": None,
+        "model": imported.model_node,
+        "tokenizer": {"add": None if words is None else str(words)},
+    }
+    if imported.objective is not None:
+        config["objective"] = imported.objective
+    if imported.vectors is not None:
+        config["vectors"] = imported.vectors
+    run.write_config(config)
+    imported.tokenizer.save(run.tokenizer)
+    state = {**TrainState().state_dict(), "aliases": aliases(imported.module)}
+    run.checkpoints.save("last", tensors={"model": weights(imported.module) | imported.more_heads}, state=state)
+    (run.path / "published").mkdir()
+    if (folder.path / _CONFIG).is_file():
+        shutil.copyfile(folder.path / _CONFIG, run.path / "published" / _CONFIG)
+    hashes = {f"source/{name}": _sha256(folder.path / name) for name in folder.files}
+    hashes |= {COMMIT: folder.commit} if folder.commit else {}
+    run.write_versions(versions(data={"tokenizer": imported.tokenizer.fingerprint, **hashes}))
+    run.write_result(
+        RunResult(
+            command="import",
+            num_parameters=sum(parameter.numel() for parameter in encoder.parameters()),
+            more={"notes": list(imported.notes)},
+        )
+    )
+
+
+def imported_lines(imported: Imported) -> list[str]:
+    """Return lines that say what was imported, how large it is, and one line for each note."""
+    encoder, tokenizer = imported.encoder, imported.tokenizer
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
+    heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without pretraining heads"
+    added = f", {len(tokenizer.words)} of them added" if isinstance(tokenizer, ExtendedTokenizer) else ""
+    return [
+        f"imported {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters, {encoder.num_layers} layers of width "
+        f"{encoder.dim}) from {imported.folder.source}, {heads}",
+        f"vocabulary: {tokenizer.num_pieces:,} tokens{added}; max_length: {encoder.max_length}",
+        *(f"note: {note}" for note in imported.notes),
+    ]
+
+
+def next_lines(path: Path, imported: Imported) -> list[str]:
+    """Return lines that give the path of the run and the next commands."""
+    run = short_path(path)
+    lines = [
+        f"run: {path}",
+        f"\nnext, finetune:       lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=5 "
+        f"control=true",
+    ]
+    learner = imported.module
+    if isinstance(learner, PretrainingLearner) and any(one.predicts == "masked" for one in learner.listed()):
+        lines.append(f'                      lmtransfer predict run={run} text="The ice cream was [MASK] ."')
+    lines.append(
+        f"continue pretraining: lmtransfer pretrain experiment=adapt init={run} corpus=text corpus.path=my/texts"
+    )
+    return lines
+
+
+def import_into_cache(folder: PublishedFolder) -> tuple[Path, Imported | None]:
+    """Return the run directory of a published model in the cache; import it now if the cache lacks it.
+
+    The cache finds a model by the content of its files.
+
+    Args:
+        folder: its files.
+
+    Returns:
+        The run directory, and the imported model if it was imported now.
+
+    Raises:
+        CheckpointError: it cannot be imported.
+        DataError: the cache cannot be written.
+    """
+    cache = default_cache_dir() / "imported"
+    run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
+    with writing(run):
+        if run.is_dir():
+            return run, None
+        imported = read_imported(folder)
+        with staged_folder(run) as staged:
+            write_imported(imported, RunDirectory(staged), name=run.name)
+    return run, imported
+
+
+def _digest(folder: PublishedFolder, *, memo: Path) -> str:
+    """Hex digest of everything that affects the imported run."""
+    files = ([name, source_digest(folder.path / name, memo)] for name in folder.files)
+    content = [IMPORT_FORMAT, *([folder.source, folder.commit] if folder.commit else []), *files]
+    return blake2b(json.dumps(content).encode(), digest_size=6).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,133 @@
+"""Open the run that the user named: a run directory, or a published model, which is imported into the cache."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+from lmtransfer.config.revisions import split_revision
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.interop.hub import repository_of
+from lmtransfer.interop.importing.published_folder import COMMIT, PREFIX, find_published, is_hub_name
+from lmtransfer.runs.result import RunResult, few_steps
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved, seed_folders
+from lmtransfer.training import distributed
+
+
+def run_folder(path: str | Path, *, key: str) -> RunDirectory:
+    """Return the run directory that the user named; ``hf:<folder or name on the hub>`` may give one in the cache.
+
+    Raises:
+        RunDirectoryError: there is no such run directory.
+        CheckpointError: there is no such published model, or it cannot be imported.
+    """
+    if str(path).startswith(PREFIX):
+        # Imported here: most runs do not start from a published model and need not load the code that reads one.
+        from lmtransfer.interop.importing.importing import import_into_cache, imported_lines
+
+        published = find_published(str(path), key=key)
+        if published.is_run:
+            return RunDirectory.open(published.path)
+        folder, imported = import_into_cache(published)
+        if imported is not None and distributed.is_main():
+            for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
+                print(line, file=sys.stderr)
+        return RunDirectory.open(folder)
+    named, _ = split_revision(str(path))
+    try:
+        return RunDirectory.open(Path(named).expanduser())
+    except RunDirectoryError as error:
+        before, at, named = named.rpartition("@")
+        if at and Path(before).expanduser().is_dir():
+            raise RunDirectoryError(
+                f"{key}={path}: {named!r} is not a revision of a run: give the tokens seen, such as {before}@1M"
+            ) from None
+        raise RunDirectoryError(f"{key}: {error}{_as_published(str(path), key)}") from None
+
+
+def _as_published(path: str, key: str) -> str:
+    """How to name a published model, if the path may be meant as one."""
+    if (Path(path).expanduser() / "config.json").is_file():
+        return f"; this folder holds a published model: {key}=hf:{path}"
+    if is_hub_name(path) and not Path(Path(path).parts[0]).exists():
+        return f"; a model of the Hugging Face hub has the prefix hf: {key}=hf:{path}"
+    return ""
+
+
+def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
+    """Open the run that the user named.
+
+    Args:
+        path: the directory as the user gave it; ``@1M`` at its end names a revision, and the prefix ``hf:`` marks a
+            published model, which is imported.
+        key: the configuration key that the user set, for messages.
+        trust: whether the user trusts the run even if somebody else made it.
+
+    Raises:
+        RunDirectoryError: the directory is missing, or is not a run with a model.
+        CheckpointError: its tokenizer is damaged, or a published model cannot be imported.
+    """
+    _, revision = split_revision(str(path))
+    _warn_of_few_steps(path, key)
+    return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust, revision=revision)
+
+
+@cache  # a command opens a run more than once
+def _warn_of_few_steps(path: str | Path, key: str) -> None:
+    """Warn if the run was hardly trained."""
+    if key != "init" or str(path).startswith(PREFIX) or not distributed.is_main():
+        return
+    file = run_folder(path, key=key).path / "result.json"
+    if not file.is_file():
+        return
+    try:
+        warning = few_steps(RunResult.read(file))
+    except RunDirectoryError:  # a damaged result is reported where it is needed
+        return
+    if warning:
+        print(f"warning: {key}={path}: {warning}", file=sys.stderr)
+
+
+def origin_of(saved: SavedRun) -> str | None:
+    """The repository and the commit that a run came from, ``owner/name@<commit>``; None: it is not from the hub."""
+    source, commit = saved.config.get("source"), (saved.directory.read_versions().get("data") or {}).get(COMMIT)
+    if isinstance(source, str) and commit:
+        return f"{source.removeprefix(PREFIX).partition('@')[0]}@{commit}"
+    return repository_of(saved.path)
+
+
+def is_pretrained(path: str | Path) -> bool:
+    """Whether the run was trained on text without labels, and has the heads for it.
+
+    Raises:
+        RunDirectoryError: the path is not a run.
+        CheckpointError: a published model cannot be imported.
+    """
+    config = run_folder(path, key="run").read_config()
+    return "objective" in config and "task" not in config
+
+
+def trained_folders(path: str | Path) -> list[Path]:
+    """Return the run of a task that the user named, or its seeds in order.
+
+    Raises:
+        RunDirectoryError: the path holds no run of a task, or none with a checkpoint.
+    """
+    directory = run_folder(path, key="run")
+    config = directory.read_config()
+    _, revision = split_revision(str(path))
+    if revision is not None:
+        directory.revision(revision)  # raises: runs of tasks keep no revisions
+    if "transfer" not in config or "task" not in config:
+        raise RunDirectoryError(
+            f"run={path}: was not trained on a task; give a run of probe or finetune; make one by lmtransfer finetune "
+            f"init={path}"
+        )
+    folders = folders_with_checkpoints(directory.path)
+    if not folders:
+        directory.check_kept()
+        RunDirectory((seed_folders(directory.path) or [directory.path])[0]).check_not_divided()
+        raise RunDirectoryError(f"run={path}: has no checkpoint yet; let it finish, or continue it with resume=true")
+    return folders

@@ -1,0 +1,180 @@
+"""Finding a published model or a run of others: a folder on this machine, or a repository of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from lmtransfer.errors import CheckpointError, HubError
+from lmtransfer.interop.hub import cached_copy, download
+from lmtransfer.system.safe_files import check_folder
+
+#: Prefix that marks a published model where a run directory is also allowed: ``init=hf:bert-base-uncased``.
+PREFIX = "hf:"
+
+#: Name of the commit among the hashes of an imported run's data.
+COMMIT = "commit"
+
+#: The files of a model's folder that are read; ELECTRA's generator may be in a subfolder.
+_CONFIG = ("config.json", "generator/config.json", "options.json")
+_RUN_CONFIG = "config.yaml"
+_SAFETENSORS = ("model*.safetensors", "model*.safetensors.index.json", "generator/model*.safetensors")
+_LEGACY = ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "generator/pytorch_model*.bin", "*.hdf5")
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
+)
+_VECTORS = ("modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "*/config.json")
+_HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text has the form of a name on the hub: ``name``, ``owner/name``, with or without ``@revision``."""
+    return _HUB_NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFolder:
+    """The files of a published model, or of a run.
+
+    Attributes:
+        path: absolute path of the folder.
+        source: the source to record: that folder, or the name on the hub.
+        commit: the commit on the hub; None for a folder.
+    """
+
+    path: Path
+    source: str
+    commit: str | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is a run directory and not a model in the format of transformers."""
+        return _is_run(self.path)
+
+    @property
+    def name(self) -> str:
+        """A short name that is valid as a folder name."""
+        last = self.source.partition("@")[0].rstrip("/").rpartition("/")[2]
+        return re.sub(r"[^\w.-]+", "-", last).strip(".-") or "model"
+
+    @property
+    def files(self) -> list[str]:
+        """The files that are read, relative to ``path``."""
+        return _wanted_in(self.path)
+
+
+def find_published(given: str, *, key: str) -> PublishedFolder:
+    """Return the folder that the user named, or the local copy of a hub repository, which is downloaded if needed.
+
+    Args:
+        given: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
+        key: the configuration key that the user set, for messages.
+
+    Raises:
+        CheckpointError: there is no such folder, it holds neither a model nor a run, or a link leads out of it.
+        HubError: the hub has no such repository or revision, or cannot be reached.
+    """
+    text = given.removeprefix(PREFIX)
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        if not _is_run(folder) and not any((folder / name).is_file() for name in _CONFIG):
+            raise CheckpointError(
+                f"{key}={given}: has no config.json; a published model is a folder with config.json, model.safetensors "
+                "(or pytorch_model.bin) and its tokenizer's files (tokenizer.json, or vocab.txt and the like)"
+            )
+        check_folder(folder, error=CheckpointError)
+        return PublishedFolder(folder.resolve(), str(folder.absolute()))
+    if folder.exists():
+        raise CheckpointError(f"{key}={given}: is a file; give the folder that holds config.json and the weights")
+    if not _HUB_NAME.fullmatch(text):
+        raise CheckpointError(
+            f"{key}={given}: there is no such folder; give one that holds config.json, the weights and the tokenizer's "
+            "files, or the name of a model on the hub (owner/name)"
+        )
+    return _from_hub(text, f"{key}={given}")
+
+
+def wanted_files(names: Iterable[str]) -> list[str]:
+    """Select the files that are read, sorted; if there are safetensors files, other weight files are skipped.
+
+    Of a run directory all files are read.
+    """
+    names = sorted(names)
+    if _RUN_CONFIG in names and not set(names) & set(_CONFIG):
+        return names
+    weights = _matching(names, _SAFETENSORS) or _matching(names, _LEGACY)
+    vectors = _VECTORS if "modules.json" in names else ()
+    return sorted({*_matching(names, (*_CONFIG, *_TOKENIZER, *vectors)), *weights})
+
+
+def _wanted_in(folder: Path) -> list[str]:
+    """Apply ``wanted_files`` to the files in a folder."""
+    return wanted_files(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    patterns = tuple(patterns)
+    # "*" of fnmatch also matches "/", but a pattern must match only files of its own folder.
+    return [name for name in names if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)]
+
+
+def _from_hub(text: str, asked: str) -> PublishedFolder:
+    """Return the hub's repository as a folder in the hub's cache.
+
+    A complete copy of a model is used without asking the hub. Of a run, the newest state is wanted, so the hub is asked
+    and the copy is used only if it cannot be reached.
+
+    Raises:
+        CheckpointError: the repository holds neither a model nor a run.
+        HubError: it is not in the cache and cannot be downloaded.
+    """
+    name, _, given = text.partition("@")
+    revision = given or None
+    copy = cached_copy(name, revision)
+    if copy is not None and _is_whole(copy):
+        return PublishedFolder(copy, text, copy.name)
+    try:
+        folder = download(name, revision, asked=asked, choose=wanted_files)
+    except HubError as error:
+        if copy is None or not _is_run(copy):
+            raise HubError(
+                f"{error}. There is no such folder on this machine either: give one that holds config.json, the "
+                "weights and the tokenizer's files, or the name of a model on the hub (owner/name)"
+            ) from error
+        folder = copy
+    if folder is None:
+        raise CheckpointError(
+            f"{asked}: this repository of the hub holds no model (config.json and weights) and no run (config.yaml)"
+        )
+    return PublishedFolder(folder, text, folder.name)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / _RUN_CONFIG).is_file() and not any((folder / name).is_file() for name in _CONFIG)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a copy has a configuration, a tokenizer and all of its weights."""
+    files = _wanted_in(folder)
+    if "config.json" not in files or not _matching(files, _TOKENIZER):
+        return False
+    weights = [name for name in files if name.endswith((".safetensors", ".bin"))]
+    for index in (name for name in files if name.endswith(".index.json")):
+        try:
+            shards = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError):
+            return False
+        if not shards <= set(files):
+            return False
+    return bool(weights)

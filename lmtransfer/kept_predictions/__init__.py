@@ -1,1 +1,0 @@
-"""Predictions of a run, one for each scored example: kept in the run directory and read back for comparisons."""

@@ -1,0 +1,57 @@
+"""Token, position and segment embeddings.
+
+Shape legend: T tokens of a packed batch, D width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.models.layers.dropout import Dropout
+
+
+class InputEmbeddings(nn.Module):
+    """Sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), with optional LayerNorm.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width D.
+        max_length: rows of the position embedding.
+        num_segments: rows of the segment embedding; 1 means none.
+        norm: apply LayerNorm to the sum (post-norm families).
+        norm_eps: epsilon of the LayerNorm.
+        dropout: probability of dropping a feature of the result.
+        position_offset: rows at the front of the position embedding that no token uses.
+        type_row: if there are no segments, add one learned row to every token.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        max_length: int,
+        num_segments: int,
+        norm: bool,
+        norm_eps: float,
+        dropout: float,
+        position_offset: int = 0,
+        type_row: bool = False,
+    ) -> None:
+        super().__init__()
+        self.position_offset = position_offset
+        self.token = nn.Embedding(vocab_size, dim)
+        self.position = nn.Embedding(max_length + position_offset, dim)
+        self.segment = nn.Embedding(num_segments, dim) if num_segments > 1 or type_row else None
+        self.norm = nn.LayerNorm(dim, eps=norm_eps) if norm else nn.Identity()
+        self.dropout = Dropout(dropout)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """The embeddings, (T, D)."""
+        positions_T = batch.positions_T + self.position_offset if self.position_offset else batch.positions_T
+        hidden_TD = self.token(batch.tokens_T) + self.position(positions_T)
+        if self.segment is not None:
+            one = self.segment.num_embeddings == 1
+            hidden_TD = hidden_TD + (self.segment.weight[0] if one else self.segment(batch.segments_T))
+        return self.dropout(self.norm(hidden_TD))

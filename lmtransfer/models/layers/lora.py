@@ -1,0 +1,182 @@
+"""Low-rank updates of fixed matrices, LoRA (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+
+Shape legend: T tokens, D input width, E output width of a matrix, R rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.models.layers.dropout import Dropout
+from lmtransfer.models.layers.stacked_linear import StackedLinear
+
+_PARTS = ("a.weight", "b.weight", "scale")
+#: The name of a tensor of an update: the layer, the number of its matrix, and one of ``_PARTS``.
+_OF_AN_UPDATE = re.compile(rf"(.*)\.updates\.(\d+)\.({'|'.join(map(re.escape, _PARTS))})")
+
+
+class LowRankUpdate(nn.Module):
+    """The update ``alpha / R * B A`` of a matrix (section 4.1). B starts at 0, so the update changes nothing at first.
+
+    A starts as in the published code (uniform, as torch's linear layers); in the paper it is Gaussian.
+
+    Args:
+        input_dim: D.
+        output_dim: E.
+        rank: R.
+        alpha: scales the update, so that the learning rate need not change with the rank.
+        dropout: probability of dropping an input feature of A.
+
+    Attributes:
+        scale: ``alpha / R``, saved with A and B, so that a checkpoint alone determines the update.
+    """
+
+    scale: Tensor
+
+    def __init__(self, input_dim: int, output_dim: int, *, rank: int, alpha: float, dropout: float) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.a = nn.Linear(input_dim, rank, bias=False)
+        self.b = nn.Linear(rank, output_dim, bias=False)
+        nn.init.zeros_(self.b.weight)
+        self.register_buffer("scale", torch.tensor(alpha / rank))
+
+    def forward(self, input_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, E)."""
+        return self.scale * self.b(self.a(self.dropout(input_TD)))
+
+
+class LoraLinear(StackedLinear):
+    """A linear layer, or stacked ones, with low-rank updates of some of the matrices.
+
+    The tensors of the layer keep their names; those of the updates are ``updates.<number of the matrix>.*``.
+
+    Args:
+        layer: the layer; its weights are shared.
+        updates: the updates by the number of their matrix in the stack; 0 for a layer with a single matrix.
+    """
+
+    def __init__(self, layer: nn.Linear, updates: Mapping[int, LowRankUpdate]) -> None:
+        parts = layer.parts if isinstance(layer, StackedLinear) else ("",)
+        with torch.device("meta"):
+            super().__init__(
+                layer.in_features, layer.out_features // len(parts), parts=parts, bias=layer.bias is not None
+            )
+        self.weight, self.bias = layer.weight, layer.bias
+        self.updates = nn.ModuleDict({str(number): update for number, update in updates.items()})
+
+    def forward(self, input_TD: Tensor) -> Tensor:
+        """The outputs of all layers side by side."""
+        return self.some(input_TD, 0, len(self.parts))
+
+    def some(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
+        """See ``StackedLinear``."""
+        outputs = list(super().some(input_TD, first, stop).chunk(stop - first, dim=-1))
+        for number, update in self.updates.items():
+            if first <= int(number) < stop:
+                outputs[int(number) - first] = outputs[int(number) - first] + update(input_TD)
+        return torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
+
+    def merged(self) -> nn.Linear:
+        """An ordinary layer that computes the same without dropout."""
+        bias = self.bias is not None
+        with torch.device("meta"):
+            if len(self.parts) > 1:
+                width = self.out_features // len(self.parts)
+                layer: nn.Linear = StackedLinear(self.in_features, width, parts=self.parts, bias=bias)
+            else:
+                layer = nn.Linear(self.in_features, self.out_features, bias=bias)
+        weight = merged_tensors({f".{name}": tensor for name, tensor in self.state_dict().items()})[".weight"]
+        layer.weight, layer.bias = nn.Parameter(weight), self.bias
+        return layer
+
+
+def replace_layers(module: nn.Module, replacements: Mapping[nn.Linear, nn.Linear]) -> None:
+    """Replace layers wherever they are in a module."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and child in replacements:
+                setattr(parent, name, replacements[child])
+
+
+def merge_updates(module: nn.Module) -> None:
+    """Add all low-rank updates in a module to their matrices; the layers are ordinary ones afterwards."""
+    updated = [layer for layer in module.modules() if isinstance(layer, LoraLinear)]
+    replace_layers(module, {layer: layer.merged() for layer in updated})
+
+
+@dataclass(frozen=True, slots=True)
+class SavedUpdate:
+    """An update as a checkpoint holds it.
+
+    Attributes:
+        layer: name of the layer.
+        number: number of the matrix in the stack of the layer.
+        a_RD: A.
+        b_ER: B.
+        scale: ``alpha / R``, a single number.
+    """
+
+    layer: str
+    number: int
+    a_RD: Tensor
+    b_ER: Tensor
+    scale: Tensor
+
+    @property
+    def rows(self) -> slice:
+        """The rows of the matrix in the weight of the layer."""
+        return slice(self.number * len(self.b_ER), (self.number + 1) * len(self.b_ER))
+
+    def fits(self, weight: Tensor) -> bool:
+        """Whether the shapes of A and B fit the weight of the layer."""
+        if (weight.ndim, self.a_RD.ndim, self.b_ER.ndim, self.scale.ndim) != (2, 2, 2, 0):
+            return False
+        inner = self.a_RD.shape[0] == self.b_ER.shape[1] and self.a_RD.shape[1] == weight.shape[1]
+        return inner and self.rows.stop <= len(weight)
+
+
+def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
+    """The tensors without updates, and the low-rank updates of their matrices.
+
+    Updates that are incomplete, or of other shapes than their matrix, stay among the tensors.
+
+    Args:
+        tensors: tensors by name, such as those of a checkpoint.
+    """
+    found: dict[tuple[str, int], dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _OF_AN_UPDATE.fullmatch(name)
+        if match is not None:
+            found.setdefault((match[1], int(match[2])), {})[match[3]] = tensor
+    own, updates = dict(tensors), []
+    for (layer, number), parts in found.items():
+        weight = own.get(f"{layer}.weight")
+        if weight is None or len(parts) < len(_PARTS):
+            continue
+        update = SavedUpdate(layer, number, *(parts[part] for part in _PARTS))
+        if update.fits(weight):
+            updates.append(update)
+            for part in _PARTS:
+                del own[f"{layer}.updates.{number}.{part}"]
+    return own, updates
+
+
+@torch.no_grad()
+def merged_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with the low-rank updates among them added to their matrices; see ``split_updates``.
+
+    Args:
+        tensors: tensors by name, such as those of a checkpoint.
+    """
+    merged, updates = split_updates(tensors)
+    for name in {f"{update.layer}.weight" for update in updates}:
+        merged[name] = merged[name].clone()
+    for update in updates:
+        merged[f"{update.layer}.weight"][update.rows] += update.scale * (update.b_ER @ update.a_RD)
+    return merged

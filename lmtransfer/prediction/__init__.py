@@ -1,1 +1,0 @@
-"""``predict``: its input, the models that answer, and its output."""

@@ -1,0 +1,132 @@
+"""The texts of scored examples, which runs do not keep: read again from the files of their tasks.
+
+Only texts that a run was scored on are shown: an example is recognised by the hash of its content. Nothing is requested
+from the hub, and the files that a run of another person names are read only below the usual folders (see
+``runs.trust``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmtransfer.data.files import COMPRESSIONS, find_file
+from lmtransfer.errors import LmtransferError
+from lmtransfer.reporting.page.texts import ExampleText, FoundTexts
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.runs.scored_predictions import Kept, example_keys
+from lmtransfer.tasks.folds import FOLDS
+
+if TYPE_CHECKING:
+    from lmtransfer.tasks.base import Task
+
+#: Larger files are not read for a report.
+MOST_BYTES = 64 << 20
+#: How much larger a compressed file usually is when unpacked.
+_EXPANSION = 5
+_HUB = ("hub", "hub_dataset")
+#: What code that reads foreign files may raise besides the errors of lmtransfer; the texts are then missing.
+_UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class TaskTexts:
+    """Finds the texts of examples in the files of a run's task; each file is read once.
+
+    Args:
+        data_root: folder that holds the data folders; None: the folder in the configuration of the user's own runs.
+    """
+
+    def __init__(self, *, data_root: str | None) -> None:
+        self._data_root = data_root
+        self._read: dict[str, Mapping[int, ExampleText] | str] = {}
+
+    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
+        """Find the texts of some examples of a run; see ``reporting.page.texts.Texts``."""
+        texts = self._texts(run, kept)
+        if isinstance(texts, str):
+            return FoundTexts(missing=texts)
+        found = {key: texts[key] for key in keys if key in texts}
+        changed = f"the data of the task {kept.task} are not those that the run was scored on"
+        return FoundTexts(found, changed if len(found) < len(set(keys)) else "")
+
+    def _texts(self, run: Run, kept: Kept) -> Mapping[int, ExampleText] | str:
+        """All texts of a split by key, or why there are none."""
+        node = run.config.get("task")
+        if not isinstance(node, Mapping) or "_target_" not in node:
+            return f"the configuration of the run does not say where the data of the task {kept.task} are"
+        split = "train" if kept.split == FOLDS else kept.split
+        name = json.dumps([node, split, run.config.get("data_root")], sort_keys=True, default=str)
+        if name not in self._read:
+            self._read[name] = self._read_texts(run, node, kept, split)
+        return self._read[name]
+
+    def _read_texts(self, run: Run, node: Mapping[str, Any], kept: Kept, split: str) -> Mapping[int, ExampleText] | str:
+        # Imported here, since these import torch, and a report without kept predictions does not need it.
+        from lmtransfer.runs.run_directory import RunDirectory
+        from lmtransfer.runs.trust import is_own, local_task
+
+        directory = RunDirectory(run.path)
+        trusted = is_own(directory)
+        own_root = run.config.get("data_root") if trusted else None
+        data_root = self._data_root or (own_root if isinstance(own_root, str) else None)
+        try:
+            allowed = dict(node)
+            if not trusted:
+                allowed = local_task(node, directory, data_root=data_root)
+        except LmtransferError:
+            return f"the run was not made here, and its task {kept.task} names files that are not in the data folder"
+        given = {name: None if name in _HUB else value for name, value in allowed.items()}
+        if given.get("labels", ()) is None:
+            given["labels"] = list(kept.examples.labels)  # not read from the training split
+        try:
+            if _num_bytes(given, split, data_root) > MOST_BYTES:
+                return f"the files of the task {kept.task} are larger than {MOST_BYTES >> 20} MiB"
+            return _texts_of(_task(given, data_root), split)
+        except (LmtransferError, *_UNREADABLE):
+            return (
+                f"the files of the task {kept.task} cannot be read here; set data_root= or LMTRANSFER_DATA to the "
+                "folder that holds them"
+            )
+
+
+def _task(node: Mapping[str, Any], data_root: str | None) -> Task:
+    from lmtransfer.config.component import build
+
+    task: Task = build(dict(node), data_root=data_root, cache_dir=None)
+    return task
+
+
+def _texts_of(task: Task, split: str) -> dict[int, ExampleText]:
+    examples = task.examples(split)
+    keys = example_keys(examples).tolist()
+    return {
+        key: ExampleText(tuple(example.content), _gold_start(example))
+        for key, example in zip(keys, examples, strict=True)
+    }
+
+
+def _gold_start(example: Any) -> int | None:
+    """The first character of the first gold answer of a question; None for all other examples."""
+    answers = getattr(example, "answers", None)
+    return answers[0].start if answers else None
+
+
+def _num_bytes(node: Mapping[str, Any], split: str, data_root: str | None) -> int:
+    """Bytes of the files that hold a split, as far as they can be found."""
+    folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
+    total = 0
+    for name in _file_names(node, split):
+        path = next((path for folder in folders if (path := find_file(folder / name)) is not None), None)
+        if path is not None:
+            total += path.stat().st_size * (_EXPANSION if path.suffix in COMPRESSIONS else 1)
+    return total
+
+
+def _file_names(node: Mapping[str, Any], split: str) -> Iterator[str]:
+    files = node.get("files")
+    for value in (node.get(split), files.get(split) if isinstance(files, Mapping) else None):
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str) and name:
+                yield name

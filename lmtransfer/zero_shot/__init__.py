@@ -1,1 +1,0 @@
-"""Use of runs without training: the probability of a sentence, the cosine of two, predictions for each [MASK]."""
