@@ -11,8 +11,7 @@ from lmtransfer.system.waiting import set_waiting
 TYPE_CHECKING = False  # as in typing, which the current folder could replace as long as __main__ has not run
 
 if TYPE_CHECKING:
-    from lmtransfer.api.commands import evaluate, export, finetune, predict, pretrain, probe, report
-    from lmtransfer.api.loading import load
+    from lmtransfer.api import evaluate, export, finetune, load, predict, pretrain, probe, report
 
 __version__ = "0.1.0"
 __all__ = ["evaluate", "export", "finetune", "load", "predict", "pretrain", "probe", "report"]
@@ -27,7 +26,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        found = getattr(import_module(f"{__name__}.api.{'loading' if name == 'load' else 'commands'}"), name)
+        found = getattr(import_module(f"{__name__}.api"), name)
         globals()[name] = found
         return found
 

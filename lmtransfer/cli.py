@@ -114,6 +114,6 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if first not in pages.commands():
         raise ConfigError(pages.unknown(first))
-    from lmtransfer.launch.command import run_command
+    from lmtransfer.launch.command_line import run_command
 
     return run_command(first, arguments[1:])

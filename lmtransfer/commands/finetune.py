@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.effective import effective_train
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.runs.jobs import Place
+from lmtransfer.launch.jobs import Place
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory

@@ -14,6 +14,7 @@ from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.token_shares import unigram_entropy
 from lmtransfer.errors import LmtransferError
+from lmtransfer.launch.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.commits import keep_commits, with_commits
@@ -26,7 +27,6 @@ from lmtransfer.pretraining.phased_run import PhasedRun
 from lmtransfer.pretraining.result import joint_result, pretraining_result
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
-from lmtransfer.runs.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.reporting.kept_texts import TaskTexts
+from lmtransfer.inference.inspection.kept_texts import TaskTexts
 from lmtransfer.reporting.render.terminal import print_report, report_console
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries

@@ -14,11 +14,11 @@ from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.nearest import nearest
 from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
-from lmtransfer.launch.run_once import module_of
+from lmtransfer.launch.command import module_of
+from lmtransfer.launch.jobs import Place, run_jobs
 from lmtransfer.reporting.render.terminal import report_console
 from lmtransfer.reporting.sections import write_sections
 from lmtransfer.runs import lock
-from lmtransfer.runs.jobs import Place, run_jobs
 from lmtransfer.study.figure_specs import PLACES
 from lmtransfer.study.ledger import add_seconds, note_overrides
 from lmtransfer.study.plan import Plan, make_plan

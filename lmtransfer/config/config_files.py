@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
 from lmtransfer.config import paths
+from lmtransfer.config.overrides import hydra_problem
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.safe_files import read_bytes, yaml_problem
 
@@ -220,3 +221,91 @@ def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None)
         known = inner
     if known.get(path[-1]) is None:
         known[path[-1]] = content
+
+
+def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
+    """Refuse files in a user's folder that a command reads and that are broken or empty.
+
+    Args:
+        folder: the user's config folder.
+        given: the ``key=value`` of the command line.
+        primary: name of the command's config file.
+
+    Raises:
+        ConfigError: lists every such file.
+    """
+    words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
+    named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
+    wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
+    problems, seen = [], set[Path]()
+    while wanted:
+        group, choice, above = wanted.pop(0)
+        path = _in_folder(folder, group.partition("@")[0], choice)
+        if path in above:
+            problems.append(
+                f"{path}: its defaults list leads back to itself; remove the entry from one file of the cycle"
+            )
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        try:
+            content = load(path)
+            further = list(_built_on(content, str(path.parent.relative_to(folder)), path))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not content:
+            problems.append(f"{path}: is empty; {PLAIN}")
+        problems += [f"{path}: {problem}" for problem in map(hydra_problem, _words_of_hydra(content)) if problem]
+        wanted += [(group, choice, (*above, path)) for group, choice in further]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
+    """The file of ``group=choice``, if it is in the folder."""
+    if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
+        return None
+    path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
+    try:
+        return path if path.exists() or path.is_symlink() else None
+    except OSError:  # the value cannot be a file name
+        return None
+
+
+def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
+    """The groups and choices that a file's defaults list names.
+
+    Raises:
+        ConfigError: it is not a list of names and of group: choice.
+    """
+    entries = content._get_node("defaults")
+    if entries is None:
+        return
+    if not isinstance(entries, ListConfig) or not all(isinstance(entry, str | DictConfig) for entry in entries):
+        raise ConfigError(f"{path}: defaults must be a list of config names and of group: choice entries")
+    for entry in entries:
+        if isinstance(entry, str) and entry != "_self_":
+            name = entry.partition("@")[0]
+            yield ("", name.lstrip("/")) if name.startswith("/") else (group, name)
+        elif isinstance(entry, DictConfig):
+            for key, choice in entry.items():
+                name = str(key).removeprefix("override ").removeprefix("optional ")
+                where = name.lstrip("/") if name.startswith("/") else f"{group}/{name}"
+                if isinstance(choice, str):
+                    yield where.removeprefix("./"), choice
+
+
+def _words_of_hydra(content: DictConfig) -> Iterator[str]:
+    """The settings of Hydra in a file and in its defaults list, as words of a command line."""
+    plain: Any = OmegaConf.to_container(content)
+    pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, dict) and not key.startswith("hydra.sweeper.params"):
+            pending += [(f"{key}.{name}", item) for name, item in value.items()]
+        elif value is not None:
+            yield f"{key}={value}"
+    for entry in plain.get("defaults") or []:
+        for name, choice in entry.items() if isinstance(entry, dict) else [(entry, "")]:
+            yield f"{str(name).removeprefix('optional ').removeprefix('override ').lstrip('/')}={choice}"

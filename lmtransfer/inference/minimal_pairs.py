@@ -15,13 +15,13 @@ from lmtransfer.inference.pretrained import (
     Hidden,
     Pretrained,
     Query,
+    ZeroShotScores,
     in_batches,
     open_pretrained,
     pack_queries,
     sentence_queries,
     token_predictor,
 )
-from lmtransfer.inference.zero_shot import ZeroShotScores
 from lmtransfer.objectives.base import Objective
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.file_formats.blimp import MinimalPair

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lmtransfer.errors import DataError
-from lmtransfer.inference.zero_shot import ZeroShotScores
+from lmtransfer.inference.pretrained import ZeroShotScores
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.text.example import TextExample

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,57 +12,22 @@ from rich.table import Table
 from lmtransfer.config.component import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.inference.minimal_pairs import score_minimal_pairs
+from lmtransfer.inference.pretrained import ZeroShotScores
 from lmtransfer.inference.similarity import score_similarity
-from lmtransfer.runs.predictions import file_name, is_kept, undefined_metrics, write_predictions
+from lmtransfer.runs.predictions import file_name, is_kept, write_predictions
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, pretraining_seed
-from lmtransfer.runs.scored_predictions import Kept, ScoredExamples
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import in_percent, shown
+from lmtransfer.tasks.metrics.scored_examples import Kept, undefined_metrics
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
 from lmtransfer.training import distributed
 from lmtransfer.transfer.opening import run_to_embed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroShotScores:
-    """The scores of a run on a task that needs no head.
-
-    Attributes:
-        metrics: name and value, the main metric first.
-        method: a description of the scoring method.
-        chance: the main metric of answers that know nothing.
-        num_scored: number of examples.
-        num_tokens: number of tokens that the encoder read.
-        num_parameters: parameters of everything that was run.
-        seconds: duration of the scoring.
-        examples: the answer to each example.
-        control: the metrics of the same encoder with random weights; None if it was not scored.
-        control_examples: the answers of that encoder.
-        more: further entries of the result.
-        shown: the metrics to print below the main one, by the name to print.
-        notes: sentences to print after the method.
-    """
-
-    metrics: dict[str, float]
-    method: str
-    chance: float
-    num_scored: int
-    num_tokens: int
-    num_parameters: int
-    seconds: float
-    examples: ScoredExamples
-    control: Mapping[str, float] | None = None
-    control_examples: ScoredExamples | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    shown: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-
 
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
 

@@ -1,1 +1,1 @@
-"""Running a command: its words, its configuration, one run or the points of a sweep, or a call from Python."""
+"""Starting commands: words, their configuration, one run, the points of a sweep, jobs in processes of their own."""

@@ -1,232 +1,68 @@
-"""Running a command from the command line or from Python.
-
-Hydra composes the configuration. It writes no files, does not change the directory and prints no errors itself.
-"""
+"""Running a composed command once, with errors of the settings and of the machine as messages for the user."""
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+import importlib
+from types import ModuleType
+from typing import Any, cast
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
-from lmtransfer.config import config_files, help_page, overrides, paths
-from lmtransfer.config.composing import in_force
-from lmtransfer.config.config_files import drop_null_groups
-from lmtransfer.config.in_short import expanded
-from lmtransfer.config.overrides import hydra_problem
-from lmtransfer.config.sweep import in_sweep
+from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
-from lmtransfer.launch.by_hydra import run_by_hydra
-from lmtransfer.launch.run_once import run_once
-
-#: Hydra keeps the running command in the process, so calls from several threads wait for each other.
-_one_call = threading.RLock()
+from lmtransfer.runs.lock import failed_starts_removed
+from lmtransfer.system import machine
 
 
-def run_command(command: str, words: Sequence[str]) -> int:
-    """Run ``lmtransfer <command> <words>``.
-
-    Returns:
-        0, or 1 if a point of a sweep failed.
-
-    Raises:
-        LmtransferError: a mistake of the user, or an error of the command.
-    """
-    line = overrides.read(words)
-    given, folders = overrides_and_folders(command, line)
-    one_each = expanded(given, folders)
-    if one_each != given and not line.is_sweep:
-        line.options.append("--multirun")
-        line.is_sweep = True
-    given = one_each
-    help_page.register(command)
-    is_plain = _is_plain(line, given)
-    if is_plain:  # composed once; Hydra's own command line would compose it twice
-        with in_force(command, given, config_dir=line.config_dir) as cfg:
-            if not in_sweep():  # a config may ask for a sweep
-                run_once(command, cfg)
-                return 0
-    is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in given)
-    return run_by_hydra(command, line, given, is_sweep=is_sweep)
-
-
-def call_command(command: str, line: overrides.CommandLine, **arguments: Any) -> Any:
-    """Run a command once for a caller in Python.
-
-    Nothing of Hydra's state remains afterwards. Calls from several threads run one after another.
+def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """Run a command once.
 
     Args:
         command: name of the command.
-        line: its settings.
+        cfg: its composed settings.
         arguments: further arguments of the command's ``run``.
 
     Returns:
         What the command returns.
 
     Raises:
-        ConfigError: the settings ask for a sweep or for an option of the command line.
-        LmtransferError: a mistake of the user, or an error of the command.
+        LmtransferError: a mistake of the user, or an error of the machine or of the command.
     """
-    with _one_call:
-        given, folders = overrides_and_folders(command, line)
-        for word, one_each in zip(given, expanded(given, folders), strict=True):
-            if one_each != word:
-                raise ConfigError(f"{word}: a call makes one run; call {command} once for each of {one_each}")
-        if not _is_plain(line, given):
-            raise ConfigError(
-                f"{' '.join([*line.options, *given])}: a call makes one run, without sweeps, options and settings of "
-                f"hydra; call {command} once for each value, or use the command line"
-            )
-        with in_force(command, given, config_dir=line.config_dir) as cfg:
-            if in_sweep():
-                raise ConfigError("hydra.mode: a config asks for a sweep, but a call makes one run: use -m there")
-            return run_once(command, cfg, **arguments)
-
-
-def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
-    """Whether a command line asks for a single run and uses none of Hydra's own features."""
-    if line.is_sweep or not set(line.options) <= {"--config-dir", "-cd", line.config_dir}:
-        return False
     try:
-        parsed = [overrides.parse(override) for override in given]
-    except ConfigError:
-        return True  # the error is raised where the configuration is composed
-    return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
+        return run_as_is(command, cfg, **arguments)
+    except Exception as error:
+        described = as_user_error(error, cfg)
+        if described is error:
+            raise
+        raise described from error
 
 
-#: For commands that accept words without "=": the key that these words set.
-_BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
+def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """As ``run_once``, but errors of the settings and of the machine are raised as they are."""
+    complete_values(cfg, command)
+    with failed_starts_removed():
+        return module_of(command).run(cfg, **arguments)
 
 
-def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
-    """The overrides of a command line in Hydra's form, and the folders with configs.
-
-    Args:
-        command: name of the command.
-        line: the command line.
-
-    Raises:
-        ConfigError: a word is not an override or sets something of Hydra that is refused, two words contradict each
-            other, or the folder of configs is invalid.
-    """
-    folders = [paths.conf_dir()]
-    if line.config_dir is not None:
-        _check_config_dir(Path(line.config_dir))
-        folders.append(Path(line.config_dir))
-    given = [*_bare_words(command, line.bare), *line.overrides]
-    if line.config_dir is not None:
-        check_yaml_files(Path(line.config_dir), given, line.config_name or command)
-    given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
-    overrides.check_overrides(given, folders)
-    return given, folders
+def module_of(command: str) -> ModuleType:
+    """The module with the command's ``run``."""
+    return importlib.import_module(f"lmtransfer.commands.{command}")
 
 
-def _bare_words(command: str, bare: Sequence[str]) -> list[str]:
-    if not bare:
-        return []
-    if command not in _BARE_WORDS:
-        raise ConfigError(f"'{bare[0]}' is not key=value; lmtransfer {command} --help shows the keys")
-    quoted = [overrides.quote(word) for word in bare]
-    return [f"{_BARE_WORDS[command]}={quoted[0] if len(quoted) == 1 else '[' + ','.join(quoted) + ']'}"]
+def as_user_error(error: Exception, cfg: DictConfig) -> Exception:
+    """Turn a missing value, a broken reference or an error of the machine into a message; keep other errors."""
+    if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
+        where = f"{error.full_key}: " if error.full_key else ""
+        described = ConfigError(where + str(error).splitlines()[0])
+        described.__cause__ = error
+        return described
+    return machine.fault(error, _plain(cfg)) or error
 
 
-def _check_config_dir(folder: Path) -> None:
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir: there is no folder {folder}")
-    for path in paths.shadowed(folder):
-        print(
-            f"lmtransfer: warning: {folder / path} is ignored, because lmtransfer has its own {path}; rename yours",
-            file=sys.stderr,
-        )
-
-
-def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
-    """Refuse files in a user's folder that a command reads and that are broken or empty.
-
-    Args:
-        folder: the user's config folder.
-        given: the ``key=value`` of the command line.
-        primary: name of the command's config file.
-
-    Raises:
-        ConfigError: lists every such file.
-    """
-    words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
-    named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
-    wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
-    problems, seen = [], set[Path]()
-    while wanted:
-        group, choice, above = wanted.pop(0)
-        path = _in_folder(folder, group.partition("@")[0], choice)
-        if path in above:
-            problems.append(
-                f"{path}: its defaults list leads back to itself; remove the entry from one file of the cycle"
-            )
-        if path is None or path in seen:
-            continue
-        seen.add(path)
-        try:
-            content = config_files.load(path)
-            further = list(_built_on(content, str(path.parent.relative_to(folder)), path))
-        except ConfigError as error:
-            problems += error.problems
-            continue
-        if not content:
-            problems.append(f"{path}: is empty; {config_files.PLAIN}")
-        problems += [f"{path}: {problem}" for problem in map(hydra_problem, _words_of_hydra(content)) if problem]
-        wanted += [(group, choice, (*above, path)) for group, choice in further]
-    if problems:
-        raise ConfigError(problems)
-
-
-def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
-    """The file of ``group=choice``, if it is in the folder."""
-    if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
-        return None
-    path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    """The settings as plain data, resolved if that is possible."""
     try:
-        return path if path.exists() or path.is_symlink() else None
-    except OSError:  # the value cannot be a file name
-        return None
-
-
-def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
-    """The groups and choices that a file's defaults list names.
-
-    Raises:
-        ConfigError: it is not a list of names and of group: choice.
-    """
-    entries = content._get_node("defaults")
-    if entries is None:
-        return
-    if not isinstance(entries, ListConfig) or not all(isinstance(entry, str | DictConfig) for entry in entries):
-        raise ConfigError(f"{path}: defaults must be a list of config names and of group: choice entries")
-    for entry in entries:
-        if isinstance(entry, str) and entry != "_self_":
-            name = entry.partition("@")[0]
-            yield ("", name.lstrip("/")) if name.startswith("/") else (group, name)
-        elif isinstance(entry, DictConfig):
-            for key, choice in entry.items():
-                name = str(key).removeprefix("override ").removeprefix("optional ")
-                where = name.lstrip("/") if name.startswith("/") else f"{group}/{name}"
-                if isinstance(choice, str):
-                    yield where.removeprefix("./"), choice
-
-
-def _words_of_hydra(content: DictConfig) -> Iterator[str]:
-    """The settings of Hydra in a file and in its defaults list, as words of a command line."""
-    plain: Any = OmegaConf.to_container(content)
-    pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
-    while pending:
-        key, value = pending.pop()
-        if isinstance(value, dict) and not key.startswith("hydra.sweeper.params"):
-            pending += [(f"{key}.{name}", item) for name, item in value.items()]
-        elif value is not None:
-            yield f"{key}={value}"
-    for entry in plain.get("defaults") or []:
-        for name, choice in entry.items() if isinstance(entry, dict) else [(entry, "")]:
-            yield f"{str(name).removeprefix('optional ').removeprefix('override ').lstrip('/')}={choice}"
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))

@@ -16,7 +16,7 @@ from lmtransfer.config.nearest import hint
 from lmtransfer.config.overrides import is_of_hydra, key_of, named_keys, of_command_line
 from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.jobs import Job
+from lmtransfer.launch.jobs import Job
 from lmtransfer.study.figure_specs import FigureSpec, figure_specs
 from lmtransfer.system.mappings import texts
 

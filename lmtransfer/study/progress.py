@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from lmtransfer.errors import RunDirectoryError
+from lmtransfer.launch.jobs import last_words, was_interrupted
 from lmtransfer.reporting.runs.collect import COMMANDS
-from lmtransfer.runs.jobs import last_words, was_interrupted
 from lmtransfer.runs.lock import LOCK, writer
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.ledger import Entry, read_ledger

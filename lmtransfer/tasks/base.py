@@ -11,10 +11,10 @@ import numpy as np
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.input_files import Reader
+from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tokenizers.base import Tokenizer
 
 

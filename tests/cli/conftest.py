@@ -16,8 +16,8 @@ from lmtransfer import cli
 from lmtransfer.config import pages, paths
 from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
 from lmtransfer.config.sweep import sweep_name
-from lmtransfer.launch import run_once
-from lmtransfer.sweeps import table
+from lmtransfer.launch import command
+from lmtransfer.reporting import sweep_table
 
 FILES = {
     "toy.yaml": """
@@ -103,8 +103,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     module = SimpleNamespace(run=found.run, check_settings=lambda cfg: found.check(cfg))
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
-    monkeypatch.setattr(run_once, "module_of", lambda command: module)
-    monkeypatch.setattr(table, "print_points", found.print_points)
+    monkeypatch.setattr(command, "module_of", lambda command: module)
+    monkeypatch.setattr(sweep_table, "print_points", found.print_points)
     monkeypatch.setitem(COMMANDS, "toy", ToySettings)  # type: ignore[misc]
     return found
 

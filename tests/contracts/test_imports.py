@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lmtransfer"
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 
-#: What each part may import of lmtransfer, besides itself. The batch is the one file of `data` that layers and models
-#: (and so all that runs them) may know; of `training`, the learner is a contract.
-BATCH, LEARNER = "data.batch", "training.learner"
+#: What each room may import of lmtransfer, besides itself. The batch is the one file of `data` that models (and so all
+#: that runs them) may know; of `training`, the learner is a contract; `tasks.metrics` knows no task.
+BATCH, LEARNER, METRICS = "data.batch", "training.learner", "tasks.metrics"
 PLAIN = {"errors", "randomness", "system"}
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"system.waiting", "api"},
@@ -28,50 +28,35 @@ ALLOWED: dict[str, set[str]] = {
     "randomness": set(),
     "system": {"errors"},
     "config": {"errors", "system"},
-    "metrics": {"errors"},
     "verdicts": set(),
-    "layers": {"errors", "randomness", BATCH},
-    "models": {"errors", "randomness", "layers", BATCH},
+    "models": {"errors", "randomness", BATCH},
     "tokenizers": {"errors", "system", "randomness"},
     "data": PLAIN | {"tokenizers", LEARNER},
-    "objectives": {"errors", "randomness", "layers", "models", "tokenizers", "data", LEARNER},
-    "kept_predictions": {"errors", "system", "metrics"},
-    "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions"},
+    "objectives": {"errors", "randomness", "models", "tokenizers", "data", LEARNER},
+    "tasks": {"errors", "randomness", "tokenizers", "data"},
     "training": PLAIN,
-    "interop": {"errors", "system", "layers", "models", "tokenizers", "objectives", BATCH},
-    "reporting": {"errors", "system", "kept_predictions", "verdicts"}
-    | {"config.settings", "config.revisions", "runs.result", "runs.labels"},
-    "runs": PLAIN | {"config", "tokenizers", "layers", "models", "data", "training"},
-    "hub": {"errors"},
-    "importing": PLAIN | {"hub", "config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
+    "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
+    "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},
+    "launch": {"errors", "system", "config", "runs.lock", "runs.result", "reporting"},
     "pretraining": PLAIN
-    | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs"}
-    | {"importing", "tasks.base"},
+    | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "tasks.base"},
+    "reporting": {"errors", "system", METRICS, "verdicts"}
+    | {"config.settings", "config.revisions", "runs.result", "runs.labels", "runs.predictions"},
     "transfer": PLAIN
-    | {"config", "layers", "models", "tokenizers", "data", "kept_predictions", "tasks", "training", "runs"}
-    | {"verdicts", "reporting", "importing", "objectives", "pretraining"},
-    "zero_shot": PLAIN
-    | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
-    | {"kept_predictions", "reporting", "importing", "transfer"},
-    "prediction": PLAIN | {"models", "data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
-    "embedding": PLAIN | {"data", "prediction", "tasks", "transfer"},
-    "serving": PLAIN
-    | {"", "data", "tokenizers", "tasks", "training", "runs", "importing", "transfer", "zero_shot", "prediction"}
-    | {"reporting"},
+    | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "verdicts", "reporting", "interop"}
+    | {"objectives", "pretraining", "launch.jobs"},
     "exporting": PLAIN
-    | {"", "config", "layers", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs"}
-    | {"transfer", "reporting", "importing", "hub"},
-    "inspection": PLAIN
-    | {"config", "layers", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
-    | {"importing", "kept_predictions", "reporting"},
-    "study": PLAIN | {"config", "launch", "verdicts", "reporting", "runs", "pretraining", "transfer"},
-    "sweeps": {"errors", "config", "system", "reporting", "runs.result", "verdicts"},
+    | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "runs", "interop", "transfer"}
+    | {"reporting"},
+    "inference": PLAIN
+    | {"", "config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
+    | {"reporting", "interop", "transfer"},
+    "study": PLAIN | {"config", "verdicts", "reporting", "runs", "launch.jobs"},
     "commands": {"*"},
     "api": PLAIN
-    | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "importing", "transfer", "prediction"}
-    | {"reporting", "launch"},
-    "launch": {"errors", "config", "runs.lock", "sweeps", "system"},
-    "cli": {"errors", "config", "launch", "system"},
+    | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "interop", "transfer", "inference"}
+    | {"reporting", "launch.command_line"},
+    "cli": {"errors", "config", "launch.command_line", "system"},
     "__main__": {"cli"},
 }
 
@@ -79,7 +64,17 @@ ALLOWED: dict[str, set[str]] = {
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "files", "text_lines", "parquet_files", "tables", "batch")
     + ("corpora", "store", "screening", "stream"),
-    "reporting": ("verdict_text", "runs", "figures", "sections", "render", "page", "write", "comparison"),
+    "reporting": (
+        "verdict_text",
+        "runs",
+        "figures",
+        "sections",
+        "render",
+        "sweep_table",
+        "page",
+        "write",
+        "comparison",
+    ),
 }
 
 
@@ -160,9 +155,9 @@ def test_nothing_imports_commands_or_cli() -> None:
 
 
 def test_the_rules_catch_an_arrow_that_runs_backwards() -> None:
-    assert not may_import("layers", "models.bert")
-    assert not may_import("layers", "data.store")
-    assert may_import("layers", "data.batch")
+    assert not may_import("models", "objectives.base")
+    assert not may_import("models", "data.store")
+    assert may_import("models", "data.batch")
     assert not may_import("training", "objectives.base")
     assert not may_import("training", "data.batch")
     assert not may_import("models", "commands.list")

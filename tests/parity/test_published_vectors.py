@@ -13,7 +13,7 @@ import torch
 from fakes.published_models import perturbed
 from refusals import refuses
 
-from lmtransfer.api.loading import load
+from lmtransfer.api import load
 from lmtransfer.errors import ConfigError
 
 transformers = pytest.importorskip("transformers")

@@ -21,7 +21,7 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.scored_predictions import ScoredExamples
+from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tokenizers.load import load_tokenizer
 
 QUICK = ["hardware=exact", "train.epochs=2", "train.batch_examples=16", "optimizer.learning_rate=0.03"]

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.exporting import folder as _exported_folder
 from lmtransfer.inference.pretrained import open_pretrained
-from lmtransfer.interop.exporting import folder as _exported_folder
 from lmtransfer.interop.importing.opening import open_saved
 from lmtransfer.interop.reading import read_published
 from lmtransfer.runs.run_directory import RunDirectory

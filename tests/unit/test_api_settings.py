@@ -13,8 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from lmtransfer.api.results import Run
-from lmtransfer.api.settings import checked, command_line, written
+from lmtransfer.api import Run, checked, command_line, written
 from lmtransfer.config.types import TopK
 from lmtransfer.errors import ConfigError
 

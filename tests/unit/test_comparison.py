@@ -17,8 +17,7 @@ from lmtransfer.reporting.comparison.tables import headline, remarks, sections, 
 from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.runs.predictions import contributions
-from lmtransfer.runs.scored_predictions import Kept, Ratio, scored_examples
+from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, contributions, scored_examples
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lmtransfer.config.sweep import in_sweep, point_suffix, sweep_name
-from lmtransfer.sweeps.points import Point, read_points
+from lmtransfer.launch.sweep_points import Point, read_points
 
 
 def test_outside_a_sweep_a_name_is_a_name() -> None:

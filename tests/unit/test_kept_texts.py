@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from fakes.runs import write_run
 
-from lmtransfer.reporting import kept_texts
-from lmtransfer.reporting.kept_texts import TaskTexts
+from lmtransfer.inference.inspection import kept_texts
+from lmtransfer.inference.inspection.kept_texts import TaskTexts
 from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.scored_predictions import Kept, Ratio, scored_examples
 from lmtransfer.runs.trust import mark_as_own
+from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, scored_examples
 from lmtransfer.tasks.text.example import TextExample
 
 TEXTS = ["a good film", "a bad film", "a good film", "no film at all"]

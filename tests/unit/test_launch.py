@@ -9,7 +9,7 @@ import pytest
 
 from lmtransfer.cli import main
 from lmtransfer.config import composing
-from lmtransfer.launch import by_hydra
+from lmtransfer.launch import sweep
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.setattr(owner, name, counting)
 
     count(composing, "compose", "composed")
-    count(by_hydra.hydra, "main", "by Hydra")
+    count(sweep.hydra, "main", "by Hydra")
     return counts
 
 
@@ -45,5 +45,5 @@ def test_a_single_run_is_composed_once(
     words: list[str], composed: int, by_hydra: int, counted: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list", *words]) == 0
-    assert counted == {"composed": composed, "by Hydra": by_hydra}
+    assert counted == {"composed": composed, "by Hydra": sweep}
     assert capsys.readouterr().out

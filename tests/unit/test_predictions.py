@@ -19,24 +19,19 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.predictions import (
-    contributions,
-    file_name,
-    metric_value,
-    prediction_files,
-    read_predictions,
-    write_predictions,
-)
-from lmtransfer.runs.scored_predictions import (
+from lmtransfer.runs.predictions import file_name, prediction_files, read_predictions, write_predictions
+from lmtransfer.tasks.answers import LabelAnswer, LabelSetAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
+from lmtransfer.tasks.file_formats.blimp import MinimalPair
+from lmtransfer.tasks.metrics.scored_examples import (
     MOST_ID_BYTES,
     MOST_TEXT_BYTES,
     Kept,
     Ratio,
     ScoredExamples,
+    contributions,
+    metric_value,
     scored_examples,
 )
-from lmtransfer.tasks.answers import LabelAnswer, LabelSetAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
-from lmtransfer.tasks.file_formats.blimp import MinimalPair
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.example import TaggedExample

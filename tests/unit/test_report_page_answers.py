@@ -22,7 +22,7 @@ from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, worst_labels, w
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.runs.predictions import write_predictions
-from lmtransfer.runs.scored_predictions import Kept, Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.example import TextExample

@@ -14,7 +14,7 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.runs.jobs import Job, Place, Record, last_words, run_jobs
+from lmtransfer.launch.jobs import Job, Place, Record, last_words, run_jobs
 from lmtransfer.system.console import Console
 
 LOCAL_CLUSTER = {"executor": "local", "timeout_min": 5}

@@ -20,8 +20,8 @@ from refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs import jobs
-from lmtransfer.runs.jobs import Job, Place
+from lmtransfer.launch import jobs
+from lmtransfer.launch.jobs import Job, Place
 from lmtransfer.study.ledger import read_ledger
 from lmtransfer.study.plan import StudyJob, make_plan
 from lmtransfer.system.durable import _HERE

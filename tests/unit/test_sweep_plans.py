@@ -13,10 +13,19 @@ from fakes.runs import pretraining
 
 from lmtransfer.config.composing import compose_files
 from lmtransfer.errors import Interrupted, MachineError
-from lmtransfer.sweeps import signals
-from lmtransfer.sweeps.plan import Plan, plan_of
-from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
-from lmtransfer.sweeps.progress import points_table, progress_line, seconds_left, watched
+from lmtransfer.launch import sweep
+from lmtransfer.launch.sweep_points import (
+    Plan,
+    Point,
+    exchange_folder,
+    launcher_stopped,
+    plan_of,
+    points_table,
+    progress_line,
+    read_points,
+    seconds_left,
+    watched,
+)
 from lmtransfer.system import cores
 
 SUBMITIT = find_spec("hydra_plugins") is not None and find_spec("hydra_plugins.hydra_submitit_launcher") is not None
@@ -162,7 +171,7 @@ def test_a_point_of_another_process_is_counted_here(tmp_path: Path, capsys: pyte
 
 def test_outcomes_of_an_interrupted_sweep_are_written_nowhere(tmp_path: Path) -> None:
     Point(0, "seed=1").write(tmp_path / "gone")
-    signals.stop(tmp_path / "gone")
+    sweep.stop(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
     assert read_points(tmp_path / "gone") == []
 

@@ -12,7 +12,7 @@ from lmtransfer.reporting.render.terminal import sweep_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import make_sweep
-from lmtransfer.sweeps.table import print_points
+from lmtransfer.reporting.sweep_table import print_points
 
 
 def rows(table: Table) -> list[list[str]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.runs.scored_predictions import Kept, ScoredExamples
+from lmtransfer.tasks.metrics.scored_examples import Kept, ScoredExamples
 
 
 def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]] | None, int | None, list[str]]:

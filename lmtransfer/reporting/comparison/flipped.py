@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.runs.scored_predictions import Kept, ScoredExamples
+from lmtransfer.tasks.metrics.scored_examples import Kept, ScoredExamples
 
 #: A side answers an example correctly if the mean score of its runs is above this, and wrongly if it is below.
 _HALF = 0.5

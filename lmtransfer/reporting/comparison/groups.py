@@ -11,8 +11,7 @@ from lmtransfer.reporting.comparison.common_answers import only
 from lmtransfer.reporting.comparison.comparison import GroupDifference, corrected_together
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.kept_answers import examples_of
-from lmtransfer.runs.predictions import metric_value
-from lmtransfer.runs.scored_predictions import Kept, Ratio, ScoredExamples
+from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, ScoredExamples, metric_value
 from lmtransfer.verdicts.compare import compare_conditions
 
 #: Number of length groups, with about the same number of examples each.

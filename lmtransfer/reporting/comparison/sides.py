@@ -9,7 +9,7 @@ from typing import Any
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.runs.labels import flatten, node_label
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.tasks.metrics.scored_examples import Kept
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
 #: Keys of pretraining that do not affect what a model learns.

@@ -13,8 +13,7 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
-from lmtransfer.runs.predictions import metric_value
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.tasks.metrics.scored_examples import Kept, metric_value
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.tasks.metrics.scored_examples import Kept
 
 #: Up to this many labels there is a matrix; above, a list of the most confused pairs.
 MOST_LABELS = 20

@@ -21,8 +21,8 @@ from lmtransfer.reporting.page.wrong_answers import (
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.runs.predictions import prediction_files
-from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.system.printable import printable
+from lmtransfer.tasks.metrics.scored_examples import Kept
 
 #: The answers of at most so many runs are shown: first the best run of each task, then the second best, and so on.
 MOST_RUNS = 24

@@ -9,7 +9,7 @@ import numpy as np
 
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import kept_answers
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.tasks.metrics.scored_examples import Kept
 
 
 def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, certainties
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.tasks.metrics.scored_examples import Kept
 
 #: The tag of words outside all spans, and the letters before the kind of a span (see ``metrics.chunks``).
 _OUTSIDE, _PREFIXES = "O", "BIESLU"

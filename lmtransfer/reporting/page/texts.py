@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.tasks.metrics.scored_examples import Kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.tasks.metrics.scored_examples import Kept
 
 #: Highest number of errors that are shown.
 MOST_ERRORS = 10

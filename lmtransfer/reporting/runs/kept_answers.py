@@ -10,8 +10,8 @@ import numpy as np
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.runs import scores
-from lmtransfer.runs.predictions import contributions, prediction_files, read_predictions
-from lmtransfer.runs.scored_predictions import Kept
+from lmtransfer.runs.predictions import prediction_files, read_predictions
+from lmtransfer.tasks.metrics.scored_examples import Kept, contributions
 from lmtransfer.verdicts.conditions import Examples
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
-from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
 from lmtransfer.tasks.languages import (
@@ -16,6 +15,7 @@ from lmtransfer.tasks.languages import (
     language_classes,
     scores_by_language,
 )
+from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.qa.windows import STRIDE

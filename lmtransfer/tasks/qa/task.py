@@ -10,13 +10,13 @@ import numpy as np
 from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile, listed
 from lmtransfer.tasks.file_formats.span_rows import read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.reader import QuestionReader

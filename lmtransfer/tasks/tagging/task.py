@@ -15,7 +15,6 @@ import numpy as np
 from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -23,6 +22,7 @@ from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.files import FileFormat, Scheme, TaggedFiles

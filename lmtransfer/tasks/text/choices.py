@@ -12,12 +12,12 @@ import numpy as np
 
 from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ChoiceAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.copa import read_copa
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
 from lmtransfer.tasks.text.choice_example import ChoiceExample
 from lmtransfer.tasks.text.choice_reader import ChoiceReader

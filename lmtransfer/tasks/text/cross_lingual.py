@@ -9,7 +9,6 @@ from typing import Any, Literal
 from lmtransfer.config.types import Count, DropoutProb, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.scored_predictions import ScoredExamples
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.languages import (
     PLACE,
@@ -20,6 +19,7 @@ from lmtransfer.tasks.languages import (
     places_in_languages,
     scores_by_language,
 )
+from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow

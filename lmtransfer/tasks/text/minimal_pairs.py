@@ -11,8 +11,8 @@ import numpy as np
 
 from lmtransfer.config.types import Folder, Name
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.file_formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.without_head import TaskWithoutHead
 
 #: Accuracy of random answers.

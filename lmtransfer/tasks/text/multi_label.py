@@ -18,13 +18,13 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed, short
 from lmtransfer.tasks.heads import HeadSpec, MultiLabelSpec
 from lmtransfer.tasks.metrics.labels import THRESHOLD
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelSetTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow

@@ -9,8 +9,8 @@ import numpy as np
 
 from lmtransfer.config.types import Count, Folder, Name
 from lmtransfer.data.tables import TableFormat
-from lmtransfer.runs.scored_predictions import ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
+from lmtransfer.tasks.metrics.scored_examples import ScoredExamples, scored_examples
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import ScoreMetric, TextRegression
 from lmtransfer.tasks.without_head import TaskWithoutHead

@@ -10,7 +10,6 @@ import numpy as np
 
 from lmtransfer.config.types import Count, DropoutProb, LargeCount, Name, OpenShare
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.scored_predictions import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.class_weights import weights_in_order
@@ -19,6 +18,7 @@ from lmtransfer.tasks.folds import fold_of
 from lmtransfer.tasks.found_labels import in_nfc, listed
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
 from lmtransfer.tasks.metrics.calibration import calibration
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.task import CHUNK, TextTask

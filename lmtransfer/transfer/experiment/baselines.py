@@ -10,8 +10,8 @@ from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
+from lmtransfer.tasks.metrics.scored_examples import Kept
 from lmtransfer.training import distributed
 from lmtransfer.transfer.evaluation import Evaluation, Outputs, score_outputs
 from lmtransfer.transfer.experiment.results import BaselineResult

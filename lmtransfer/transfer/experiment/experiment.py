@@ -17,8 +17,8 @@ from typing_extensions import TypedDict
 
 from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
+from lmtransfer.launch.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
-from lmtransfer.runs.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console

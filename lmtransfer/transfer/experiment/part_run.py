@@ -18,11 +18,11 @@ from safetensors.numpy import load_file, save_file
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.machine import naming
+from lmtransfer.tasks.metrics.scored_examples import Kept
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers.base import Tracker

@@ -18,13 +18,13 @@ from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
-from lmtransfer.runs.scored_predictions import Kept
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.metrics.scored_examples import Kept
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware

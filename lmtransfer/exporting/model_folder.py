@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmtransfer.interop.exporting.card.content import card_of
-from lmtransfer.interop.exporting.card.page import write_card
-from lmtransfer.interop.exporting.card.settings import CardSettings
-from lmtransfer.interop.exporting.forms import ADAPTER, FORMS, Exported, adapter_form, fitting_texts
-from lmtransfer.interop.exporting.logits import Text
-from lmtransfer.interop.exporting.place import export_folder
-from lmtransfer.interop.exporting.run import OpenRun, open_run
-from lmtransfer.interop.exporting.texts import texts_of
+from lmtransfer.exporting.card.content import card_of
+from lmtransfer.exporting.card.page import write_card
+from lmtransfer.exporting.card.settings import CardSettings
+from lmtransfer.exporting.forms import ADAPTER, FORMS, Exported, adapter_form, fitting_texts
+from lmtransfer.exporting.logits import Text
+from lmtransfer.exporting.place import export_folder
+from lmtransfer.exporting.run import OpenRun, open_run
+from lmtransfer.exporting.texts import texts_of
 from lmtransfer.runs.saved import CheckpointName
 from lmtransfer.system.printable import short_path
 

@@ -16,8 +16,8 @@ from lmtransfer.data.files import COMPRESSIONS, find_file
 from lmtransfer.errors import LmtransferError
 from lmtransfer.reporting.page.texts import ExampleText, FoundTexts
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.runs.scored_predictions import Kept, example_keys
 from lmtransfer.tasks.folds import FOLDS
+from lmtransfer.tasks.metrics.scored_examples import Kept, example_keys
 
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from huggingface_hub import ModelCardData
 
-from lmtransfer.interop.exporting.seen_by_transformers import pipeline_of
+from lmtransfer.exporting.seen_by_transformers import pipeline_of
 from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.system.printable import printable

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.interop.exporting.run import BareEncoder, Learner
+from lmtransfer.exporting.run import BareEncoder, Learner
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource

@@ -30,7 +30,7 @@ from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.interrupts import FOLLOW, collected
-from lmtransfer.system.optional import missing
+from lmtransfer.system.optional import missing, optional
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import duration
 
@@ -346,10 +346,8 @@ class Submission:
 
     def checkpoint(self) -> Any:
         """Called by submitit before the time of the job ends or when it is preempted: the job is queued again."""
-        from submitit.helpers import DelayedSubmission
-
         self._save()
-        return DelayedSubmission(Submission(self.words, self.log))
+        return _submitit().helpers.DelayedSubmission(Submission(self.words, self.log))
 
     def _save(self) -> None:
         self._process.terminate()
@@ -382,13 +380,15 @@ class _SubmittedJob:
 
 
 def _submitted(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -> Process:
-    from submitit import AutoExecutor
-
     folder = log.parent / "submitit"
-    executor = AutoExecutor(folder=folder, cluster=settings["executor"])
+    executor = _submitit().AutoExecutor(folder=folder, cluster=settings["executor"])
     parameters = {key: value for key, value in settings.items() if key != "executor" and value is not None}
     executor.update_parameters(name="lmtransfer", **parameters)
     return _SubmittedJob(executor.submit(Submission(words, log)), log)
+
+
+def _submitit() -> Any:
+    return optional("submitit", work="cluster", error=ConfigError)
 
 
 def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:

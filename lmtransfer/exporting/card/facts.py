@@ -9,7 +9,7 @@ from typing import Any
 
 from lmtransfer.config.component import resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.exporting.run import OpenRun
+from lmtransfer.exporting.run import OpenRun
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.reporting.runs.scores import number

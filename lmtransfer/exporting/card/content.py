@@ -8,11 +8,11 @@ import torch
 
 from lmtransfer import __version__
 from lmtransfer.config.revisions import with_revision
-from lmtransfer.interop.exporting.card.facts import corpus_label, facts_of, hub_name, pretrainings
-from lmtransfer.interop.exporting.card.loading import loading_example
-from lmtransfer.interop.exporting.card.page import Card, metadata
-from lmtransfer.interop.exporting.card.settings import CardSettings
-from lmtransfer.interop.exporting.run import OpenRun
+from lmtransfer.exporting.card.facts import corpus_label, facts_of, hub_name, pretrainings
+from lmtransfer.exporting.card.loading import loading_example
+from lmtransfer.exporting.card.page import Card, metadata
+from lmtransfer.exporting.card.settings import CardSettings
+from lmtransfer.exporting.run import OpenRun
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry

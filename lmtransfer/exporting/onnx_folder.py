@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.exporting.run import OpenRun
+from lmtransfer.exporting.run import OpenRun
 from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
 from lmtransfer.transfer.learner import TaskLearner
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lmtransfer.interop.exporting.adapter_folder import BASE
-from lmtransfer.interop.exporting.card.settings import CardSettings
-from lmtransfer.interop.exporting.run import OpenRun
-from lmtransfer.interop.exporting.seen_by_transformers import auto_class
+from lmtransfer.exporting.adapter_folder import BASE
+from lmtransfer.exporting.card.settings import CardSettings
+from lmtransfer.exporting.run import OpenRun
+from lmtransfer.exporting.seen_by_transformers import auto_class
 
 
 def loading_example(run: OpenRun, *, library: str, architecture: str, settings: CardSettings) -> str:

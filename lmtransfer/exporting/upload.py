@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lmtransfer.errors import HubError
-from lmtransfer.interop.exporting.parts import Part
+from lmtransfer.exporting.parts import Part
 from lmtransfer.interop.hub import Target, files_in
 from lmtransfer.system.printable import short_path
 

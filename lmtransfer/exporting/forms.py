@@ -7,31 +7,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.exporting.adapter_folder import write_adapter
-from lmtransfer.interop.exporting.folder import (
+from lmtransfer.exporting.adapter_folder import write_adapter
+from lmtransfer.exporting.folder import (
     heads_of_other_epsilon,
     read_as_published,
     read_equally,
     read_folder,
     write_folder,
 )
-from lmtransfer.interop.exporting.logits import OurModel, Speaker, Text, compare
-from lmtransfer.interop.exporting.onnx_folder import write_onnx
-from lmtransfer.interop.exporting.place import empty
-from lmtransfer.interop.exporting.run import OpenRun
-from lmtransfer.interop.exporting.seen_by_transformers import (
+from lmtransfer.exporting.logits import OurModel, Speaker, Text, compare
+from lmtransfer.exporting.onnx_folder import write_onnx
+from lmtransfer.exporting.place import empty
+from lmtransfer.exporting.run import OpenRun
+from lmtransfer.exporting.seen_by_transformers import (
     Adapter,
     TransformersHead,
     TransformersModel,
     installed_version,
 )
-from lmtransfer.interop.exporting.sentence_folder import (
+from lmtransfer.exporting.sentence_folder import (
     compared_vectors,
     embedder_to_export,
     encoder_alone,
     write_modules,
 )
-from lmtransfer.interop.exporting.tensors import read_tensors, write_tensors
+from lmtransfer.exporting.tensors import read_tensors, write_tensors
 from lmtransfer.interop.families.base import NotInTransformers
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -19,12 +23,103 @@ from lmtransfer.config.composing import REFUSALS, as_typed, compose_files, diagn
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.launch import run_once
-from lmtransfer.sweeps import signals
-from lmtransfer.sweeps.plan import Plan, plan_of, points_of
-from lmtransfer.sweeps.points import Point, exchange_folder, launcher_stopped, read_points
-from lmtransfer.sweeps.progress import print_progress, progress_line, watched
-from lmtransfer.system import cores, machine
+from lmtransfer.launch.command import as_user_error, module_of, run_as_is, run_once
+from lmtransfer.launch.sweep_points import (
+    Plan,
+    Point,
+    exchange_folder,
+    launcher_stopped,
+    plan_of,
+    points_of,
+    print_progress,
+    progress_line,
+    read_points,
+    watched,
+)
+from lmtransfer.system import cores, interrupts, machine
+
+_STOP = "stop"
+_RUNNING = "running-"
+_PATIENCE = 3.0  # seconds in which a further signal is part of the first
+
+
+def is_stopping(folder: Path) -> bool:
+    """Whether the sweep with this exchange folder was interrupted."""
+    return (folder / _STOP).exists()
+
+
+def stop(folder: Path) -> None:
+    """Let no other point begin."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / _STOP).touch()
+
+
+@contextmanager
+def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
+    """Inside the block, the first signal is passed on to the running points, and this process waits for them.
+
+    The points save and end, and no other point begins. A second signal ends this process at once. If the points run in
+    this process or on other machines, signals are handled as without this block.
+
+    Args:
+        plan: the plan of the sweep.
+        folder: the folder through which the processes of the sweep exchange files.
+    """
+    before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
+    first: list[float] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if first and time.monotonic() - first[0] < _PATIENCE:
+            return
+        if first:
+            signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
+            return
+        first.append(time.monotonic())
+        stop(folder)
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nthe running points of the sweep save and end; a second signal ends them at once\n")
+        for path in folder.glob(f"{_RUNNING}*"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(path.name.removeprefix(_RUNNING)), signal.SIGTERM)
+
+    if not (plan.is_parallel and plan.is_local) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    trapped = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # nohup
+    for number in trapped:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in trapped:
+            signal.signal(number, before[number])
+
+
+@contextmanager
+def as_point(folder: Path) -> Iterator[None]:
+    """The process of a point inside the block: it heeds signals as a command does, and ends when its parent is gone."""
+    running = folder / f"{_RUNNING}{os.getpid()}"
+    running.touch()
+    over = threading.Event()
+    parent = os.getppid()
+    threading.Thread(target=_follow, args=(parent, over), daemon=True).start()
+    try:
+        with interrupts.trapped():
+            yield
+    finally:
+        over.set()
+        running.unlink(missing_ok=True)
+        if os.getppid() != parent:  # nobody waits for this process
+            os._exit(1)
+
+
+def _follow(parent: int, over: threading.Event) -> None:
+    while not over.wait(1.0):
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
 
 _HYDRA_SETTINGS = (
     "hydra/help=lmtransfer",
@@ -72,9 +167,9 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
         settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_not_in_sweep(given)]
         argv = [f"lmtransfer {command}", *line.options, *settings, *given]
         try:
-            with _hydra_as_library(argv), signals.passed_on(plan, folder), watched(plan, folder):
+            with _hydra_as_library(argv), passed_on(plan, folder), watched(plan, folder):
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
-            if signals.is_stopping(folder):
+            if is_stopping(folder):
                 raise _StopSweep
         except REFUSALS as error:  # errors of the command itself are in failure
             raise diagnose(
@@ -85,7 +180,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
                 is_sweep=line.is_sweep,
             ) from error
         except (_StopSweep, KeyboardInterrupt, RuntimeError) as error:
-            stopped = isinstance(error, _StopSweep) or signals.is_stopping(folder)
+            stopped = isinstance(error, _StopSweep) or is_stopping(folder)
             if not (stopped or plan.is_parallel):
                 raise
             _finish_sweep(command, read_points(folder))
@@ -104,7 +199,7 @@ def _check_points(command: str, given: Sequence[str], *, primary: str, config_di
     Raises:
         ConfigError: lists the problems of all points.
     """
-    check = getattr(run_once.module_of(command), "check_settings", None)
+    check = getattr(module_of(command), "check_settings", None)
     if check is None:
         return
     try:
@@ -142,12 +237,12 @@ def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: Di
         if not (plan.is_parallel and plan.is_local):
             _perform_point(command, plan, folder, cfg)
             return
-        with signals.as_point(folder), cores.shared_by(plan.workers or 1):
-            if not signals.is_stopping(folder):
+        with as_point(folder), cores.shared_by(plan.workers or 1):
+            if not is_stopping(folder):
                 _perform_point(command, plan, folder, cfg)
         return
     try:
-        run_once.run_once(command, cfg)
+        run_once(command, cfg)
     except Exception as error:
         failure.append(error)
 
@@ -164,11 +259,11 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
         if not plan.is_parallel:
             raise _StopSweep from error
         if plan.is_local:
-            signals.stop(folder)
+            stop(folder)
             return
         point.error = "interrupted; run the same command again to continue"
     except Exception as raised:
-        described = run_once.as_user_error(raised, cfg)
+        described = as_user_error(raised, cfg)
         if isinstance(described, LmtransferError):
             point.error = str(described)
             print(f"lmtransfer: {described}", file=sys.stderr)
@@ -182,7 +277,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
     """Run the command; return its run directory, if it made one."""
-    returned = run_once.run_as_is(command, cfg)
+    returned = run_as_is(command, cfg)
     if isinstance(returned, Path):
         return returned
     if cfg.get("output_root") and cfg.get("name"):
@@ -196,9 +291,9 @@ def _finish_sweep(command: str, points: list[Point]) -> int:
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
     if run_dirs:
-        from lmtransfer.sweeps import table  # reads results, which takes a second to import
+        from lmtransfer.reporting import sweep_table
 
-        table.print_points(command, run_dirs, [point.label for point in failed])
+        sweep_table.print_points(command, run_dirs, [point.label for point in failed])
     if failed:
         lines = [f"  {point.label}: {str(point.error).splitlines()[0]}" for point in failed]
         heading = f"lmtransfer: {len(failed)} of {len(points)} runs of the sweep failed:"

@@ -10,8 +10,8 @@ from typing import Any
 from lmtransfer.config.component import build
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError
-from lmtransfer.interop.exporting.logits import Text
-from lmtransfer.interop.exporting.run import OpenRun
+from lmtransfer.exporting.logits import Text
+from lmtransfer.exporting.run import OpenRun
 from lmtransfer.transfer.experiment.trained import task_of
 
 #: At most this many lines of the run's corpus or task, and at most this many characters of each.

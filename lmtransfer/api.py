@@ -1,0 +1,602 @@
+"""The commands as functions.
+
+Each function takes the settings of its command. A string is a word of the command line, and a keyword is a top-level
+key: ``pretrain("corpus=text", "corpus.path=my/texts", name="mine", train={"steps": 200})``. A dictionary holds the keys
+of a node. ``lmtransfer <command> --help`` shows all keys. Values of keywords are taken as they are: a string is text,
+None is null, and a path or a ``Run`` is its path. A function makes one run and returns when it is finished. It raises
+an error of ``lmtransfer.errors`` with the message of the command line, and prints what the command prints.
+
+Functions can be called any number of times, also in a notebook. Hydra's state is restored after each call. Calls from
+several threads run one after another, because Hydra knows one running command in a process; for more at the same time,
+start several processes. In the main thread, Ctrl-C finishes a training step, saves, and raises ``Interrupted``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import re
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from lmtransfer.config import overrides
+from lmtransfer.config.overrides import CommandLine
+from lmtransfer.config.types import Count, TopK
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.interop.importing.opening import open_saved, run_folder
+from lmtransfer.launch.command_line import call_command
+from lmtransfer.models.base import Encoder
+from lmtransfer.reporting.runs.collect import read_metrics
+from lmtransfer.runs.result import JointResult, RunResult
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.system.validation import Misfit, join, validated
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.input_files import Reader
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.precision import PrecisionName
+from lmtransfer.transfer.embedder import Embedder
+from lmtransfer.transfer.experiment.trained import task_of
+from lmtransfer.transfer.opening import VectorChoice, embedder_of, pretrained_encoder
+from lmtransfer.transfer.vector_method import Layers, PoolingName
+
+
+@dataclass(frozen=True)
+class Run(os.PathLike[str]):
+    """A run directory.
+
+    Attributes:
+        path: its path.
+    """
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def result(self) -> RunResult:
+        """Metrics, durations and sizes, from ``result.json``.
+
+        Raises:
+            RunDirectoryError: there is no result yet, or it is damaged.
+        """
+        return RunResult.read(self.path / "result.json")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings of the run, from ``config.yaml``.
+
+        Raises:
+            RunDirectoryError: it is missing or damaged.
+        """
+        from lmtransfer.runs.run_directory import RunDirectory  # imports torch
+
+        return RunDirectory.open(self.path).read_config()
+
+    @property
+    def history(self) -> list[Mapping[str, Any]]:
+        """The logged steps: ``step``, ``tokens``, ``seconds``, ``loss``, ``validation/loss`` and others, by name.
+
+        Lines that cannot be read are left out; a run of several seeds has its steps in the folders of the seeds.
+        """
+        return list(read_metrics(self.path / "metrics.jsonl", [])[0])
+
+
+class TransferRun(Run):
+    """The run directory of a probe or of finetuning; with several seeds it has a folder for each."""
+
+    @property
+    def result(self) -> JointResult:
+        """Mean, deviation, control and difference over all seeds, from ``result.json``.
+
+        Raises:
+            RunDirectoryError: there is no result yet, or it is damaged.
+        """
+        return JointResult.read(self.path / "result.json")
+
+
+@dataclass(frozen=True)
+class Report(os.PathLike[str]):
+    """The folder of a report.
+
+    Attributes:
+        path: the folder, with ``report.html``, ``report.md``, ``report.json`` and ``figures/``.
+    """
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def page(self) -> Path:
+        """The HTML page with everything."""
+        return self.path / "report.html"
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The ``answer`` in words, the ``rows`` of the table and the ``sweeps``, in plain units."""
+        loaded: dict[str, Any] = json.loads((self.path / "report.json").read_text(encoding="utf-8"))
+        return loaded
+
+    @property
+    def figures(self) -> dict[str, Path]:
+        """The figures as SVG files, by name."""
+        return {path.stem: path for path in sorted((self.path / "figures").glob("*.svg"))}
+
+
+#: A value: a string is always text, and a dictionary holds the keys of a node.
+Setting: TypeAlias = (
+    "str | float | bool | os.PathLike[str] | Sequence[Setting] | Mapping[str, Setting] | None"  # float: int too
+)
+
+#: A path of the file system.
+Folder: TypeAlias = str | os.PathLike[str]
+
+#: Text that Hydra reads as it is, if it is none of the words with a meaning.
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_WITH_MEANING = frozenset({"null", "true", "false", "inf", "nan"})
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Check the arguments of a function against their annotations at each call.
+
+    The function raises a ``ConfigError`` that lists every argument of the wrong type or out of its range.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def with_check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        hints = typing.get_type_hints(function, include_extras=True)
+        given = signature.bind(*args, **kwargs).arguments
+        problems = [_misfit(name, value, hints[name]) for name, value in given.items() if name in hints]
+        if any(problems):
+            raise ConfigError([problem for problem in problems if problem])
+        return function(*args, **kwargs)
+
+    return with_check
+
+
+def _misfit(name: str, value: Any, annotation: Any) -> str | None:
+    """The problem of an argument that does not fit its evaluated annotation; None if it fits."""
+    try:
+        validated(_plain_data(value), annotation)
+    except Misfit as misfit:
+        place = misfit.value if misfit.where else value
+        return f"{join(name, *misfit.where)}={_shown(place)}: must be {misfit.wanted}"
+    return None
+
+
+def _plain_data(value: Any) -> Any:
+    """Numbers of other libraries as Python's, paths as text, and arrays and columns of tables as lists."""
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, bytes | Mapping):
+        return [_plain_data(item) for item in value]
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, config_dir: Folder | None) -> CommandLine:
+    """The settings of one call.
+
+    Args:
+        words: ``key=value`` and other words as on the command line; a path is never read as ``key=value``.
+        settings: values by top-level key or dotted key.
+        config_dir: a folder with the user's configs.
+
+    Raises:
+        ConfigError: a word cannot be read, a value is of another type, or a key is given twice.
+    """
+    line = overrides.read([word for word in words if isinstance(word, str)])
+    for word in words:
+        if isinstance(word, os.PathLike):
+            line.bare.append(os.fspath(word))
+        elif not isinstance(word, str):
+            raise ConfigError(f"{word!r}: give settings as 'key=value', or as keywords: key=value")
+    given = overrides.named_keys(line.overrides)
+    for key, value in _dotted(settings):
+        if key in given:
+            raise ConfigError(f"{key}: is given twice, as '{key}=...' and as a keyword: keep one")
+        line.overrides.append(f"{key}={written(value, key)}")
+    if problem := _misfit("config_dir", config_dir, Folder | None):
+        raise ConfigError(problem)
+    if config_dir is not None:
+        line.config_dir = os.fspath(config_dir)
+    return line
+
+
+def _dotted(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
+    """The keys of each node in a dictionary as dotted keys: ``train={"steps": 5}`` is ``train.steps=5``."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", inner) for name, inner in value.items())
+        else:
+            yield key, value
+
+
+def written(value: Setting, key: str) -> str:
+    """A value in Hydra's grammar.
+
+    Args:
+        value: the value.
+        key: its key, for messages.
+
+    Raises:
+        ConfigError: its type is not supported.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Integral):  # also of numpy
+        return str(int(value))
+    if isinstance(value, Real):
+        return repr(float(value))
+    if isinstance(value, str | os.PathLike):
+        text = os.fspath(value)
+        return text if _PLAIN.fullmatch(text) and text.lower() not in _WITH_MEANING else overrides.quote(text)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{written(inner, f'{key}.{name}')}" for name, inner in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return "[" + ",".join(written(inner, key) for inner in value) + "]"
+    raise ConfigError(
+        f"{key}: a setting is text, a number, True, False, None, a path, a list or a dictionary; this is of type "
+        f"{type(value).__name__}"
+    )
+
+
+def pretrain(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
+    """Pretrain an encoder on raw text; see ``lmtransfer pretrain --help``.
+
+    Args:
+        words: settings as on the command line, such as ``"corpus.path=my/texts"``.
+        config_dir: a folder with your own configs.
+        settings: settings by key, such as ``model="bert_mini"``, ``train={"steps": 200}`` or ``name="mine"``.
+
+    Returns:
+        The run; it can be the ``init`` of the other functions.
+
+    Raises:
+        LmtransferError: the message of the command line.
+    """
+    return Run(_called("pretrain", words, config_dir, settings))
+
+
+def probe(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
+    """Train a head on a frozen encoder; see ``lmtransfer probe --help``.
+
+    Args:
+        words: settings as on the command line.
+        config_dir: a folder with your own configs.
+        settings: settings by key, such as ``init=run``, ``task="sst2"``, ``seeds=5`` and ``control=True``.
+
+    Returns:
+        The run, with the scores of all its seeds.
+
+    Raises:
+        LmtransferError: the message of the command line.
+    """
+    return TransferRun(_called("probe", words, config_dir, settings))
+
+
+def finetune(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
+    """Train a pretrained encoder and a new head on a task; see ``lmtransfer finetune --help``.
+
+    Args:
+        words: settings as on the command line.
+        config_dir: a folder with your own configs.
+        settings: settings by key, such as ``init=run``, ``task="sst2"``, ``seeds=5`` and ``control=True``.
+
+    Returns:
+        The run, with the scores of all its seeds.
+
+    Raises:
+        LmtransferError: the message of the command line.
+    """
+    return TransferRun(_called("finetune", words, config_dir, settings))
+
+
+def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
+    """Score a run on a split, or measure the losses of a pretrained one; see ``lmtransfer evaluate --help``.
+
+    Args:
+        words: settings as on the command line.
+        config_dir: a folder with your own configs.
+        settings: settings by key, such as ``run=...`` and ``split="test"``.
+
+    Returns:
+        A new run with the scores.
+
+    Raises:
+        LmtransferError: the message of the command line.
+    """
+    return Run(_called("evaluate", words, config_dir, settings))
+
+
+def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) -> list[dict[str, Any]]:
+    """Answer a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
+
+    ``load`` answers many texts without loading the run each time.
+
+    Args:
+        words: settings as on the command line.
+        config_dir: a folder with your own configs.
+        settings: settings by key, such as ``run=...`` and ``text="A film to remember."`` or ``input="reviews.tsv"``.
+
+    Returns:
+        One dictionary for each input, as the command writes it in JSON; an empty list if ``output`` names a file.
+
+    Raises:
+        LmtransferError: the message of the command line.
+    """
+    answers: list[dict[str, Any]] = []
+    _called("predict", words, config_dir, settings, write=answers.extend)
+    return answers
+
+
+def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Path | None:
+    """Write a run for other libraries or as it is, and push it to the hub; see ``lmtransfer export --help``.
+
+    Args:
+        words: settings as on the command line.
+        config_dir: a folder with your own configs.
+        settings: settings by key, such as ``run=...`` and ``to="my-model"``.
+
+    Returns:
+        The folder of the export; None if it was only pushed.
+
+    Raises:
+        LmtransferError: the message of the command line.
+    """
+    folder: Path | None = _called("export", words, config_dir, settings)
+    return folder
+
+
+def report(*words: Folder, config_dir: Folder | None = None, **settings: Setting) -> Report:
+    """Compare all results in tables and figures; see ``lmtransfer report --help``.
+
+    Args:
+        words: folders of runs, ``runs`` by default, and settings as on the command line.
+        config_dir: a folder with your own configs.
+        settings: settings by key, such as ``to="my-report"``.
+
+    Returns:
+        The report.
+
+    Raises:
+        LmtransferError: the message of the command line.
+    """
+    return Report(_called("report", words, config_dir, settings))
+
+
+def _called(
+    command: str,
+    words: tuple[Folder, ...],
+    config_dir: Folder | None,
+    settings: Mapping[str, Setting],
+    **arguments: Any,
+) -> Any:
+    return call_command(command, command_line(words, settings, config_dir=config_dir), **arguments)
+
+
+class LoadedRun:
+    """A run in memory.
+
+    Args:
+        saved: the run.
+        encoder: its encoder, on the device and in evaluation mode.
+        hardware: device and precision.
+        task: the task that it was trained on; None for a run without a task.
+        answers: answers the task; None for a run without a task.
+        notes: where ``answers`` counts inputs that were cut.
+
+    Attributes:
+        path: the run directory.
+        encoder: a ``torch.nn.Module`` over packed batches; see ``lmtransfer.models.base.Encoder``.
+        tokenizer: turns text into ids with offsets; see ``lmtransfer.tokenizers.base.Tokenizer``.
+        task: the task with its labels; None for a run without a task.
+    """
+
+    def __init__(
+        self,
+        *,
+        saved: SavedRun,
+        encoder: Encoder,
+        hardware: Hardware,
+        task: Task | None = None,
+        answers: TaskAnswers | None = None,
+        notes: Notes | None = None,
+    ) -> None:
+        self.path: Path = saved.path
+        self.encoder: Encoder = encoder
+        self.tokenizer: Tokenizer = saved.tokenizer
+        self.task = task
+        self._saved, self._hardware, self._answers = saved, hardware, answers
+        self._notes = notes or Notes()
+        self._filled: dict[int, FilledMasks] = {}
+        self._embedders: dict[str, Embedder] = {}
+
+    def __repr__(self) -> str:
+        task = "" if self.task is None else f", task={self.task.name!r}"
+        return f"LoadedRun({str(self.path)!r}, encoder={type(self.encoder).__name__}{task})"
+
+    @checked
+    def predict(self, texts: str | Sequence[str], *, top_k: TopK = 5) -> list[dict[str, Any]]:
+        """Answer texts, or fill in each [MASK] with a run without a task.
+
+        Args:
+            texts: one text or several, as ``text=`` of ``lmtransfer predict``: two texts, or a question and its
+                passage, have [SEP] between them.
+            top_k: number of candidates for each [MASK].
+
+        Returns:
+            One dictionary for each text, as ``lmtransfer predict`` writes it in JSON.
+
+        Raises:
+            DataError: a text cannot be answered.
+            ConfigError: the run cannot answer texts: its objective cannot fill a [MASK], or it has no head at all.
+        """
+        reader = self._reader()
+        examples = list(_examples([texts] if isinstance(texts, str) else texts, reader))
+        if self._answers is not None:
+            return self._answered(self._answers, examples)
+        if top_k not in self._filled:
+            self._filled[top_k] = FilledMasks(self._saved, top_k, self._hardware)
+        return self._filled[top_k].lines(examples)
+
+    def _answered(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
+        self._notes.clear()
+        lines = answers.lines(examples)
+        for kind, count in self._notes.counts.items():
+            warnings.warn(f"{count:,} {kind}", stacklevel=4)
+        return lines
+
+    @checked
+    def vectors(
+        self, texts: str | Sequence[str], *, layers: Layers | None = None, pooling: PoolingName | None = None
+    ) -> np.ndarray:
+        """One vector for each text, as ``lmtransfer embed`` writes them.
+
+        The first call with a choice of layers and pooling loads its modules.
+
+        Args:
+            texts: one text or several; tokens beyond the longest input of the encoder are not read.
+            layers: ``last``, the number of a layer (0: embeddings), or a list such as ``[0, "last"]``, whose vectors
+                are concatenated; None: as the run's head reads them, or the last layer.
+            pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None: as for the run's head, or the mean.
+
+        If both are None, an imported model makes vectors as its publisher's files for sentence-transformers say: their
+        pooling, longest text and normalisation.
+
+        Returns:
+            float32, shape (N, E): E is the width of the encoder, times the number of layers in a list.
+
+        Raises:
+            ConfigError: the choice does not fit the encoder, or needs weights that the run does not have.
+        """
+        choice = VectorChoice.of(layers=layers, pooling=pooling)
+        if str(choice) not in self._embedders:
+            self._embedders[str(choice)] = embedder_of(self._saved, choice, hardware=self._hardware)
+        return self._embedders[str(choice)].embed([texts] if isinstance(texts, str) else texts).vectors
+
+    @checked
+    @torch.inference_mode()
+    def nearest(self, text: str, num: Count = 10) -> list[tuple[str, float]]:
+        """The tokens whose embeddings (layer 0) are nearest to that of a token, with their cosine, the nearest first.
+
+        Args:
+            text: a token; of a text with several tokens the mean of their embeddings is used.
+            num: number of tokens; the tokens of ``text`` and special tokens are not among them.
+
+        Raises:
+            ConfigError: the encoder has no token embeddings, or the text has no token.
+        """
+        table = self.encoder.token_embedding
+        if table is None:
+            raise ConfigError(f"{type(self.encoder).__name__} reads words as characters and has no token embeddings")
+        ids = self.tokenizer.encode(text).ids.tolist()
+        if not ids:
+            raise ConfigError(f"{text!r}: has no token; give a word")
+        vectors_VD = table.weight.float()
+        cosines_V = functional.cosine_similarity(vectors_VD[ids].mean(0, keepdim=True), vectors_VD, dim=1)
+        others_V = torch.from_numpy(~self.tokenizer.is_special)
+        others_V[ids] = False
+        cosines_V = cosines_V.cpu().masked_fill(~others_V, -torch.inf)
+        best = cosines_V.topk(min(num, int(others_V.sum())))
+        return [
+            (self.tokenizer.piece(token), cosine)
+            for token, cosine in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def _reader(self) -> Reader:
+        """The reader of texts to answer.
+
+        Raises:
+            ConfigError: the run has neither a task nor an objective, or the task takes no texts.
+        """
+        if self.task is not None:
+            return self.task.reader()
+        if "objective" not in self._saved.config:
+            raise ConfigError(
+                f"{self.path}: holds an encoder without a head, so it cannot answer texts; train one: "
+                f"finetune(init={str(self.path)!r}, task=...)"
+            )
+        return MaskedTexts()
+
+
+@checked
+def load(
+    run: str | os.PathLike[str],
+    *,
+    ensemble: bool = False,
+    trust: bool = False,
+    device: str = "auto",
+    precision: PrecisionName | Literal["auto"] = "fp32",
+) -> LoadedRun:
+    """Load a run: its encoder and tokenizer, and the head of its task if it has one.
+
+    Args:
+        run: run directory of any command that trains, or a published model as ``hf:<folder or name on the hub>``. Of a
+            task's run with several seeds, the first seed is loaded.
+        ensemble: answer with the mean over all seeds of a task's run.
+        trust: read files that the run names, although you did not make the run.
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<number>`` or ``mps``.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the fastest format of the hardware).
+
+    Raises:
+        RunDirectoryError: there is no such run, or it has no checkpoint.
+        CheckpointError: its weights do not fit its configuration.
+        ConfigError: the device or the precision does not exist here.
+    """
+    path = os.fspath(run)
+    try:
+        hardware = setup(device=device, precision=precision, compile=False, keep_threads=True)
+    except ConfigError as error:  # names the settings of a command
+        raise ConfigError([problem.replace("hardware.", "") for problem in error.problems]) from error
+    if "task" in run_folder(path, key="run").read_config():
+        runs = answering_runs(path, ensemble=ensemble, trust=trust)
+        task = task_of(runs[0])
+        notes = Notes()
+        answers = TaskAnswers(runs, task, hardware, notes)
+        return LoadedRun(
+            saved=runs[0], encoder=answers.encoder, hardware=hardware, task=task, answers=answers, notes=notes
+        )
+    saved = open_saved(path, key="run", trust=trust)
+    return LoadedRun(saved=saved, encoder=pretrained_encoder(saved).to(hardware.device).eval(), hardware=hardware)
+
+
+def _examples(texts: Sequence[str], reader: Reader) -> Any:
+    for number, text in enumerate(texts):
+        try:
+            yield reader.of_line(text, f"text {number}", str(number), Notes())
+        except ValueError as problem:
+            raise DataError(f"{text[:60]!r}: {problem}") from None

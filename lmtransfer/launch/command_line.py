@@ -1,0 +1,141 @@
+"""Running a command from the command line or from Python.
+
+Hydra composes the configuration. It writes no files, does not change the directory and prints no errors itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.config import config_files, help_page, overrides, paths
+from lmtransfer.config.composing import in_force
+from lmtransfer.config.config_files import drop_null_groups
+from lmtransfer.config.in_short import expanded
+from lmtransfer.config.sweep import in_sweep
+from lmtransfer.errors import ConfigError
+from lmtransfer.launch.command import run_once
+from lmtransfer.launch.sweep import run_by_hydra
+
+#: Hydra keeps the running command in the process, so calls from several threads wait for each other.
+_one_call = threading.RLock()
+
+
+def run_command(command: str, words: Sequence[str]) -> int:
+    """Run ``lmtransfer <command> <words>``.
+
+    Returns:
+        0, or 1 if a point of a sweep failed.
+
+    Raises:
+        LmtransferError: a mistake of the user, or an error of the command.
+    """
+    line = overrides.read(words)
+    given, folders = overrides_and_folders(command, line)
+    one_each = expanded(given, folders)
+    if one_each != given and not line.is_sweep:
+        line.options.append("--multirun")
+        line.is_sweep = True
+    given = one_each
+    help_page.register(command)
+    is_plain = _is_plain(line, given)
+    if is_plain:  # composed once; Hydra's own command line would compose it twice
+        with in_force(command, given, config_dir=line.config_dir) as cfg:
+            if not in_sweep():  # a config may ask for a sweep
+                run_once(command, cfg)
+                return 0
+    is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in given)
+    return run_by_hydra(command, line, given, is_sweep=is_sweep)
+
+
+def call_command(command: str, line: overrides.CommandLine, **arguments: Any) -> Any:
+    """Run a command once for a caller in Python.
+
+    Nothing of Hydra's state remains afterwards. Calls from several threads run one after another.
+
+    Args:
+        command: name of the command.
+        line: its settings.
+        arguments: further arguments of the command's ``run``.
+
+    Returns:
+        What the command returns.
+
+    Raises:
+        ConfigError: the settings ask for a sweep or for an option of the command line.
+        LmtransferError: a mistake of the user, or an error of the command.
+    """
+    with _one_call:
+        given, folders = overrides_and_folders(command, line)
+        for word, one_each in zip(given, expanded(given, folders), strict=True):
+            if one_each != word:
+                raise ConfigError(f"{word}: a call makes one run; call {command} once for each of {one_each}")
+        if not _is_plain(line, given):
+            raise ConfigError(
+                f"{' '.join([*line.options, *given])}: a call makes one run, without sweeps, options and settings of "
+                f"hydra; call {command} once for each value, or use the command line"
+            )
+        with in_force(command, given, config_dir=line.config_dir) as cfg:
+            if in_sweep():
+                raise ConfigError("hydra.mode: a config asks for a sweep, but a call makes one run: use -m there")
+            return run_once(command, cfg, **arguments)
+
+
+def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
+    """Whether a command line asks for a single run and uses none of Hydra's own features."""
+    if line.is_sweep or not set(line.options) <= {"--config-dir", "-cd", line.config_dir}:
+        return False
+    try:
+        parsed = [overrides.parse(override) for override in given]
+    except ConfigError:
+        return True  # the error is raised where the configuration is composed
+    return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
+
+
+#: For commands that accept words without "=": the key that these words set.
+_BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
+
+
+def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
+    """The overrides of a command line in Hydra's form, and the folders with configs.
+
+    Args:
+        command: name of the command.
+        line: the command line.
+
+    Raises:
+        ConfigError: a word is not an override or sets something of Hydra that is refused, two words contradict each
+            other, or the folder of configs is invalid.
+    """
+    folders = [paths.conf_dir()]
+    if line.config_dir is not None:
+        _check_config_dir(Path(line.config_dir))
+        folders.append(Path(line.config_dir))
+    given = [*_bare_words(command, line.bare), *line.overrides]
+    if line.config_dir is not None:
+        config_files.check_yaml_files(Path(line.config_dir), given, line.config_name or command)
+    given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
+    overrides.check_overrides(given, folders)
+    return given, folders
+
+
+def _bare_words(command: str, bare: Sequence[str]) -> list[str]:
+    if not bare:
+        return []
+    if command not in _BARE_WORDS:
+        raise ConfigError(f"'{bare[0]}' is not key=value; lmtransfer {command} --help shows the keys")
+    quoted = [overrides.quote(word) for word in bare]
+    return [f"{_BARE_WORDS[command]}={quoted[0] if len(quoted) == 1 else '[' + ','.join(quoted) + ']'}"]
+
+
+def _check_config_dir(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir: there is no folder {folder}")
+    for path in paths.shadowed(folder):
+        print(
+            f"lmtransfer: warning: {folder / path} is ignored, because lmtransfer has its own {path}; rename yours",
+            file=sys.stderr,
+        )

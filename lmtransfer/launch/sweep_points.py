@@ -1,0 +1,343 @@
+"""What is known of a sweep before its first point: the points, and the launcher that runs them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config import overrides
+from lmtransfer.config.composing import REFUSALS, compose_files
+from lmtransfer.config.sweep import ON_THIS_MACHINE
+from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, MachineError
+from lmtransfer.system.cores import hardware_threads
+from lmtransfer.system.durable import remove
+from lmtransfer.system.units import duration, time_unit
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Largest number of points whose labels are kept, for the table of all points.
+_MOST_LISTED = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known of a sweep; sent to the processes of its points.
+
+    Attributes:
+        launcher: name of Hydra's launcher; "basic" runs the points one after the other, in this process.
+        total: number of points; None if only the sweeper knows it.
+        labels: the swept keys and values of each point, in order; empty if they are unknown or too many for a table.
+        workers: how many points run at the same time; None if unknown.
+        output_root: the folder of all runs.
+    """
+
+    launcher: str = "basic"
+    total: int | None = None
+    labels: tuple[str, ...] = ()
+    workers: int | None = 1
+    output_root: str = "runs"
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether the points run in other processes."""
+        return self.launcher != "basic"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all points run on this machine."""
+        return self.launcher in ON_THIS_MACHINE
+
+
+def plan_of(primary: str, given: Sequence[str], *, config_dir: str | None = None) -> Plan:
+    """The plan of a sweep, from the configuration of its first point.
+
+    Args:
+        primary: name of the primary config.
+        given: the ``key=value`` of the command line, quoted for Hydra.
+        config_dir: the user's config folder.
+    """
+    try:
+        parsed = [overrides.parse(word) for word in given]
+        cfg = compose_files(primary, overrides.first_values(given), config_dir=config_dir)
+    except (ConfigError, *REFUSALS):
+        return Plan()  # Hydra raises the same error when it starts the sweep
+    choices, excluded = cfg.hydra.runtime.choices, cfg.hydra.job.config.override_dirname.exclude_keys
+    launcher = str(choices["hydra/launcher"])
+    total: int | None = None
+    labels: tuple[str, ...] = ()
+    if choices["hydra/sweeper"] == "basic":
+        own = [override for override in parsed if not override.is_hydra_override()]
+        total, labels = _points([*_of_config(cfg), *own], frozenset(map(str, excluded)))
+    return Plan(
+        launcher=launcher,
+        total=total,
+        labels=labels,
+        workers=_workers(launcher, cfg.hydra.launcher, total),
+        output_root=str(cfg.get("output_root") or "runs"),
+    )
+
+
+def points_of(given: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
+    """The overrides of each point of a sweep with Hydra's own sweeper; nothing if only the sweeper knows them.
+
+    Args:
+        given: the ``key=value`` of the command line, quoted for Hydra.
+        config: the configuration of the first point.
+    """
+    if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
+        return
+    columns: dict[str, list[str]] = {}
+    for override in [*_of_config(config), *map(overrides.parse, given)]:  # the last override of a key is in force
+        columns[override.get_key_element()] = overrides.each_value(override)
+    yield from map(list, itertools.product(*columns.values()))
+
+
+def _of_config(cfg: DictConfig) -> list[Override]:
+    """The values to sweep that a config file sets."""
+    params: Any = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=False)
+    return [overrides.parse(f"{key}={value}") for key, value in params.items()]
+
+
+def _points(given: Iterable[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
+    """The number of points and their labels."""
+    columns: dict[str, list[tuple[str, str]]] = {}
+    shuffled = False
+    for override in given:  # the last override of a key is in force
+        columns[override.get_key_element()] = [(override.key_or_group, word) for word in overrides.each_value(override)]
+        shuffled |= bool(getattr(override.value(), "shuffle", False))
+    if not all(columns.values()):
+        return None, ()
+    total = math.prod(map(len, columns.values()))
+    if shuffled or total > _MOST_LISTED:
+        return total, ()
+    return total, tuple(_label(words, excluded) for words in itertools.product(*columns.values()))
+
+
+def _label(words: Sequence[tuple[str, str]], excluded: frozenset[str]) -> str:
+    shown = sorted(word for key, word in words if key not in excluded)
+    return ",".join(shown or [word for key, word in words if key == "name"]).replace("'", "")
+
+
+def _workers(launcher: str, settings: DictConfig, total: int | None) -> int | None:
+    if launcher == "basic":
+        return 1
+    if launcher == "submitit_local":  # starts all points at once
+        return total
+    number = settings.get("n_jobs") if launcher == "joblib" else None
+    if not isinstance(number, int) or number == 0:
+        return None
+    workers = number if number > 0 else max(1, hardware_threads() + 1 + number)
+    return workers if total is None else min(workers, total)
+
+
+@dataclass(slots=True)
+class Point:
+    """The outcome of one run of a sweep; saved as a file, because some launchers run points in other processes.
+
+    Attributes:
+        number: position in the sweep, from 0.
+        label: the swept keys and their values.
+        run_dir: the run directory, if one was made.
+        error: the error that stopped it, or None.
+        seconds: how long it took; None if it was finished before the sweep was started.
+    """
+
+    number: int
+    label: str
+    run_dir: Path | None = None
+    error: str | None = None
+    seconds: float | None = None
+
+    def measure_seconds(self, start_time: float) -> None:
+        """Note how long the point took, unless its run was finished before ``start_time``, seconds since the epoch."""
+        result = None if self.run_dir is None else self.run_dir / "result.json"
+        if result is None or not result.is_file() or result.stat().st_mtime >= start_time:
+            self.seconds = time.time() - start_time
+
+    def write(self, folder: Path) -> None:
+        """Write the outcome to ``folder``, for ``read_points``; another process sees all of it or nothing."""
+        content = asdict(self) | {"run_dir": None if self.run_dir is None else str(self.run_dir)}
+        staged = folder / f".point-{self.number}.{os.getpid()}.tmp"
+        with suppress(FileNotFoundError):  # the sweep was interrupted and has removed its folder
+            staged.write_text(json.dumps(content), encoding="utf-8")
+            staged.replace(folder / f"point-{self.number}.json")
+
+
+def read_points(folder: Path) -> list[Point]:
+    """The points that have ended, in the order of the sweep."""
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("point-*.json")]
+    points = [Point(**item | {"run_dir": Path(item["run_dir"]) if item["run_dir"] else None}) for item in contents]
+    return sorted(points, key=lambda point: point.number)
+
+
+@contextmanager
+def exchange_folder(plan: Plan) -> Iterator[Path]:
+    """A new folder that all points of a sweep can write; removed at the end.
+
+    On a cluster it is below ``output_root``, which all machines see. If the block raises, it stays there with the logs
+    of the jobs.
+    """
+    if plan.is_local:
+        with tempfile.TemporaryDirectory(prefix="lmtransfer-sweep-") as temporary:
+            yield Path(temporary)
+        return
+    root = Path(plan.output_root).expanduser().absolute()
+    root.mkdir(parents=True, exist_ok=True)  # goes with the folder if nothing else comes into it
+    folder = Path(tempfile.mkdtemp(prefix=".sweep-", dir=root))
+    try:
+        yield folder
+    except BaseException:
+        if not _has_jobs(folder):
+            _removed(folder)
+        raise
+    _removed(folder)
+
+
+def _removed(folder: Path) -> None:
+    remove(folder)
+    with suppress(OSError):  # the root holds runs
+        folder.parent.rmdir()
+
+
+def launcher_stopped(plan: Plan, error: BaseException, folder: Path) -> LmtransferError:
+    """The error for a launcher that failed, such as a worker that was killed, or that no longer waits for its jobs."""
+    message = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
+    if type(error).__name__ == "TerminatedWorkerError":
+        message = "a process of the sweep was killed, perhaps because memory ran out: lower hydra.launcher.n_jobs"
+    logs = f"; the logs of the jobs are in {folder}" if _has_jobs(folder) else ""
+    again = "finished points are kept, and the same command continues the sweep"
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(f"interrupted{logs}. Submitted jobs continue (scancel ends them); {again}")
+    return MachineError(f"hydra/launcher={plan.launcher}: {message}{logs}; {again}")
+
+
+def _has_jobs(folder: Path) -> bool:
+    """Whether an exchange folder holds jobs of a cluster."""
+    return (folder / ".submitit").is_dir()
+
+
+def progress_line(plan: Plan, points: Sequence[Point]) -> str:
+    """How far a sweep is: ``3 of 12 finished, 1 failed, about 6 min left``.
+
+    Args:
+        plan: the plan of the sweep.
+        points: the points that have ended.
+    """
+    failed = sum(point.error is not None for point in points)
+    of = "" if plan.total is None else f" of {plan.total}"
+    parts = [f"{len(points) - failed}{of} finished"]
+    parts += [f"{failed} failed"] if failed else []
+    left = seconds_left(plan, points)
+    parts += [f"about {_rounded(left)} left"] if left else []
+    return ", ".join(parts)
+
+
+def seconds_left(plan: Plan, points: Sequence[Point]) -> float | None:
+    """The mean duration of the finished points times those left, shared by the workers; None if it is unknown."""
+    measure_seconds = [point.seconds for point in points if point.seconds is not None and point.error is None]
+    if plan.total is None or plan.workers is None or not measure_seconds:
+        return None
+    left = plan.total - len(points)
+    return sum(measure_seconds) / len(measure_seconds) * left / max(1, min(plan.workers, left))
+
+
+def print_progress(plan: Plan, points: Sequence[Point]) -> None:
+    """Print the line, and on a terminal the table of all points if they run one after the other."""
+    if points and plan.labels and not plan.is_parallel and sys.stdout.isatty():
+        from lmtransfer.reporting.render.terminal import report_console
+
+        report_console().print(points_table(plan, points))
+    print(f"sweep: {progress_line(plan, points)}", flush=True)
+
+
+@contextmanager
+def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
+    """Inside the block print the line whenever points have ended, if the points themselves print into the logs of jobs.
+
+    Args:
+        plan: the plan of the sweep.
+        folder: the exchange folder.
+        every: seconds between two looks at it.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        known, ended = 0, False
+        while not ended:
+            ended = over.wait(every)
+            points = read_points(folder)
+            if len(points) > known:
+                known = len(points)
+                print_progress(plan, points)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    if plan.launcher not in ("basic", "joblib"):
+        print(f"sweep: {progress_line(plan, [])}", flush=True)
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join()
+
+
+def points_table(plan: Plan, points: Sequence[Point]) -> Table:
+    """A row for each point: its label, its state, its main score and the time that it took.
+
+    Args:
+        plan: the plan of the sweep, with the labels of all points.
+        points: the points that have ended.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("point", "state", "score", "time", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    ended = {point.number: point for point in points}
+    for number, label in enumerate(plan.labels):
+        table.add_row(*map(Text, _cells(label, ended.get(number))))
+    return table
+
+
+def _cells(label: str, point: Point | None) -> tuple[str, str, str, str]:
+    if point is None:
+        return label, "waiting", "", ""
+    time = "" if point.seconds is None else duration(point.seconds)
+    if point.error is not None:
+        return point.label, "failed", "", time
+    return point.label, "finished", _score(point.run_dir), time
+
+
+def _score(run_dir: Path | None) -> str:
+    """The main metric of a run with its value, such as ``loss 3.214``; empty if there is none."""
+    from lmtransfer.reporting.render.cells import score_text
+    from lmtransfer.reporting.runs.collect import read_run
+    from lmtransfer.reporting.runs.entries import make_entries
+
+    if run_dir is None:
+        return ""
+    entry = make_entries([read_run(run_dir)])[0]
+    if entry.metric is None or entry.score is None:
+        return ""
+    return f"{entry.metric} {score_text(entry.score, entry.metric)}"
+
+
+def _rounded(seconds: float) -> str:
+    scale, unit = time_unit(seconds)
+    return f"{seconds / scale:.1f} {unit}" if unit == "h" else f"{max(1, round(seconds / scale))} {unit}"
