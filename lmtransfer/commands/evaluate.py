@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import resolve
 from lmtransfer.config.in_short import expand_parts
+from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
-from lmtransfer.interop.importing.opening import is_pretrained
+from lmtransfer.interop.importing.opening import is_pretrained, open_saved, run_folder, trained_folders
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
+from lmtransfer.reporting.runs.kept_answers import examples_of
+from lmtransfer.runs.predictions import file_name, write_predictions
+from lmtransfer.runs.result import JointResult, SeedResult
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
+from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
+from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.without_head import TaskWithoutHead
-from lmtransfer.transfer.experiment.scoring import evaluate_trained
+from lmtransfer.training import distributed
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import num_parameters
+from lmtransfer.transfer.evaluation import evaluate
+from lmtransfer.transfer.experiment.data import encode_split
+from lmtransfer.transfer.experiment.messages import print_result
+from lmtransfer.transfer.experiment.results import calibration_of, compare, layer_weights, summary
+from lmtransfer.transfer.experiment.trained import chosen_task, open_trained
+
+#: Settings that apply to pretraining runs only.
+_OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")
 
 
 def run(cfg: DictConfig) -> Path:
@@ -44,3 +72,170 @@ def _evaluate_pretraining(cfg: DictConfig) -> Path:
             "no head (task=blimp, task=sts_zero_shot)"
         )
     return evaluate_pretrained(cfg)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scoring:
+    """The task, the examples and the hardware of an evaluation.
+
+    Attributes:
+        task: the task; answers have its order of labels.
+        split: split of the task.
+        examples: examples of the split.
+        hardware: device and precision.
+    """
+
+    task: Task
+    split: str
+    examples: Sequence[Example]
+    hardware: Hardware
+
+
+def evaluate_trained(cfg: DictConfig) -> Path:
+    """Score a run with a task head and write a run directory.
+
+    Args:
+        cfg: the checked config of ``evaluate``; its ``run`` has a head.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        ConfigError: a setting that applies to the text of a pretraining run only.
+    """
+    if cfg.get("corpus") is not None:
+        raise ConfigError(f"corpus: run={cfg.run} has a task head, and is scored on the task's data: leave corpus out")
+    idle = [key for key in _OF_TEXT if cfg[key]]
+    if idle:
+        raise ConfigError([f"{key}={cfg[key]}: is only for pretraining runs; leave it out" for key in idle])
+    own_task = cfg.get("task") is None
+    members, controls, parent = _members(cfg.run, trust=cfg.trust)
+    hardware = eager_hardware(cfg)
+    task = chosen_task(members[0], node=cfg.get("task"), data_root=cfg.data_root)
+    with distributed.process_group():
+        console = Console(highlight=False, quiet=not distributed.is_main())
+        scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
+        scored = [_score(member, scoring) for member in [*members, *controls]]
+        results = [result for result, _ in scored[: len(members)]]
+        control_results = [result for result, _ in scored[len(members) :]]
+        with open_dict(cfg):
+            cfg.run, cfg.task = str(parent), members[0].config["task"] if own_task else cfg.task
+        name = sweep_name(cfg.name or _default_name(parent, task.name, cfg.split, own_task=own_task))
+        directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
+        directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
+        directory.write_versions(versions())
+        kept = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
+        result = _joint(results, control_results, members[0], scoring, kept)
+        if distributed.is_main():
+            write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
+        directory.write_result(result)
+        root = short_path(directory.path.parent.parent)
+        commands = [f"lmtransfer report {root}"]
+        print_result(console, result.values(), name=parent.name, next_commands=commands, metrics=task.metric_names)
+    return directory.path
+
+
+def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
+    """The runs to score (the run itself, or its seeds), the same for its control, and the folder of all of them.
+
+    Raises:
+        RunDirectoryError: the path has no run of a task, or none with a checkpoint.
+    """
+    folders, parent = trained_folders(path), run_folder(path, key="run").path
+    controls = folders_with_checkpoints(parent / "control")
+    members, control_members = (
+        [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)
+    )
+    return members, control_members, parent
+
+
+def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]:
+    """The metrics of one run, and its answer to each example; None in place of answers that are not kept."""
+    task, hardware = scoring.task, scoring.hardware
+    learner = open_trained(saved, task, hardware)
+    encoder = learner.encoder
+    encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
+    start_time = time.monotonic()
+    evaluation = evaluate(
+        learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
+    )
+    seed, pretraining = saved.config.get("seed"), pretraining_seed(saved)
+    trained = saved.directory.read_result().more if saved.directory.is_finished else {}
+    result = SeedResult(
+        command="evaluate",
+        task=task.name,
+        task_fingerprint=evaluation.task_fingerprint,
+        split=scoring.split,
+        metrics=evaluation.metrics,
+        main_metric=task.main_metric,
+        seconds=time.monotonic() - start_time,
+        tokens=int(encoded.lengths.sum()),
+        num_parameters=num_parameters(learner),
+        seed=seed,
+        pretraining_seed=pretraining,
+        collapsed=evaluation.collapsed,
+        more={
+            "num_truncated": encoded.num_truncated,
+            "deterministic": bool(trained.get("deterministic")),
+            **calibration_of(evaluation),
+            **evaluation.undefined,
+            **layer_weights(learner),
+        },
+    )
+    if evaluation.answers is None:
+        return result, None
+    return result, Kept(
+        task=task.name,
+        split=scoring.split,
+        main_metric=task.main_metric,
+        seed=seed,
+        pretraining_seed=pretraining,
+        is_control=False,
+        examples=evaluation.answers,
+    )
+
+
+def _joint(
+    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, kept: list[Kept]
+) -> JointResult:
+    """The result over seeds, with that of the control if there is one."""
+    first, majority = results[0], _majority(member, scoring)
+    joint: dict[str, Any] = {
+        "command": "evaluate",
+        "task": scoring.task.name,
+        "task_fingerprint": first.task_fingerprint,
+        "split": scoring.split,
+        "main_metric": first.main_metric,
+        **summary(results),
+        "control": summary(controls) if controls else None,
+        "majority": majority,
+        "seconds": sum(result.seconds or 0.0 for result in results),
+        "tokens": sum(result.tokens or 0 for result in results),
+        "num_parameters": first.num_parameters,
+        "labels": list(scoring.task.labels),
+        "num_scored": len(scoring.examples),
+        "num_truncated": {scoring.split: first.more["num_truncated"]},
+    }
+    if controls:
+        whole = len(kept) == len(results) + len(controls)
+        conditions = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
+        examples = (examples_of(conditions[0], first.main_metric), examples_of(conditions[1], first.main_metric))
+        joint["difference"] = compare(results, controls, majority, examples=examples)
+    return JointResult.of(joint)
+
+
+def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
+    """Metrics of the most frequent label in training, if the run's result has it; else None."""
+    task = scoring.task
+    majority_label = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
+    if majority_label not in task.labels:
+        return None
+    answer = LabelAnswer(label=task.labels.index(majority_label), name=majority_label)
+    return task.score(scoring.examples, [answer] * len(scoring.examples))
+
+
+def _default_name(path: Path, task: str, split: str, *, own_task: bool) -> str:
+    """A name such as ``finetune-imdb-ft-test``; it contains the task's name if the task is not the run's own."""
+    parts = path.parts[-4:]
+    start = max((i for i, part in enumerate(parts) if part in ("probe", "finetune")), default=len(parts) - 1)
+    return "-".join([*parts[start:], *([] if own_task else [task]), split])

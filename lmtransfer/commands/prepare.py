@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
+from rich import box
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.in_short import expand_overlap, expand_parts
-from lmtransfer.data.store.cache import prepare, tokenizer_for
+from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
+from lmtransfer.data.store.filling import Progress as PrepareProgress
 from lmtransfer.inference.inspection.tables import parts_table
-from lmtransfer.pretraining.preparing import preparing_line, remarks_on, statistics_table
 from lmtransfer.pretraining.screening import examples_of, findings_table, screened_parts
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
+from lmtransfer.tokenizers.base import Tokenizer
+
+_HIGH_UNKNOWN_RATE = 0.01
+_MANY_ACCENTS = 0.02  # share of words
 
 
 def run(cfg: DictConfig) -> None:
@@ -53,3 +62,75 @@ def run(cfg: DictConfig) -> None:
         console.print(line, soft_wrap=True)
     console.print(f"\nkept in {prepared.folder}", soft_wrap=True)
     console.print("next: lmtransfer pretrain with the same corpus and tokenizer settings", soft_wrap=True)
+
+
+@contextmanager
+def preparing_line(console: Console, name: str) -> Iterator[Callable[[PrepareProgress], None]]:
+    """A progress line in a terminal; no output if the console is not a terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[done]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"tokenising {name}", total=None, done="")
+
+        def on_progress(state: PrepareProgress) -> None:
+            kept = f", {state.blocks_kept} blocks reused" if state.blocks_kept else ""
+            progress.update(
+                task,
+                total=None if state.fraction is None else 1.0,
+                completed=state.fraction or 0.0,
+                done=f"{state.documents:,} documents, {state.tokens:,} tokens{kept}",
+            )
+
+        yield on_progress
+
+
+def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
+    """Statistics of the corpus and of its tokenisation, as a table."""
+    statistics = prepared.statistics
+    table = Table(title=f"corpus {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    share = statistics.validation_tokens / statistics.tokens
+    table.add_row("documents", f"{statistics.documents:,}", f"{statistics.duplicate_documents:,} exact duplicates")
+    table.add_row("validation", f"{statistics.validation_documents:,}", f"documents, {share:.2%} of the tokens")
+    table.add_row("sentences", f"{statistics.sentences:,}", f"longest: {statistics.longest_sentence_tokens:,} tokens")
+    table.add_row("words", f"{statistics.words:,}", f"{statistics.text_bytes / 1e6:,.1f} MB of text")
+    table.add_row("tokens", f"{statistics.tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} per word")
+    table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens")
+    table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", _trained_on(tokenizer))
+    when = "read from the cache" if prepared.from_cache else "tokenised now"
+    table.add_row("seconds", f"{statistics.seconds:,.1f}", when)
+    return table
+
+
+def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
+    """Warnings on the corpus that the numbers alone do not show."""
+    statistics = prepared.statistics
+    for kind, note in statistics.notes.items():
+        yield f"unusual: {kind}: {note['count']:,} (first at {note['first']})"
+    if statistics.unknown_rate > _HIGH_UNKNOWN_RATE:
+        yield f"many unknown tokens ({statistics.unknown_rate:.1%}): {tokenizer.unknown_advice}"
+    lost = tokenizer.training.get("lost_accents") or {"share": 0}
+    if lost["share"] > _MANY_ACCENTS:
+        yield (
+            f"lower-casing removes the accents of {lost['share']:.0%} of the words "
+            f"({' becomes '.join(lost['example'])}): tokenizer.lowercase=false keeps them"
+        )
+    if prepared.validation.num_tokens == 0:
+        yield "nothing is held out: the corpus has a single sentence, or corpus.validation_fraction is 0"
+
+
+def _trained_on(tokenizer: Tokenizer) -> str:
+    """How many lines the vocabulary was trained on, as its trainer counted them; empty if not recorded."""
+    counts = tokenizer.training
+    if "pieces_used" not in counts:
+        return ""
+    text = f"pieces, trained on {counts['pieces_used']:,} of {counts['pieces_seen']:,} lines"
+    return f"{text} ({counts['lines_split']:,} cut)" if counts["lines_split"] else text

@@ -17,7 +17,6 @@ from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.checks import check_pretraining
-from lmtransfer.pretraining.commits import keep_commits, with_commits
 from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import Start, count_first
 from lmtransfer.pretraining.directory import TEXT_PATHS, check_text, new_run, run_to_resume
@@ -26,7 +25,7 @@ from lmtransfer.pretraining.parts import Parts, build_phases
 from lmtransfer.pretraining.phased_run import PhasedRun
 from lmtransfer.pretraining.result import joint_result, pretraining_result
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
+from lmtransfer.pretraining.text import Text, keep_commits, read_text, with_absolute_paths, with_commits
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked

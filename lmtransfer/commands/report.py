@@ -17,7 +17,7 @@ from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.reporting.sections import find_sections
 from lmtransfer.reporting.write import write_report
-from lmtransfer.study.watching import watch
+from lmtransfer.study.progress import watch
 
 
 def run(cfg: DictConfig) -> Path:

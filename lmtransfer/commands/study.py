@@ -20,10 +20,9 @@ from lmtransfer.reporting.render.terminal import report_console
 from lmtransfer.reporting.sections import write_sections
 from lmtransfer.runs import lock
 from lmtransfer.study.figure_specs import PLACES
-from lmtransfer.study.ledger import add_seconds, note_overrides
+from lmtransfer.study.ledger import add_seconds, note_overrides, share_pretraining
 from lmtransfer.study.plan import Plan, make_plan
 from lmtransfer.study.sections import make_sections
-from lmtransfer.study.shared import share_pretraining
 from lmtransfer.study.table import read_rows, terminal_rows, write_table
 from lmtransfer.system import ranks
 from lmtransfer.system.printable import short_path

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 from lmtransfer.config.revisions import count_text
 from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.acquire import acquire
+from lmtransfer.runs.lock import acquire
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_text
 from lmtransfer.system.mappings import interpolations

@@ -24,9 +24,8 @@ from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import Outcome, Updater
 from lmtransfer.training.weights import load_weights, weights
-from lmtransfer.transfer.joint.learner import JointLearner
+from lmtransfer.transfer.joint.learner import JointLearner, JointStream
 from lmtransfer.transfer.joint.share import TextShare
-from lmtransfer.transfer.joint.stream import JointStream
 from lmtransfer.transfer.method import TransferMethod
 
 EXAMPLES = TaskSource(random_examples(24))

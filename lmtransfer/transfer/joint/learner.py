@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,81 @@ from torch import nn
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.training.learner import Learner, Loss
+from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.update import Outcome
+from lmtransfer.transfer.experiment.setting import Part
 from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.learner import TaskLearner
+
+
+class JointStream:
+    """Steps of the task stream; to each step the micro-batches of the text stream's step of the same number are added.
+
+    Step k depends only on k and on whether it has text. Losses, metrics and dropout of the task's micro-batches are the
+    same as without text.
+
+    Args:
+        task: the labelled examples; epochs are counted on them.
+        text: the text.
+        reads_text: whether the next step has text; called before each step. After a step without text, no later step
+            has text.
+    """
+
+    def __init__(self, task: BatchStream, text: BatchStream, *, reads_text: Callable[[], bool]) -> None:
+        self.task, self.text, self.reads_text = task, text, reads_text
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """See ``BatchStream``."""
+        return self.task.steps_per_epoch
+
+    def steps(self, start: int = 0) -> Iterator[Step]:
+        """See ``BatchStream``."""
+        text: Iterator[Step] | None = None
+        for step in self.task.steps(start):
+            if not self.reads_text():
+                text = None  # ends its workers
+                yield step
+                continue
+            text = text or self.text.steps(step.number)
+            more = next(text)
+            yield replace(
+                step,
+                micro_batches=(*step.micro_batches, *more.micro_batches),
+                other_keys=[("text", *more.key(place)) for place in range(len(more.micro_batches))],
+            )
+
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        """See ``BatchStream``."""
+        self.task.set_micro_batch_tokens(tokens)
+        self.text.set_micro_batch_tokens(tokens)
+
+
+class LastLosses:
+    """A callback that stores the latest value of every loss, because the text's losses end before training ends.
+
+    Attributes:
+        losses: the values by name.
+    """
+
+    name = "last_losses"
+
+    def __init__(self) -> None:
+        self.losses: dict[str, float] = {}
+
+    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
+        """See ``training.callbacks.Callback``."""
+        self.losses.update(outcome.losses)
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses."""
+        return dict(self.losses)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the losses of ``state_dict``."""
+        self.losses = {str(name): float(value) for name, value in state.items()}
 
 
 class JointLearner(Learner):
@@ -73,3 +145,23 @@ class JointLearner(Learner):
     def parts(self) -> Mapping[str, nn.Module]:
         """See ``training.learner.Learner``: the model is the task's learner; only training needs the objectives."""
         return {"model": self.task, "objectives": self.text.objectives}
+
+
+def with_text(part: Part, learner: TaskLearner, stream: BatchStream) -> tuple[TaskLearner | JointLearner, BatchStream]:
+    """The learner and the stream to train: unchanged without text, joint with text.
+
+    Args:
+        part: the run; a control reads the same text, and its objectives' heads have random weights too.
+        learner: learner of the task, on its device, with its initial weights.
+        stream: the labelled examples.
+    """
+    text = part.setting.text
+    if text is None:
+        return learner, stream
+    parts = text.parts(learner.encoder)
+    objectives, _ = text.learner(parts, seed=part.seed, keep_heads=not part.is_control)
+    for objective in objectives.listed():
+        objective.observe(text.text.prepared.train)
+    joint = JointLearner(learner, objectives, text.share)
+    text_stream = text.stream(parts, part.setting.training, seed=part.seed)
+    return joint, JointStream(stream, text_stream, reads_text=lambda: joint.reads_text)
