@@ -36,7 +36,7 @@ from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
-from lmtransfer.interop.importing.opening import open_saved, run_folder
+from lmtransfer.interop.importing.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
 from lmtransfer.reporting.runs.collect import read_metrics
@@ -50,7 +50,7 @@ from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.precision import PrecisionName
 from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.trained import task_of
-from lmtransfer.transfer.opening import VectorChoice, embedder_of, pretrained_encoder
+from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, pretrained_encoder
 from lmtransfer.transfer.vector_method import Layers, PoolingName
 
 

@@ -17,7 +17,7 @@ from lmtransfer.inference.prediction_output import free_place
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
-from lmtransfer.transfer.opening import VectorChoice, embedder_of, run_to_embed
+from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, run_to_embed
 
 
 def run(cfg: DictConfig) -> None:

@@ -16,7 +16,7 @@ from lmtransfer.config.in_short import expand_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
-from lmtransfer.interop.importing.opening import is_pretrained, open_saved, run_folder, trained_folders
+from lmtransfer.interop.importing.open_run import is_pretrained, open_saved, run_folder, trained_folders
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions
@@ -35,11 +35,11 @@ from lmtransfer.tasks.without_head import TaskWithoutHead
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
-from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.results import calibration_of, compare, layer_weights, summary
 from lmtransfer.transfer.experiment.trained import chosen_task, open_trained
+from lmtransfer.transfer.scoring import evaluate
 
 #: Settings that apply to pretraining runs only.
 _OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")

@@ -20,7 +20,7 @@ from lmtransfer.exporting.place import check_place, export_folder
 from lmtransfer.exporting.run_folder import write_run
 from lmtransfer.exporting.upload import listed_files, upload
 from lmtransfer.interop.hub import MAIN, Target, branch_problem, files_in, name_problem
-from lmtransfer.interop.importing.opening import run_folder
+from lmtransfer.interop.importing.open_run import run_folder
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console

@@ -13,7 +13,7 @@ from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.interop.families.base import Family
 from lmtransfer.interop.families.index import family_of_model
-from lmtransfer.interop.importing.opening import open_saved, trained_folders
+from lmtransfer.interop.importing.open_run import open_saved, trained_folders
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective

@@ -27,7 +27,7 @@ from lmtransfer.exporting.seen_by_transformers import quiet
 from lmtransfer.system.optional import missing
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.embedder import Embedder, finished
-from lmtransfer.transfer.opening import VectorChoice, embedder_of
+from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of
 
 #: Our poolings that the library has too, by its names.
 _POOLING = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}

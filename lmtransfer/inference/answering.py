@@ -8,7 +8,7 @@ from typing import Any
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.fill_mask import MASK, filled_line, mask_filler
-from lmtransfer.interop.importing.opening import open_saved, trained_folders
+from lmtransfer.interop.importing.open_run import open_saved, trained_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
@@ -16,9 +16,9 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.transfer.evaluation import run_head
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.trained import open_trained
+from lmtransfer.transfer.scoring import run_head
 
 
 def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:

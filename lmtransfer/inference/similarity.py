@@ -18,7 +18,7 @@ from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.embedder import Embedded, Embedder, finished
-from lmtransfer.transfer.opening import VectorChoice, embedder_of, with_random_encoder
+from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, with_random_encoder
 from lmtransfer.transfer.standardising import Standardising
 
 

@@ -27,7 +27,7 @@ from lmtransfer.tasks.metrics.scored_examples import Kept, undefined_metrics
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
 from lmtransfer.training import distributed
-from lmtransfer.transfer.opening import run_to_embed
+from lmtransfer.transfer.open_embedder import run_to_embed
 
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
 

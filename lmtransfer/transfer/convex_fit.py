@@ -25,9 +25,9 @@ from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import Targets
-from lmtransfer.transfer.evaluation import Outputs, evaluation_mode, score_outputs
 from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.scoring import Outputs, evaluation_mode, score_outputs
 
 #: The values of C to choose from.
 STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)

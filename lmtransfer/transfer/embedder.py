@@ -22,7 +22,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.beginning import beginning
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
-from lmtransfer.transfer.evaluation import EVALUATION_TOKENS
+from lmtransfer.transfer.scoring import EVALUATION_TOKENS
 from lmtransfer.transfer.standardising import Standardising
 from lmtransfer.transfer.vector_method import VectorMethod
 

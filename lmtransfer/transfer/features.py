@@ -22,8 +22,8 @@ from torch import Tensor
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.transfer.evaluation import EVALUATION_TOKENS, evaluation_mode
 from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.scoring import EVALUATION_TOKENS, evaluation_mode
 
 #: Larger features go to a memory-mapped file.
 MAX_BYTES_IN_MEMORY = 512 * 2**20

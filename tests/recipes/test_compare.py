@@ -264,7 +264,7 @@ def test_a_run_that_searched_its_rate_is_compared_with_its_control(world: Path) 
 def test_predictions_that_are_too_many_are_not_kept(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lmtransfer.transfer.evaluation.MOST_EXAMPLES", 30)
+    monkeypatch.setattr("lmtransfer.transfer.scoring.MOST_EXAMPLES", 30)
     words = [*FILES["regression"], *QUICK, INIT, "name=many", "control=true"]
     assert lmtransfer("finetune", *words) == 0
     assert "predictions" in capsys.readouterr().out

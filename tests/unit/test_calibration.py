@@ -15,7 +15,7 @@ from lmtransfer.tasks.metrics.calibration import NUM_BINS, Reliability, calibrat
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.single_label import CALIBRATION_PARTS
-from lmtransfer.transfer.evaluation import Outputs, score_outputs
+from lmtransfer.transfer.scoring import Outputs, score_outputs
 
 
 def answers(num: int, *, sharp: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -22,13 +22,13 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, fit_head, folds_of, head_inputs
-from lmtransfer.transfer.evaluation import Outputs, evaluate, score_outputs
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
 from lmtransfer.transfer.heads.tagging import TaggingHead
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.scoring import Outputs, evaluate, score_outputs
 
 Linear = tuple[np.ndarray, np.ndarray]
 

@@ -13,9 +13,9 @@ from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec,
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.targets import LabelTargets, ScoreTargets, SpanTargets, TagTargets
-from lmtransfer.transfer.evaluation import is_collapsed, run_head
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.scoring import is_collapsed, run_head
 
 #: Words of each window, windows of each example.
 WINDOWS = [[3], [2, 4], [1], [5, 1, 2]]

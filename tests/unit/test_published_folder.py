@@ -6,7 +6,7 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import CheckpointError, RunDirectoryError
-from lmtransfer.interop.importing.opening import run_folder
+from lmtransfer.interop.importing.open_run import run_folder
 from lmtransfer.interop.importing.published_folder import PublishedFolder, find_published, wanted_files
 
 

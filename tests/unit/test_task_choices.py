@@ -19,8 +19,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.choices import Copa
-from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.scoring import evaluate
 
 ROWS = [
     {"premise": "I fell.", "choice1": "It rained.", "choice2": "I slipped.", "question": "cause", "idx": 0, "label": 1},

@@ -16,7 +16,7 @@ from lmtransfer.tasks.heads import MultiLabelSpec
 from lmtransfer.tasks.targets import LabelSetTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.multi_label import MultiLabel
-from lmtransfer.transfer.evaluation import is_collapsed
+from lmtransfer.transfer.scoring import is_collapsed
 
 SETS = [["sport", "art"], [], ["art"], ["news"], ["art", "news", "sport"]]
 

@@ -19,10 +19,10 @@ from lmtransfer.models.base import FamilyHead
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.single_label import Classification
-from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.scoring import evaluate
 
 POOLINGS = ["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 ENCODED = random_examples(23)

@@ -13,9 +13,9 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
 from lmtransfer.tasks.metrics.scored_examples import Kept
 from lmtransfer.training import distributed
-from lmtransfer.transfer.evaluation import Evaluation, Outputs, score_outputs
 from lmtransfer.transfer.experiment.results import BaselineResult
 from lmtransfer.transfer.experiment.setting import Setting
+from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
 
 
 def baseline_results(

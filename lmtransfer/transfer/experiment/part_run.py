@@ -26,10 +26,10 @@ from lmtransfer.tasks.metrics.scored_examples import Kept
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.transfer.evaluation import Evaluation, Outputs, score_outputs
 from lmtransfer.transfer.experiment.results import calibration_of, run_result, usual_label
 from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.experiment.training_run import train_once
+from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from lmtransfer.runs.result import JointResult, SeedResult, largest
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.convex_fit import FOLDS
-from lmtransfer.transfer.evaluation import Evaluation
 from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.scoring import Evaluation
 from lmtransfer.verdicts import conditions
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.spread import spread

@@ -29,12 +29,12 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.transfer.convex_fit import Optimum, fit_head
-from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.data import Parts
 from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
 from lmtransfer.transfer.joint.learner import JointLearner, LastLosses, with_text
 from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.scoring import Evaluation, evaluate
 from lmtransfer.transfer.used_rows import learn_used_rows
 
 
