@@ -367,7 +367,7 @@ CASES: dict[str, Case] = {
             "+recipes.x='model=bert_tiny train.stepz=3'": ("of x", "train.stepz"),
             "+recipes.x='model=bert_tiny model.dim=-3'": ("of x", "model.dim"),
             "+recipes.x='model=gpt_mini objective=mlm'": ("of x", "attention"),
-            "+recipes.x='model=bert_tiny objective/rows=lanes'": ("of x", "objective/rows=contiguous"),
+            "+recipes.x='model=bert_tiny objective/rows=lanes'": ("of x", "objective/rows=lanes", "contiguous"),
             "only=[nope]": "only=nope",
             "recipes=3": "recipes=3",
             "recipes=null": "recipes",

@@ -45,7 +45,7 @@ CASES = {
         ("many", "2 kinds", "sst2, dev", "cola, dev"),
         TWO | run("many/a") | run("many/b", "cola"),
     ),
-    "most": Case(("compare", "made/a", "made/b", "most=-1"), ("most=-1",), TWO),
+    "most": Case(("compare", "made/a", "made/b", "most=-1"), ("most: -1",), TWO),
     "no number": Case(("compare", "made/a", "made/b", "most=few"), ("most:",), TWO),
     "unknown key": Case(("compare", "made/a", "made/b", "split=dev"), ("split=dev: ",), TWO),
     "no place": Case(("compare", "made/a", "made/b", "to=t.tsv"), ("to=t.tsv: ",), TWO),

@@ -44,7 +44,9 @@ CASES: dict[str, Case] = {
         for value in values
     },
     **{
-        f"bounds.adamw.{key}={value}": bounded(f"optimizer.{key}", value, "optimizer=adamw")
+        f"bounds.adamw.{key}={value}": Case(
+            (*NOWHERE, f"optimizer.{key}={value}", "optimizer=adamw"), (f"optimizer.{key}",)
+        )
         for key, value in (("betas", "[0.9,1.0]"), ("betas", "[-1,0.9]"), ("eps", "0"), ("weight_decay", "-1"))
     },
     "bounds.seconds=inf": Case((*NOWHERE, "train.steps=null", "train.seconds=inf"), ("train.seconds",)),
