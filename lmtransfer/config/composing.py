@@ -193,7 +193,7 @@ def diagnose(
         reference = compose_files(command, [str(group.input_line) for group in groups], config_dir=config_dir)
     except REFUSALS as cause:
         return ConfigError(problems or _clearer(error if groups else cause, folders))
-    problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command, folders))
+    problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command))
     return ConfigError(problems or _clearer(error, folders))
 
 
@@ -215,7 +215,7 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
     ]
 
 
-def _unknown_key(override: Override, reference: DictConfig, command: str, folders: list[Path]) -> list[str]:
+def _unknown_key(override: Override, reference: DictConfig, command: str) -> list[str]:
     """The problem of a key that does not exist in the composed configuration; an empty list if it exists."""
     key = override.key_or_group
     if _has(reference, key):
@@ -239,8 +239,11 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
         if last in arguments:
             return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
         siblings += [name for name in arguments if name not in siblings]
+    group = key.partition(".")[0]
+    if group != key and group in _groups(reference) and OmegaConf.select(reference, group) is None:
+        return [f"{text}: no {group} is chosen; choose one first, with {group}=<name> (lmtransfer {command} --help)"]
     siblings = sorted(name for name in siblings if not name.startswith("_") and name != "hydra")
-    everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_group_names(folders)]
+    everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_groups(reference)]
     found = known_elsewhere(key, everywhere)
     if found is None and parent and exact:
         found = nearest(key.rpartition(".")[2], siblings)
@@ -283,8 +286,9 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
     return found
 
 
-def _group_names(folders: list[Path]) -> list[str]:
-    return sorted({path.name for folder in folders for path in folder.iterdir() if path.is_dir()} - {"hydra"})
+def _groups(reference: DictConfig) -> list[str]:
+    """The groups that the command's config chooses from, such as ``experiment``."""
+    return sorted(str(group) for group in reference.hydra.runtime.choices if not str(group).startswith("hydra"))
 
 
 def _clearer(error: Exception, folders: list[Path]) -> list[str]:

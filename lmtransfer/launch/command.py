@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, cast
 
@@ -48,6 +49,11 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 def module_of(command: str) -> ModuleType:
     """The module with the command's ``run``."""
     return importlib.import_module(f"lmtransfer.commands.{command}")
+
+
+def settings_check(command: str) -> Callable[[DictConfig], object] | None:
+    """What checks the settings of a command before any work; None: the command checks them as it goes."""
+    return getattr(module_of(command), "check_settings", None)
 
 
 def as_user_error(error: Exception, cfg: DictConfig) -> Exception:

@@ -362,7 +362,7 @@ class _SubmittedJob:
         self._job, self._log = job, log
 
     def exit_code(self, *, within: float) -> int | None:
-        if not self._job.done():
+        if not self._job.done():  # of Slurm at most once a minute
             time.sleep(within)
             return None
         try:
@@ -380,11 +380,18 @@ class _SubmittedJob:
 
 
 def _submitted(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -> Process:
-    folder = log.parent / "submitit"
+    """Submit a job; one that an earlier runner submitted to Slurm, and that still waits or runs, is taken over."""
+    folder, number = log.parent / "submitit", log.with_suffix(".job")
+    if settings["executor"] == "slurm" and number.is_file():
+        job = _submitit().SlurmJob(folder=folder, job_id=number.read_text(encoding="ascii"))
+        if not job.done(force_check=True):
+            return _SubmittedJob(job, log)
     executor = _submitit().AutoExecutor(folder=folder, cluster=settings["executor"])
     parameters = {key: value for key, value in settings.items() if key != "executor" and value is not None}
     executor.update_parameters(name="lmtransfer", **parameters)
-    return _SubmittedJob(executor.submit(Submission(words, log)), log)
+    job = executor.submit(Submission(words, log))
+    number.write_text(job.job_id, encoding="ascii")
+    return _SubmittedJob(job, log)
 
 
 def _submitit() -> Any:

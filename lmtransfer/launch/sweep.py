@@ -23,7 +23,7 @@ from lmtransfer.config.composing import REFUSALS, as_typed, compose_files, diagn
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.launch.command import as_user_error, module_of, run_as_is, run_once
+from lmtransfer.launch.command import as_user_error, run_as_is, run_once, settings_check
 from lmtransfer.launch.sweep_points import (
     Plan,
     Point,
@@ -199,7 +199,7 @@ def _check_points(command: str, given: Sequence[str], *, primary: str, config_di
     Raises:
         ConfigError: lists the problems of all points.
     """
-    check = getattr(module_of(command), "check_settings", None)
+    check = settings_check(command)
     if check is None:
         return
     try:

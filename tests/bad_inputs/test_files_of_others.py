@@ -605,7 +605,7 @@ REPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "result.large": (field("result.json", "metrics", {"loss": 1e308}), ("result.json: ", "metrics.loss", "1e+308")),
     "result.low": (put("result.json", b'{"format": 1, "mean": -1e200}'), ("result.json: ", "mean", "-1e+200")),
     "result.kinds": (
-        put("result.json", b'{"format": 1, "metrics": [1], "main_metric": {}, "seconds": "x", "control": 3, "task": []}'),
+        put("result.json", b'{"format": 1, "metrics": [1], "main_metric": {}, "seconds": "x", "task": []}'),
         (),
     ),
     "versions.deep": (put("versions.json", deep()), ("versions.json: ", "nested")),

@@ -138,3 +138,42 @@ def test_jobs_of_a_cluster_run_at_once_and_make_the_same_results(world: Path) ->
     failed = run_jobs(jobs, Place(2, LOCAL_CLUSTER), Console(quiet=True))
     assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
     assert failed["pretran"].startswith("there is no command 'pretran'")
+
+
+@pytest.fixture
+def slurm(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands, for one machine: a submitted script starts at once, and its number is that of its process."""
+    pytest.importorskip("submitit")
+    folder = world / "slurm"
+    folder.mkdir()
+    alive = 'if kill -0 "$number" 2>/dev/null; then echo "$number|RUNNING|a"; else echo "$number|COMPLETED|a"; fi'
+    scripts = {
+        "sbatch": "export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1\n"
+        '(export SLURM_JOB_ID=$BASHPID; exec bash "$1") >/dev/null 2>&1 &\n'
+        'echo "$!" >> "$(dirname "$0")/numbers"; echo "Submitted batch job $!"',
+        "srun": 'while [ "${1#--}" != "$1" ]; do [ "$1" = --unbuffered ] || shift; shift; done; exec "$@"',
+        "sacct": f'echo "JobID|State|NodeList"; for number in $(cat "$(dirname "$0")/numbers"); do {alive}; done',
+        "scancel": 'kill -TERM "$1"',
+    }
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    watcher = pytest.importorskip("submitit.slurm.slurm").SlurmJob.watcher
+    monkeypatch.setattr(watcher, "_delay_s", 0.2)
+    return folder
+
+
+def test_jobs_of_slurm_are_submitted_and_those_of_an_earlier_runner_are_waited_for(slurm: Path) -> None:
+    settings = {"executor": "slurm", "timeout_min": 5, "slurm_partition": None}
+    place, quiet = Place(1, settings), Console(quiet=True)
+    assert list(run_jobs([job("--version")], place, quiet)) == ["--version"]  # it makes no result
+    assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
+    waiting = subprocess.Popen(["sleep", "2"])  # a job that an earlier runner submitted
+    (slurm / "numbers").write_text(f"{waiting.pid}\n")
+    Path("logs/early.job").write_text(str(waiting.pid))
+    threading.Thread(target=waiting.wait).start()
+    failed = run_jobs([job("early")], place, quiet)
+    assert waiting.poll() == 0
+    assert list(failed) == ["early"]  # it left no result, and nothing else was submitted
+    assert (slurm / "numbers").read_text() == f"{waiting.pid}\n"
