@@ -113,3 +113,33 @@ def derived_seed(seed: int, *counters: int | str) -> int:
 def permutation(size: int, seed: int, *counters: int | str) -> np.ndarray:
     """A random order of ``range(size)``, int64, for the place named by ``counters``."""
     return generator(seed, *counters).permutation(size)
+
+
+class Uniforms:
+    """Random numbers from [0, 1) by index, for whole arrays of indices (the mixing function of splitmix64).
+
+    Args:
+        seed: the run's seed.
+        counters: the purpose of the draws and the first counters, as in ``generator``.
+    """
+
+    def __init__(self, seed: int, *counters: int | str) -> None:
+        self._key = np.random.SeedSequence(_words(seed, counters)).generate_state(1, np.uint64)[0]
+
+    def at(self, indices: np.ndarray, draw: int) -> np.ndarray:
+        """The numbers that belong to ``indices``, float64.
+
+        Args:
+            indices: non-negative integers less than 2^60.
+            draw: which of 16 numbers of each index, from 0.
+        """
+        with np.errstate(over="ignore"):
+            z = indices.astype(np.uint64) * np.uint64(16) + np.uint64(draw + 1)
+            z *= np.uint64(0x9E3779B97F4A7C15)
+            z += self._key
+            z ^= z >> np.uint64(30)
+            z *= np.uint64(0xBF58476D1CE4E5B9)
+            z ^= z >> np.uint64(27)
+            z *= np.uint64(0x94D049BB133111EB)
+            z ^= z >> np.uint64(31)
+        return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53

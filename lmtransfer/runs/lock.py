@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs import lock
 from lmtransfer.system.durable import remove
 from lmtransfer.system.safe_files import check_folder
 
@@ -34,20 +33,20 @@ def acquire(folder: Path, *, resume: bool) -> str | None:
     )
     try:
         with contextlib.suppress(FileExistsError):
-            lock.make_folder(folder)
+            make_folder(folder)
         if not folder.is_dir():
             return f"{folder} exists and is not a folder: choose another name=, or move it away"
-        begins = not (config.exists() or lock.holds(folder)) and lock.is_beginning(folder)
+        begins = not (config.exists() or holds(folder)) and is_beginning(folder)
         if not begins and not resume:
             return exists_already
-        lock.hold(folder)
+        hold(folder)
         if config.exists() and not resume:  # another process was faster
-            lock.release(folder)
+            release(folder)
             return exists_already
         if begins and not config.exists():
-            lock.clear(folder)
+            clear(folder)
         check_folder(folder, error=RunDirectoryError)
-    except lock.Busy as busy:
+    except Busy as busy:
         other = "another process" if busy.pid is None else f"another process ({busy.pid})"
         return (
             f"{other} is writing the run {folder}, and only one process may write a run: wait until it ends, or "

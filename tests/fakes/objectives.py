@@ -17,6 +17,7 @@ from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.elmo import ElmoSubwordEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.models.modern import ModernEncoder
+from lmtransfer.randomness import Uniforms
 from lmtransfer.tokenizers.base import Encoding
 
 NUM_PIECES = 90
@@ -139,3 +140,15 @@ def modern(seed: int = 0, **changes: object) -> ModernEncoder:
     """A modern encoder of the same size, whose second layer sees four tokens to each side."""
     torch.manual_seed(seed)
     return ModernEncoder(**{**_SMALL, "window": 8, **changes})  # type: ignore[arg-type]
+
+
+def numbers_of(index: int, purpose: str, seed: int, epoch: int) -> list[float]:
+    """The random numbers of a sentence or a document."""
+    uniform = Uniforms(seed, purpose, epoch)
+    return [float(uniform.at(np.array([index]), draw)[0]) for draw in range(4)]
+
+
+def target_of(document: int, capacity: int, short_seq_prob: float, seed: int, epoch: int) -> int:
+    """The number of tokens up to which the sentences of a document are collected."""
+    uniform = numbers_of(document, "targets", seed, epoch)
+    return 2 + int(uniform[1] * (capacity - 1)) if uniform[0] < short_seq_prob else capacity

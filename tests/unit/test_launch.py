@@ -45,5 +45,5 @@ def test_a_single_run_is_composed_once(
     words: list[str], composed: int, by_hydra: int, counted: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list", *words]) == 0
-    assert counted == {"composed": composed, "by Hydra": sweep}
+    assert counted == {"composed": composed, "by Hydra": by_hydra}
     assert capsys.readouterr().out

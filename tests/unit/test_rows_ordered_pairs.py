@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, numbers_of, random_documents, store_of, target_of
 from refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs
-from lmtransfer.objectives.rows.pairs import PairsPlan, uniforms
-from lmtransfer.randomness import generator
+from lmtransfer.objectives.rows.pairs import Pairs, PairsPlan
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
@@ -43,30 +42,29 @@ def published_pairs(
     documents: list[list[list[int]]], capacity: int, short_seq_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
     """create_instances_from_document over lists of tokens, with random_next_sentence off, before truncation."""
-    uniform = uniforms(generator(seed, "ordered pairs", epoch))
-    pairs = []
+    pairs, before = [], 0
     for index, document in enumerate(documents):
-        target = capacity
-        if next(uniform) < short_seq_prob:
-            target = 2 + int(next(uniform) * (capacity - 1))
+        target = target_of(index, capacity, short_seq_prob, seed, epoch)
         chunk: list[list[int]] = []
         for i, sentence in enumerate(document):
             chunk.append(sentence)
+            uniform = numbers_of(before + i + 1 - len(chunk), "ordered pairs", seed, epoch)
             if i == len(document) - 1 or sum(map(len, chunk)) >= target:
                 if len(chunk) == 1:
                     others = [d for d in range(len(documents)) if d != index]
-                    other = documents[others[int(next(uniform) * len(others))]]
+                    other = documents[others[int(uniform[2] * len(others))]]
                     tokens_b: list[int] = []
-                    for text in other[int(next(uniform) * len(other)) :]:
+                    for text in other[int(uniform[3] * len(other)) :]:
                         tokens_b += text
                         if len(tokens_b) >= target - len(chunk[0]):
                             break
                     pairs.append((chunk[0], tokens_b, 1))
                 else:
-                    a_end = 1 + int(next(uniform) * (len(chunk) - 1))
+                    a_end = 1 + int(uniform[0] * (len(chunk) - 1))
                     a, b = sum(chunk[:a_end], []), sum(chunk[a_end:], [])
-                    pairs.append((b, a, 1) if next(uniform) < 0.5 else (a, b, 0))
+                    pairs.append((b, a, 1) if uniform[1] < 0.5 else (a, b, 0))
                 chunk = []
+        before += len(document)
     return pairs
 
 
@@ -124,8 +122,10 @@ def test_no_sentence_is_lost_but_those_of_documents_of_one(tmp_path: Path) -> No
     assert lone
     plan = OrderedPairs(max_length=2000, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)  # nothing is cut off
     seen = np.zeros(store.num_tokens, dtype=int)
-    for start, stop in np.concatenate([plan.first, plan.second]).tolist():
-        seen[start:stop] += 1
+    drawn = plan.pairs
+    for starts, sizes in ((drawn.a_start, drawn.a_size), (drawn.b_start, drawn.b_size)):
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            seen[start : start + size] += 1
     expected = np.concatenate([np.full(sum(map(len, d)), len(d) > 1) for d in documents])
     assert np.array_equal(seen, expected)
 
@@ -134,7 +134,7 @@ def test_no_sentence_is_lost_but_those_of_documents_of_one(tmp_path: Path) -> No
 def test_the_share_of_swapped_rows(tmp_path: Path, swap_prob: float) -> None:
     store = store_of(tmp_path / "s", random_documents(700, longest=3))
     plan = OrderedPairs(max_length=16, swap_prob=swap_prob, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
-    assert plan.is_positive.mean() == pytest.approx(swap_prob, abs=0.03 if 0 < swap_prob < 1 else 0)
+    assert plan.pairs.is_positive.mean() == pytest.approx(swap_prob, abs=0.03 if 0 < swap_prob < 1 else 0)
 
 
 def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
 
     def drawn(seed: int, epoch: int) -> bytes:
         plan: PairsPlan = rows.plan(store, seed=seed, epoch=epoch)
-        return plan.first.tobytes() + plan.second.tobytes()
+        return b"".join(getattr(plan.pairs, name).tobytes() for name in Pairs.__slots__)
 
     assert drawn(0, 0) == drawn(0, 0)
     assert len({drawn(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.objectives import NumberTokenizer, random_documents, store_of
+from fakes.objectives import NumberTokenizer, numbers_of, random_documents, store_of, target_of
 from refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.objectives.rows import pairs as module
 from lmtransfer.objectives.rows.base import Row
-from lmtransfer.objectives.rows.pairs import PairsPlan, truncate, uniforms
+from lmtransfer.objectives.rows.pairs import Pairs, PairsPlan, truncate
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
-from lmtransfer.randomness import generator
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
@@ -34,27 +34,25 @@ def pairs_by_hand(
     documents: list[list[list[int]]], capacity: int, short_seq_prob: float, random_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
     """create_instances_from_document over lists of tokens, before truncation."""
-    uniform = uniforms(generator(seed, "pairs", epoch))
-    pairs = []
+    pairs, before = [], 0
     for index, document in enumerate(documents):
-        target = capacity
-        if next(uniform) < short_seq_prob:
-            target = 2 + int(next(uniform) * (capacity - 1))
+        target = target_of(index, capacity, short_seq_prob, seed, epoch)
         chunk: list[list[int]] = []
         i = 0
         while i < len(document):
             chunk.append(document[i])
+            uniform = numbers_of(before + i + 1 - len(chunk), "pairs", seed, epoch)
             if i == len(document) - 1 or sum(map(len, chunk)) >= target:
                 a_end = 1
                 if len(chunk) >= 2:
-                    a_end = 1 + int(next(uniform) * (len(chunk) - 1))
+                    a_end = 1 + int(uniform[0] * (len(chunk) - 1))
                 tokens_a = sum(chunk[:a_end], [])
                 tokens_b: list[int] = []
-                is_random = len(chunk) == 1 or next(uniform) < random_prob
+                is_random = len(chunk) == 1 or uniform[1] < random_prob
                 if is_random:
                     others = [d for d in range(len(documents)) if d != index]
-                    other = documents[others[int(next(uniform) * len(others))]]
-                    for sentence in other[int(next(uniform) * len(other)) :]:
+                    other = documents[others[int(uniform[2] * len(others))]]
+                    for sentence in other[int(uniform[3] * len(other)) :]:
                         tokens_b += sentence
                         if len(tokens_b) >= target - len(tokens_a):
                             break
@@ -64,6 +62,7 @@ def pairs_by_hand(
                 pairs.append((tokens_a, tokens_b, int(is_random)))
                 chunk = []
             i += 1
+        before += len(document)
     return pairs
 
 
@@ -124,16 +123,17 @@ def test_the_share_of_negatives_is_a_half_where_there_is_a_choice(tmp_path: Path
     # Sentences of one token: nothing is ever cut off, and only a document's last sentence may be alone.
     store = store_of(tmp_path / "s", random_documents(1200, most_sentences=12, longest=1, least_sentences=6))
     plan = SentencePairs(max_length=8, short_seq_prob=0, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
-    choice = ~np.isin(plan.first[:, 1], store.sentence_starts[store.document_starts])
+    drawn = plan.pairs
+    choice = ~np.isin(drawn.a_start + drawn.a_size, store.sentence_starts[store.document_starts])
     assert choice.sum() > 1200
-    assert plan.is_positive[choice].mean() == pytest.approx(0.5, abs=0.03)
-    assert plan.is_positive[~choice].all()
+    assert drawn.is_positive[choice].mean() == pytest.approx(0.5, abs=0.03)
+    assert drawn.is_positive[~choice].all()
 
 
 def test_documents_of_one_sentence_make_negatives_only(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s", random_documents(50, most_sentences=1))
     plan = SentencePairs(max_length=40, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
-    assert plan.is_positive.all()
+    assert plan.pairs.is_positive.all()
 
 
 def test_short_targets_make_shorter_rows(tmp_path: Path) -> None:
@@ -145,25 +145,54 @@ def test_short_targets_make_shorter_rows(tmp_path: Path) -> None:
     assert means[0] > means[1] + 2 > means[2] + 4
 
 
+def pairs_of(sizes: list[tuple[int, int]]) -> Pairs:
+    """Texts of these sizes, A at token 0 and B at token 500."""
+    a, b = (np.array(side, dtype=np.int32) for side in zip(*sizes, strict=True))
+    start = np.zeros(len(a), dtype=np.int64)
+    return Pairs(start, a, start + 500, b, start.astype(bool))
+
+
 def test_truncation_takes_from_both_ends_alike() -> None:
-    first = np.tile([0, 100], (4000, 1))
-    second = np.tile([500, 510], (4000, 1))
-    truncate(first, second, 60, np.random.default_rng(0))
-    assert (second == [500, 510]).all()
-    assert (first[:, 1] - first[:, 0] == 50).all()
-    assert first[:, 0].mean() == pytest.approx(25, abs=0.3)
-    assert first[:, 0].std() == pytest.approx(np.sqrt(50 / 4), abs=0.3)
+    pairs = pairs_of([(100, 10)] * 4000)
+    truncate(pairs, 60, np.random.default_rng(0))
+    assert (pairs.b_start == 500).all()
+    assert (pairs.b_size == 10).all()
+    assert (pairs.a_size == 50).all()
+    assert pairs.a_start.mean() == pytest.approx(25, abs=0.3)
+    assert pairs.a_start.std() == pytest.approx(np.sqrt(50 / 4), abs=0.3)
 
 
 def test_every_truncation_equals_the_plain_loop() -> None:
-    sizes = [(a, b, capacity) for a in range(1, 14) for b in range(1, 14) for capacity in range(2, 12)]
+    sizes = [(a, b) for a in range(1, 14) for b in range(1, 14)]
     for capacity in range(2, 12):
-        chosen = [(a, b) for a, b, r in sizes if r == capacity]
-        first = np.array([[0, a] for a, _ in chosen])
-        second = np.array([[0, b] for _, b in chosen])
-        truncate(first, second, capacity, np.random.default_rng(0))
-        kept = list(zip(np.diff(first)[:, 0].tolist(), np.diff(second)[:, 0].tolist(), strict=True))
-        assert kept == [truncated_by_hand(a, b, capacity) for a, b in chosen]
+        pairs = pairs_of(sizes)
+        truncate(pairs, capacity, np.random.default_rng(0))
+        kept = list(zip(pairs.a_size.tolist(), pairs.b_size.tolist(), strict=True))
+        assert kept == [truncated_by_hand(a, b, capacity) for a, b in sizes]
+
+
+def test_long_documents_are_read_in_parts_and_all_documents_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = random_documents(7, most_sentences=50, least_sentences=20)
+    store = store_of(tmp_path / "s", documents)
+    rows = SentencePairs(max_length=24, random_prob=0.0, tokenizer=TOKENIZER)
+    plain = rows.plan(store, seed=1, epoch=0)
+    monkeypatch.setattr(module, "_PARTS_AT_ONCE", 3)
+    blocks = rows.plan(store, seed=1, epoch=0)
+    for name in Pairs.__slots__:
+        assert np.array_equal(getattr(plain.pairs, name), getattr(blocks.pairs, name))
+    monkeypatch.setattr(module, "_MOST_SENTENCES", 8)
+    parts = rows.plan(store, seed=1, epoch=0).pairs
+    edges = {
+        store.sentence_starts[store.document_starts[i] + len(document) * part // -(-len(document) // 8)]
+        for i, document in enumerate(documents)
+        for part in range(-(-len(document) // 8) + 1)
+    }
+    follows = parts.b_start[~parts.is_positive] + parts.b_size[~parts.is_positive]
+    spans = list(zip(parts.a_start[~parts.is_positive].tolist(), follows.tolist(), strict=True))
+    assert not any(start < edge < stop for start, stop in spans for edge in edges)
+    assert len(parts.a_start) > len(plain.pairs.a_start)
 
 
 def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
@@ -172,7 +201,7 @@ def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
 
     def drawn(seed: int, epoch: int) -> bytes:
         plan: PairsPlan = rows.plan(store, seed=seed, epoch=epoch)
-        return plan.first.tobytes() + plan.second.tobytes()
+        return b"".join(getattr(plan.pairs, name).tobytes() for name in Pairs.__slots__)
 
     assert drawn(0, 0) == drawn(0, 0)
     assert len({drawn(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9

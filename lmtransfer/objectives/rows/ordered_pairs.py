@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from types import MappingProxyType
 
 import numpy as np
@@ -14,12 +12,15 @@ from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
+    Pairs,
     PairsPlan,
     check_probability,
-    from_another_document,
-    uniforms,
+    draw_pairs,
+    from_other_documents,
+    reach,
+    targets,
 )
-from lmtransfer.randomness import generator
+from lmtransfer.randomness import Uniforms, generator
 from lmtransfer.tokenizers.base import Tokenizer
 
 
@@ -32,7 +33,8 @@ class OrderedPairs(Rows):
 
     Where we differ: at least two sentences are collected, and a single sentence that remains at the end of a document
     is added to the sentences before it. So there are always two texts of the same document, and a document of one
-    sentence gives no row. Rows are sampled again in each epoch.
+    sentence gives no row. Rows are sampled again in each epoch. Documents of more than 1,024 sentences are read in
+    equal parts.
 
     Args:
         max_length: longest row in tokens, special tokens included.
@@ -87,7 +89,7 @@ class OrderedPairs(Rows):
             )
         return PairsPlan(
             store,
-            _draw_pairs(self, store, generator(seed, "ordered pairs", epoch)),
+            _draw_pairs(self, store, seed=seed, epoch=epoch),
             label="sop",
             capacity=self.capacity,
             rng=generator(seed, "truncation", epoch),
@@ -95,30 +97,34 @@ class OrderedPairs(Rows):
         )
 
 
-def _draw_pairs(rows: OrderedPairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
-    """Sample the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and the label."""
-    starts, documents = store.sentence_starts.data, store.document_starts.data
+def _draw_pairs(rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int) -> Pairs:
+    """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
+    starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "ordered pairs", epoch)
+    target = targets(
+        store.num_documents,
+        Uniforms(seed, "targets", epoch),
+        capacity=rows.capacity,
+        short_seq_prob=rows.short_seq_prob,
+    )
     least = 1 if rows.lone_with_other_document else 2
-    uniform = uniforms(rng)
-    sampled = array("q")
-    for document in range(store.num_documents):
-        sentence, end = documents[document], documents[document + 1]
-        target = rows.capacity
-        if next(uniform) < rows.short_seq_prob:
-            target = 2 + int(next(uniform) * (rows.capacity - 1))
-        while end - sentence >= least:
-            stop = bisect_left(starts, starts[sentence] + target, lo=sentence + least, hi=end)
-            if end - stop < least:
-                stop = end
-            if stop - sentence == 1:
-                b_start, b_stop = from_another_document(
-                    store, document, target - (starts[stop] - starts[sentence]), uniform
-                )
-                sampled.extend((starts[sentence], starts[stop], starts[b_start], starts[b_stop], 1))
-            else:
-                middle = sentence + 1 + int(next(uniform) * (stop - sentence - 1))
-                a, b = (starts[sentence], starts[middle]), (starts[middle], starts[stop])
-                is_swapped = next(uniform) < rows.swap_prob
-                sampled.extend((*b, *a, 1) if is_swapped else (*a, *b, 0))
-            sentence = stop
-    return np.frombuffer(sampled, dtype=np.int64).reshape(-1, 5)
+
+    def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
+        wanted = target[document]
+        stop = reach(starts, sentence, wanted, sentence + least, end)
+        stop = np.where(end - stop < least, end, stop)
+        collected = stop - sentence
+        middle = sentence + 1 + (uniform.at(sentence, 0) * (collected - 1)).astype(np.int64)
+        middle = np.where(collected == 1, stop, middle)
+        is_swapped = uniform.at(sentence, 1) < rows.swap_prob
+        a_start, a_stop, b_start, b_stop = sentence.copy(), middle, middle.copy(), stop.copy()
+        lone = np.flatnonzero(collected == 1)
+        if len(lone):
+            missing = wanted[lone] - (starts[stop[lone]] - starts[sentence[lone]])
+            numbers = tuple(uniform.at(sentence[lone], number) for number in (2, 3))
+            b_start[lone], b_stop[lone] = from_other_documents(store, starts, document[lone], missing, numbers)
+        swapped = is_swapped & (collected > 1)
+        first = np.where(swapped, b_start, a_start), np.where(swapped, b_stop, a_stop)
+        second = np.where(swapped, a_start, b_start), np.where(swapped, a_stop, b_stop)
+        return Pairs.of(starts, first, second, swapped | (collected == 1)), stop
+
+    return draw_pairs(store, draw, least=least)

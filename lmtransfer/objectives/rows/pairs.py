@@ -1,19 +1,34 @@
-"""Rows of two texts: their special tokens, and how they are cut to a length."""
+"""Rows of two texts: how they are drawn from all documents at once, their special tokens, and how they are cut.
+
+Shape legend: N rows, A documents (or parts of long ones) that a round still reads.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import Row
+from lmtransfer.randomness import Uniforms
 from lmtransfer.tokenizers.base import Tokenizer
+
+#: First token of a text in the store, and the token after it.
+Range = tuple[int, int]
 
 #: [CLS] A [SEP] B [SEP].
 NUM_SPECIAL = 3
+
+#: A longer document is read in equal parts of at most so many sentences; a row ends at the end of its part.
+_MOST_SENTENCES = 1024
+#: So many sentences after the first are looked at together to find where a text ends, before a binary search.
+_NEAR = 12
+#: So many parts are read at the same time; their arrays stay in the cache of a core.
+_PARTS_AT_ONCE = 1 << 16
 
 
 def check_probability(name: str, value: float) -> None:
@@ -27,18 +42,23 @@ def check_probability(name: str, value: float) -> None:
 
 
 def paired_row(
-    store: TokenStore, first: np.ndarray, second: np.ndarray, labels: Mapping[str, int], *, tokenizer: Tokenizer
+    store: TokenStore,
+    first: tuple[int, int],
+    second: tuple[int, int],
+    labels: Mapping[str, int],
+    *,
+    tokenizer: Tokenizer,
 ) -> Row:
     """The row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
 
     Args:
         store: holds both texts.
-        first: token range [start, stop) of A in the store, int64, shape (2,).
+        first: token range [start, stop) of A in the store.
         second: token range of B.
         labels: labels of the row.
         tokenizer: defines the special tokens.
     """
-    (a_start, a_stop), (b_start, b_stop) = first.tolist(), second.tolist()
+    (a_start, a_stop), (b_start, b_stop) = first, second
     middle = a_stop - a_start + 1
     size = middle + b_stop - b_start + 2
     tokens = np.empty(size, dtype=np.int32)
@@ -51,12 +71,162 @@ def paired_row(
     return Row(tokens, segments, f"tokens {a_start}:{a_stop} + {b_start}:{b_stop}", labels)
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Texts A and B of rows, as ranges of tokens in the store.
+
+    Attributes:
+        a_start: first token of A, int64, shape (N,).
+        a_size: number of tokens of A, int32.
+        b_start: first token of B, int64.
+        b_size: number of tokens of B, int32.
+        is_positive: whether the label is 1, bool.
+    """
+
+    a_start: np.ndarray
+    a_size: np.ndarray
+    b_start: np.ndarray
+    b_size: np.ndarray
+    is_positive: np.ndarray
+
+    @classmethod
+    def of(
+        cls, starts: np.ndarray, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], label: np.ndarray
+    ) -> Self:
+        """The rows of ranges of sentences.
+
+        Args:
+            starts: first token of each sentence.
+            a: first sentence of A, and the sentence after it.
+            b: the same for B.
+            label: whether the label is 1.
+        """
+        (a_start, a_stop), (b_start, b_stop) = ((starts[first], starts[stop]) for first, stop in (a, b))
+        return cls(
+            a_start, (a_stop - a_start).astype(np.int32), b_start, (b_stop - b_start).astype(np.int32), label
+        )  # fmt: skip
+
+
+#: The kinds of the arrays of ``Pairs``.
+_DTYPES = (np.int64, np.int32, np.int64, np.int32, np.bool_)
+
+#: Draws one row of each document: from its next sentence, the end of the document, and its number; gives the rows and
+#: the sentence at which the next row begins.
+Draw = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarray]]
+
+
+def draw_pairs(store: TokenStore, draw: Draw, *, least: int) -> Pairs:
+    """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
+
+    Args:
+        store: the documents.
+        draw: draws the rows of a round.
+        least: number of sentences that a row needs.
+
+    Returns:
+        The rows in the order of the documents.
+    """
+    begins, ends, documents = _parts(store)
+    blocks: list[Pairs] = []
+    for first in range(0, len(begins), _PARTS_AT_ONCE):
+        block = slice(first, first + _PARTS_AT_ONCE)
+        blocks += _draw_block(begins[block], ends[block], documents[block], draw, least=least)
+    if not blocks:
+        return Pairs(*(np.empty(0, dtype=dtype) for dtype in _DTYPES))
+    return Pairs(*(np.concatenate([getattr(block, name) for block in blocks]) for name in Pairs.__slots__))
+
+
+def _draw_block(at: np.ndarray, ends: np.ndarray, documents: np.ndarray, draw: Draw, *, least: int) -> Iterator[Pairs]:
+    """The rows of some parts, in their order; ``at`` is changed."""
+    reading = np.flatnonzero(ends - at >= least)
+    num_rows = np.zeros(len(at), dtype=np.int64)
+    rounds: list[tuple[np.ndarray, Pairs]] = []
+    while len(reading):
+        rows, following = draw(at[reading], ends[reading], documents[reading])
+        rounds.append((reading, rows))
+        num_rows[reading] += 1
+        at[reading] = following
+        reading = reading[ends[reading] - following >= least]
+    if not rounds:
+        return
+    before = np.cumsum(num_rows) - num_rows
+    joined = [np.empty(int(num_rows.sum()), dtype=dtype) for dtype in _DTYPES]
+    for number, (read, rows) in enumerate(rounds):
+        places = before[read] + number
+        for array, name in zip(joined, Pairs.__slots__, strict=True):
+            array[places] = getattr(rows, name)
+    yield Pairs(*joined)
+
+
+def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First sentence, end and document of each document, or of each part of a long one."""
+    edges = np.asarray(store.document_starts)
+    sizes = np.diff(edges)
+    pieces = np.maximum(-(-sizes // _MOST_SENTENCES), 1)
+    documents = np.repeat(np.arange(len(sizes)), pieces)
+    number = np.arange(len(documents)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begins, ends = (edges[documents] + sizes[documents] * (number + more) // pieces[documents] for more in (0, 1))
+    return begins, ends, documents
+
+
+def targets(num_documents: int, uniform: Uniforms, *, capacity: int, short_seq_prob: float) -> np.ndarray:
+    """The number of tokens up to which each document's sentences are collected: mostly ``capacity``, int64."""
+    documents = np.arange(num_documents)
+    shorter = 2 + (uniform.at(documents, 1) * (capacity - 1)).astype(np.int64)
+    return np.where(uniform.at(documents, 0) < short_seq_prob, shorter, capacity)
+
+
+def reach(
+    starts: np.ndarray, first: np.ndarray, num_tokens: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """The sentence before which ``num_tokens`` tokens are reached, counted from sentence ``first``.
+
+    Args:
+        starts: first token of each sentence, ascending.
+        first: sentences, shape (A,).
+        num_tokens: wanted number of tokens of each.
+        low: the result is not less than this.
+        high: nor more than this.
+    """
+    wanted = starts[first] + num_tokens
+    near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
+    enough = starts[near] >= wanted[:, None]
+    enough |= near == high[:, None]
+    found = low + enough.argmax(axis=1)
+    far = np.flatnonzero(~enough[:, -1] & ~enough.any(axis=1))
+    found[far] = np.searchsorted(starts, wanted[far])
+    return np.minimum(np.maximum(found, low), high)
+
+
+def from_other_documents(
+    store: TokenStore,
+    starts: np.ndarray,
+    documents: np.ndarray,
+    num_tokens: np.ndarray,
+    uniforms: tuple[np.ndarray, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences [first, stop) of other documents, from a random first sentence on, with ``num_tokens`` or more.
+
+    Args:
+        store: a store of at least two documents.
+        starts: first token of each sentence.
+        documents: the document that is excluded for each row, shape (A,).
+        num_tokens: wanted number of tokens; the result has at least one sentence and ends with its document.
+        uniforms: two random numbers from [0, 1) for each row: of the document, and of the sentence.
+    """
+    other = (uniforms[0] * (store.num_documents - 1)).astype(np.int64)
+    other += other >= documents
+    begins, ends = store.document_starts[other], store.document_starts[other + 1]
+    first = begins + (uniforms[1] * (ends - begins)).astype(np.int64)
+    return first, reach(starts, first, num_tokens, first + 1, ends)
+
+
 class PairsPlan:
     """One epoch of rows of two texts; see ``RowPlan``.
 
     Args:
         store: holds the texts.
-        pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and the label.
+        pairs: the rows, before they are cut.
         label: name of the label.
         capacity: largest number of tokens of both texts together.
         rng: source of random numbers for truncation.
@@ -64,15 +234,13 @@ class PairsPlan:
 
     Attributes:
         lengths: number of tokens of each row.
-        first: token range [start, stop) of A of each row in the store, int64, shape (N, 2).
-        second: token range of B of each row.
-        is_positive: whether the label of each row is 1, bool, shape (N,).
+        pairs: the rows.
     """
 
     def __init__(
         self,
         store: TokenStore,
-        pairs: np.ndarray,
+        pairs: Pairs,
         *,
         label: str,
         capacity: int,
@@ -80,61 +248,40 @@ class PairsPlan:
         tokenizer: Tokenizer,
     ) -> None:
         self._store, self._label, self._tokenizer = store, label, tokenizer
-        self.first, self.second = pairs[:, 0:2].copy(), pairs[:, 2:4].copy()
-        self.is_positive = pairs[:, 4].astype(bool)
-        truncate(self.first, self.second, capacity, rng)
-        sizes = (self.first[:, 1] - self.first[:, 0]) + (self.second[:, 1] - self.second[:, 0])
-        self.lengths = (sizes + NUM_SPECIAL).astype(np.int32)
+        self.pairs = pairs
+        truncate(pairs, capacity, rng)
+        self.lengths = pairs.a_size + pairs.b_size + np.int32(NUM_SPECIAL)
 
     def row(self, index: int) -> Row:
         """Pair ``index``, with its label."""
-        labels = {self._label: int(self.is_positive[index])}
-        return paired_row(self._store, self.first[index], self.second[index], labels, tokenizer=self._tokenizer)
+        pairs = self.pairs
+        a_start, b_start = int(pairs.a_start[index]), int(pairs.b_start[index])
+        return paired_row(
+            self._store,
+            (a_start, a_start + int(pairs.a_size[index])),
+            (b_start, b_start + int(pairs.b_size[index])),
+            {self._label: int(pairs.is_positive[index])},
+            tokenizer=self._tokenizer,
+        )
 
 
-def uniforms(rng: np.random.Generator) -> Iterator[float]:
-    """An endless iterator over random numbers from [0, 1)."""
-    while True:
-        yield from rng.random(4096).tolist()
-
-
-def truncate(first: np.ndarray, second: np.ndarray, capacity: int, rng: np.random.Generator) -> None:
+def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
     """Cut A and B to ``capacity`` tokens together: remove tokens from the longer side, each at a random end.
 
     Args:
-        first: token ranges of A of each row, int64, shape (N, 2); changed in place.
-        second: token ranges of B of each row; changed in place.
+        pairs: the rows; changed in place.
         capacity: largest number of tokens of both.
         rng: source of random numbers that choose the ends.
     """
-    a, b = first[:, 1] - first[:, 0], second[:, 1] - second[:, 0]
-    excess = np.maximum(a + b - capacity, 0)
+    long = np.flatnonzero(pairs.a_size + pairs.b_size > capacity)
+    a, b = pairs.a_size[long], pairs.b_size[long]
+    excess = a + b - capacity
     # While one side is longer, it loses tokens; once both have the same length, they lose tokens in turn, B first.
     half = -(-capacity // 2)
     a_kept = np.where(a > b, np.maximum(a - excess, half), np.minimum(a, half))
-    a_kept = np.where(excess == 0, a, a_kept)
-    b_kept = a + b - excess - a_kept
-    for side, size, kept in ((first, a, a_kept), (second, b, b_kept)):
-        cut = size - kept
-        front = rng.binomial(cut, 0.5)
-        side[:, 0] += front
-        side[:, 1] -= cut - front
-
-
-def from_another_document(
-    store: TokenStore, document: int, num_tokens: int, uniform: Iterator[float]
-) -> tuple[int, int]:
-    """Sentences [first, stop) of another document, from a random first sentence on, with ``num_tokens`` or more.
-
-    Args:
-        store: a store of at least two documents.
-        document: the document that is excluded.
-        num_tokens: wanted number of tokens; the result has at least one sentence and ends with its document.
-        uniform: random numbers from [0, 1).
-    """
-    starts, documents = store.sentence_starts.data, store.document_starts.data
-    other = int(next(uniform) * (store.num_documents - 1))
-    other += other >= document
-    begin, end = documents[other], documents[other + 1]
-    first = begin + int(next(uniform) * (end - begin))
-    return first, bisect_left(starts, starts[first] + num_tokens, lo=first + 1, hi=end)
+    for starts, sizes, kept in (
+        (pairs.a_start, pairs.a_size, a_kept),
+        (pairs.b_start, pairs.b_size, capacity - a_kept),
+    ):
+        starts[long] += rng.binomial(sizes[long] - kept, 0.5)
+        sizes[long] = kept

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from types import MappingProxyType
 
 import numpy as np
@@ -14,12 +12,15 @@ from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
+    Pairs,
     PairsPlan,
     check_probability,
-    from_another_document,
-    uniforms,
+    draw_pairs,
+    from_other_documents,
+    reach,
+    targets,
 )
-from lmtransfer.randomness import generator
+from lmtransfer.randomness import Uniforms, generator
 from lmtransfer.tokenizers.base import Tokenizer
 
 
@@ -32,8 +33,9 @@ class SentencePairs(Rows):
     instead, so this happens for more than half of the rows. The collected sentences that were not used then start the
     next row. A row that is too long loses tokens of its longer side, at a random end.
 
-    Where we differ: the other document is never the same document (the original gives up after ten samples), and rows
-    are sampled again in each epoch (the original samples ten times and repeats these rows).
+    Where we differ: the other document is never the same document (the original gives up after ten samples), rows are
+    sampled again in each epoch (the original samples ten times and repeats these rows), and documents of more than
+    1,024 sentences are read in equal parts.
 
     Args:
         max_length: longest row in tokens, special tokens included.
@@ -73,7 +75,7 @@ class SentencePairs(Rows):
             )
         return PairsPlan(
             store,
-            _draw_pairs(self, store, generator(seed, "pairs", epoch)),
+            _draw_pairs(self, store, seed=seed, epoch=epoch),
             label="nsp",
             capacity=self.capacity,
             rng=generator(seed, "truncation", epoch),
@@ -81,26 +83,27 @@ class SentencePairs(Rows):
         )
 
 
-def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
-    """Sample the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and whether B is random."""
-    starts, documents = store.sentence_starts.data, store.document_starts.data
-    uniform = uniforms(rng)
-    sampled = array("q")
-    for document in range(store.num_documents):
-        sentence, end = documents[document], documents[document + 1]
-        target = rows.capacity
-        if next(uniform) < rows.short_seq_prob:
-            target = 2 + int(next(uniform) * (rows.capacity - 1))
-        while sentence < end:
-            stop = bisect_left(starts, starts[sentence] + target, lo=sentence + 1, hi=end)
-            collected = stop - sentence
-            a_stop = stop if collected == 1 else sentence + 1 + int(next(uniform) * (collected - 1))
-            if collected == 1 or next(uniform) < rows.random_prob:
-                missing = target - (starts[a_stop] - starts[sentence])
-                b_start, b_stop = from_another_document(store, document, missing, uniform)
-                sampled.extend((starts[sentence], starts[a_stop], starts[b_start], starts[b_stop], 1))
-                sentence = a_stop
-            else:
-                sampled.extend((starts[sentence], starts[a_stop], starts[a_stop], starts[stop], 0))
-                sentence = stop
-    return np.frombuffer(sampled, dtype=np.int64).reshape(-1, 5)
+def _draw_pairs(rows: SentencePairs, store: TokenStore, *, seed: int, epoch: int) -> Pairs:
+    """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
+    starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "pairs", epoch)
+    target = targets(
+        store.num_documents,
+        Uniforms(seed, "targets", epoch),
+        capacity=rows.capacity,
+        short_seq_prob=rows.short_seq_prob,
+    )
+
+    def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:
+        wanted = target[document]
+        stop = reach(starts, sentence, wanted, sentence + 1, end)
+        collected = stop - sentence
+        a_stop = sentence + 1 + (uniform.at(sentence, 0) * (collected - 1)).astype(np.int64)
+        is_random = (collected == 1) | (uniform.at(sentence, 1) < rows.random_prob)
+        b_start, b_stop = a_stop.copy(), stop.copy()
+        drawn = np.flatnonzero(is_random)
+        missing = wanted[drawn] - (starts[a_stop[drawn]] - starts[sentence[drawn]])
+        numbers = tuple(uniform.at(sentence[drawn], number) for number in (2, 3))
+        b_start[drawn], b_stop[drawn] = from_other_documents(store, starts, document[drawn], missing, numbers)
+        return Pairs.of(starts, (sentence, a_stop), (b_start, b_stop), is_random), np.where(is_random, a_stop, stop)
+
+    return draw_pairs(store, draw, least=1)
