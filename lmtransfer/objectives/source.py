@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.store.store import MixedStore, TokenStore
@@ -76,12 +79,34 @@ class PretrainingSource(Source):
             return MixedPlan(self.rows, self.store, seed=self.seed, epoch=sampled)
         return self.rows.plan(self.store, seed=self.seed, epoch=sampled)
 
+    @override
+    def part(self, plan: RowPlan, row_ids: np.ndarray) -> RowPlan:
+        return plan.take(row_ids)
+
+    @cached_property
+    def _text(self) -> Any:
+        """What rows are read from; made anew in each worker."""
+        if isinstance(self.store, MixedStore):
+            return {name: self.rows.text(part) for name, part in self.store.parts.items()}
+        return self.rows.text(self.store)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the view of the text, which each process makes."""
+        return {name: value for name, value in self.__dict__.items() if name != "_text"}
+
     def build(
         self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
     ) -> PretrainingBatch:
-        """The batch of rows ``row_ids`` of ``epoch`` with plan ``plan``; see ``PretrainingBatch`` for ``follows``."""
+        """The batch of rows ``row_ids`` of ``epoch``; ``plan`` is that of the epoch, or ``part`` of it.
+
+        See ``PretrainingBatch`` for ``follows``.
+        """
         sampling_epoch, corrupt = self._sampling_epoch(epoch), self.corruption.corrupt
-        rows = [plan.row(int(i)) for i in row_ids]
+        if plan.text is None:
+            plan.text = self._text
+            rows = [plan.row(place) for place in range(len(row_ids))]
+        else:
+            rows = [plan.row(int(i)) for i in row_ids]
         rngs = generators(self.seed, "corrupt", sampling_epoch, indices=np.asarray(row_ids))
         corrupted = [corrupt(row, rng) for row, rng in zip(rows, rngs, strict=True)]
         num_causal = None

@@ -40,6 +40,9 @@ class RaggedSource(Source):
         rng = np.random.default_rng(100 + epoch)
         return Plan(rng.integers(1, 30, 60 + 7 * (epoch % 3)))
 
+    def part(self, plan: Plan, row_ids: np.ndarray) -> Plan:
+        return plan
+
     def build(
         self, epoch: int, plan: Plan, row_ids: Any, *, follows: bool | None = None
     ) -> tuple[int, tuple[int, ...], tuple[int, ...]]:

@@ -52,6 +52,10 @@ class Source(ABC):
                 independent.
         """
 
+    def part(self, plan: Any, row_ids: np.ndarray) -> Any:
+        """What ``build`` needs of a plan for these rows, to be sent to a worker; None: nothing."""
+        return None
+
     def set_capacity(self, capacity: Callable[[int], int]) -> None:  # noqa: B027 (most sources do not fill batches)
         """Fill every later batch up to ``capacity(tokens of the longest row)``, if the source fills batches."""
 
@@ -192,11 +196,12 @@ class PlannedStream:
             for rows in step.local
         )
         if self.num_workers == 0:
-            return (_built(self.source, self._plans, key) for key in keys)
+            return (self.source.build(key[0], self._plans[key[0]], key[1], follows=key[2]) for key in keys)
+        sent = ((*key, self.source.part(self._plans[key[0]], key[1])) for key in keys)
         loader: DataLoader[Any] = DataLoader(
             _Builder(self.source),
             batch_size=None,
-            sampler=keys,
+            sampler=sent,
             num_workers=self.num_workers,
             prefetch_factor=_PREFETCHED,
             collate_fn=_as_it_is,
@@ -278,10 +283,6 @@ class RenumberedStream:
         self.stream.set_micro_batch_tokens(tokens)
 
 
-#: One micro-batch: its epoch, its rows, and whether they continue the rows of the previous batch (None: independent).
-_Key = tuple[int, np.ndarray, bool | None]
-
-
 class _Plans:
     """The plans of the epochs in use, created on first access."""
 
@@ -298,18 +299,14 @@ class _Plans:
 
 
 class _Builder(Dataset[Any]):
-    """Builds batches in a worker process, which computes its own plans, and sends them as bytes."""
+    """Builds batches in a worker process, which gets its part of the plan, and sends them as bytes."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self._plans = source, _Plans(source)
+        self._source = source
 
-    def __getitem__(self, key: _Key) -> Sent:
-        return Sent(_built(self._source, self._plans, key))
-
-
-def _built(source: Source, plans: _Plans, key: _Key) -> Any:
-    epoch, rows, follows = key
-    return source.build(epoch, plans[epoch], rows, follows=follows)
+    def __getitem__(self, key: tuple[int, np.ndarray, bool | None, Any]) -> Sent:
+        epoch, rows, follows, part = key
+        return Sent(self._source.build(epoch, part, rows, follows=follows))
 
 
 def _as_it_is(batch: Any) -> Any:

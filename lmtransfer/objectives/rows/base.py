@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -36,18 +37,31 @@ class Row:
     labels: Mapping[str, int] = field(default_factory=dict)
 
 
-class RowPlan(Protocol):
+class RowPlan(ABC):
     """The places of the rows of one epoch in the corpus; the rows themselves are read on request.
 
     Attributes:
         lengths: number of tokens of each row, special tokens included, int32, shape (N,).
+        text: what rows are read from, as ``Rows.text`` gives it; None in a plan that ``take`` has made.
     """
 
     lengths: np.ndarray
+    text: Any
 
+    @abstractmethod
     def row(self, index: int) -> Row:
         """Row ``index`` of the epoch."""
-        ...
+
+    @abstractmethod
+    def take(self, rows: np.ndarray) -> Self:
+        """The places of some rows alone, numbered from 0, without the text: small enough to send to a process."""
+
+    def copied(self, **changes: Any) -> Self:
+        """A copy without text, in which the attributes ``changes`` differ."""
+        other = copy(self)
+        for name, value in {"text": None, **changes}.items():
+            setattr(other, name, value)
+        return other
 
 
 class Rows(ABC):
@@ -67,6 +81,10 @@ class Rows(ABC):
     num_segments: int = 1
     label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     contiguous: bool = False
+
+    def text(self, store: TokenStore) -> Any:
+        """What plans read rows from: the store, or a view of it."""
+        return store
 
     @abstractmethod
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:

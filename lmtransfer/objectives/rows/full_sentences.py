@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from typing import Self
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.data.store.store import TokenStore
-from lmtransfer.objectives.rows.base import Row, Rows, check_not_empty, checked_length, with_specials
+from lmtransfer.objectives.rows.base import Row, RowPlan, Rows, check_not_empty, checked_length, with_specials
 from lmtransfer.objectives.rows.joined import JoinedDocuments
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -49,28 +51,36 @@ class FullSentences(Rows):
         check_not_empty(store)
         return FullSentencesPlan(self, store)
 
+    @override
+    def text(self, store: TokenStore) -> JoinedDocuments:
+        return JoinedDocuments(store, separator_id=self.sep_id)
 
-class FullSentencesPlan:
+
+class FullSentencesPlan(RowPlan):
     """One epoch of ``FullSentences``; see ``RowPlan``."""
 
     def __init__(self, rows: FullSentences, store: TokenStore) -> None:
-        self._rows = rows
-        self._text = JoinedDocuments(store, separator_id=rows.sep_id)
+        self.special_ids = rows.cls_id, rows.sep_id
+        self.text = rows.text(store)
         starts, sizes = array("q"), array("i")
         blocks = np.arange(0, store.num_sentences, _BLOCK_SENTENCES)
         edges = np.unique(np.append(store.document_starts.searchsorted(blocks), store.num_documents))
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             _plan_block(store, first, last, rows.capacity, rows.cross_documents, starts, sizes)
-        self._starts = np.frombuffer(starts, dtype=np.int64)
-        self._sizes = np.frombuffer(sizes, dtype=np.int32)
-        self.lengths = self._sizes + np.int32(2)
+        self.starts = np.frombuffer(starts, dtype=np.int64)
+        self.sizes = np.frombuffer(sizes, dtype=np.int32)
+        self.lengths = self.sizes + np.int32(2)
 
     def row(self, index: int) -> Row:
         """Row ``index``, in the order of the corpus."""
-        rows, start = self._rows, int(self._starts[index])
-        stop = start + int(self._sizes[index])
-        tokens = with_specials(self._text.read(start, stop), frame="both", cls_id=rows.cls_id, sep_id=rows.sep_id)
-        return Row(tokens, np.zeros(len(tokens), dtype=np.int8), self._text.token_range(start, stop))
+        start, (cls_id, sep_id) = int(self.starts[index]), self.special_ids
+        stop = start + int(self.sizes[index])
+        tokens = with_specials(self.text.read(start, stop), frame="both", cls_id=cls_id, sep_id=sep_id)
+        return Row(tokens, np.zeros(len(tokens), dtype=np.int8), self.text.token_range(start, stop))
+
+    @override
+    def take(self, rows: np.ndarray) -> Self:
+        return self.copied(lengths=self.lengths[rows], starts=self.starts[rows], sizes=self.sizes[rows])
 
 
 def _plan_block(

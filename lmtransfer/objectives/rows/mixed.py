@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.data.corpora.sampling import Sampling
 from lmtransfer.data.store.store import MixedStore
@@ -20,7 +22,7 @@ CONTIGUOUS_MIXTURE = (
 )
 
 
-class MixedPlan:
+class MixedPlan(RowPlan):
     """One epoch over a mixture: as many rows as all parts have together, in the mixture's proportions.
 
     Part i has n_i rows in its first pass, and gives a share q_i of the rows of an epoch: q_i ~ n_i^alpha, or by weights
@@ -48,6 +50,7 @@ class MixedPlan:
         if rows.contiguous:
             raise ConfigError(CONTIGUOUS_MIXTURE)
         self._names = list(store.parts)
+        self.text = {name: rows.text(part) for name, part in store.parts.items()}
         seeds = [derived_seed(seed, "part", name) for name in self._names]
 
         def planned(part: int, number: int) -> RowPlan:
@@ -79,8 +82,24 @@ class MixedPlan:
 
     def row(self, index: int) -> Row:
         """Row ``index``; its key begins with the name of its part."""
-        row = self._plans[int(self._of_plan[index])].row(int(self._numbers[index]))
-        return replace(row, key=f"{self._names[int(self.parts[index])]}: {row.key}")
+        plan, name = self._plans[int(self._of_plan[index])], self._names[int(self.parts[index])]
+        plan.text = self.text[name]
+        row = plan.row(int(self._numbers[index]))
+        return replace(row, key=f"{name}: {row.key}")
+
+    @override
+    def take(self, rows: np.ndarray) -> Self:
+        of_plan, numbers = self._of_plan[rows], self._numbers[rows]
+        used, of_used = np.unique(of_plan, return_inverse=True)
+        within = np.empty_like(numbers)
+        plans = []
+        for place, number in enumerate(used.tolist()):
+            own = np.flatnonzero(of_used == place)
+            within[own] = np.arange(len(own))
+            plans.append(self._plans[number].take(numbers[own]))
+        return self.copied(
+            lengths=self.lengths[rows], parts=self.parts[rows], _plans=plans, _of_plan=of_used, _numbers=within
+        )
 
 
 def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, int]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.rows.base import Row
+from lmtransfer.objectives.rows.base import Row, RowPlan
 from lmtransfer.randomness import Uniforms
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -47,7 +48,7 @@ def paired_row(
     second: tuple[int, int],
     labels: Mapping[str, int],
     *,
-    tokenizer: Tokenizer,
+    special_ids: tuple[int, int],
 ) -> Row:
     """The row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
 
@@ -56,15 +57,16 @@ def paired_row(
         first: token range [start, stop) of A in the store.
         second: token range of B.
         labels: labels of the row.
-        tokenizer: defines the special tokens.
+        special_ids: ids of [CLS] and [SEP].
     """
     (a_start, a_stop), (b_start, b_stop) = first, second
     middle = a_stop - a_start + 1
     size = middle + b_stop - b_start + 2
     tokens = np.empty(size, dtype=np.int32)
-    tokens[0] = tokenizer.cls_id
+    cls_id, sep_id = special_ids
+    tokens[0] = cls_id
     tokens[1:middle] = store.tokens(a_start, a_stop)
-    tokens[middle] = tokens[-1] = tokenizer.sep_id
+    tokens[middle] = tokens[-1] = sep_id
     tokens[middle + 1 : -1] = store.tokens(b_start, b_stop)
     segments = np.zeros(size, dtype=np.int8)
     segments[middle + 1 :] = 1
@@ -221,7 +223,7 @@ def from_other_documents(
     return first, reach(starts, first, num_tokens, first + 1, ends)
 
 
-class PairsPlan:
+class PairsPlan(RowPlan):
     """One epoch of rows of two texts; see ``RowPlan``.
 
     Args:
@@ -247,7 +249,8 @@ class PairsPlan:
         rng: np.random.Generator,
         tokenizer: Tokenizer,
     ) -> None:
-        self._store, self._label, self._tokenizer = store, label, tokenizer
+        self.text, self.label = store, label
+        self.special_ids = tokenizer.cls_id, tokenizer.sep_id
         self.pairs = pairs
         truncate(pairs, capacity, rng)
         self.lengths = pairs.a_size + pairs.b_size + np.int32(NUM_SPECIAL)
@@ -257,12 +260,17 @@ class PairsPlan:
         pairs = self.pairs
         a_start, b_start = int(pairs.a_start[index]), int(pairs.b_start[index])
         return paired_row(
-            self._store,
+            self.text,
             (a_start, a_start + int(pairs.a_size[index])),
             (b_start, b_start + int(pairs.b_size[index])),
-            {self._label: int(pairs.is_positive[index])},
-            tokenizer=self._tokenizer,
+            {self.label: int(pairs.is_positive[index])},
+            special_ids=self.special_ids,
         )
+
+    @override
+    def take(self, rows: np.ndarray) -> Self:
+        pairs = Pairs(*(getattr(self.pairs, name)[rows] for name in Pairs.__slots__))
+        return self.copied(lengths=self.lengths[rows], pairs=pairs)
 
 
 def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:

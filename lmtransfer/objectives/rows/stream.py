@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.data.store.store import TokenStore
@@ -11,6 +14,7 @@ from lmtransfer.objectives.rows.base import (
     NUM_SPECIAL,
     Frame,
     Row,
+    RowPlan,
     Rows,
     check_not_empty,
     checked_length,
@@ -61,26 +65,36 @@ class LanguageStream(Rows):
         check_not_empty(store)
         return LanguageStreamPlan(self, store, seed=seed, epoch=epoch)
 
+    @override
+    def text(self, store: TokenStore) -> JoinedDocuments:
+        return JoinedDocuments(store, separator_id=self.sep_id)
 
-class LanguageStreamPlan:
+
+class LanguageStreamPlan(RowPlan):
     """One epoch of ``LanguageStream``; see ``RowPlan``."""
 
     def __init__(self, rows: LanguageStream, store: TokenStore, *, seed: int, epoch: int) -> None:
-        self._rows = rows
-        self._text = JoinedDocuments(store, separator_id=rows.sep_id)
-        self._offset = int(generator(seed, "stream", epoch).integers(self._text.size))
-        count = -(-self._text.size // rows.capacity)
+        self.capacity, self.frame, self.contiguous = rows.capacity, rows.frame, rows.contiguous
+        self.special_ids = rows.cls_id, rows.sep_id
+        self.text = rows.text(store)
+        self.offset = int(generator(seed, "stream", epoch).integers(self.text.size))
+        count = -(-self.text.size // rows.capacity)
+        self.windows = np.arange(count)
         self.lengths = np.full(count, rows.max_length, dtype=np.int32)
-        self.lengths[-1] -= count * rows.capacity - self._text.size
+        self.lengths[-1] -= count * rows.capacity - self.text.size
 
     def row(self, index: int) -> Row:
         """Window ``index``, counted from the place where the ring is cut in this epoch."""
-        rows, text = self._rows, self._text
-        start = index * rows.capacity
-        size = min(rows.capacity, text.size - start)
-        start = (self._offset + start) % text.size
-        tokens = with_specials(text.read(start, start + size), frame=rows.frame, cls_id=rows.cls_id, sep_id=rows.sep_id)
+        text, (cls_id, sep_id) = self.text, self.special_ids
+        start = int(self.windows[index]) * self.capacity
+        size = min(self.capacity, text.size - start)
+        start = (self.offset + start) % text.size
+        tokens = with_specials(text.read(start, start + size), frame=self.frame, cls_id=cls_id, sep_id=sep_id)
         around = {}
-        if rows.contiguous:
+        if self.contiguous:
             around = {"next_token": text.at(start + size), "previous_token": text.at(start - 1)}
         return Row(tokens, np.zeros(len(tokens), dtype=np.int8), text.token_range(start, start + size), around)
+
+    @override
+    def take(self, rows: np.ndarray) -> Self:
+        return self.copied(lengths=self.lengths[rows], windows=self.windows[rows])
