@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.interop.importing.open_run import run_folder
-from lmtransfer.training.checkpoint import open_checkpoint
+from lmtransfer.training.checkpoints import open_checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.models.layers.dropout import Dropout
-from lmtransfer.models.layers.relative.attention import RelativeBiases, sinusoids
+from lmtransfer.models.layers.relative.attention import RelativeBiases, RelativeLayer, sinusoids
 from lmtransfer.models.layers.relative.layout import Keys, RelativeLayout
-from lmtransfer.models.layers.relative.transformer import RelativeLayer
 from lmtransfer.models.layers.residual import ResidualStream
 from lmtransfer.models.layers.transformer import TransformerSettings
 

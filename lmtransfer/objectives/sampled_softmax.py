@@ -8,9 +8,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.models.layers.position_cross_entropy import cross_entropies
-from lmtransfer.models.layers.sampled_cross_entropy import log_uniform_samples, sampled_cross_entropies
+from lmtransfer.models.layers.cross_entropy import (
+    cross_entropies,
+    cross_entropy_sum,
+    log_uniform_samples,
+    sampled_cross_entropies,
+)
 
 
 def checked_num_sampled(name: str, num_sampled: int | None) -> int | None:

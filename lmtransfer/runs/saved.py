@@ -24,7 +24,7 @@ from lmtransfer.system.safe_files import read_json
 from lmtransfer.system.validation import shown
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training.checkpoint import STATE
+from lmtransfer.training.checkpoints import STATE
 from lmtransfer.training.state import SavedState
 from lmtransfer.training.weights import check_weights, load_weights, read_weights
 

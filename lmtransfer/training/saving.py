@@ -3,10 +3,184 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
-from lmtransfer.training.checkpoints import Checkpoints, preflight, revision_name
-from lmtransfer.training.snapshot import Snapshot
+from lmtransfer.training.averaging import Average
+from lmtransfer.training.callbacks import Callback
+from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, preflight, revision_name
+from lmtransfer.training.recurrent_state import flatten, map_tensors, unflatten
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.update import Updater
+from lmtransfer.training.weights import aliases, load_weights, weights
+
+
+class Snapshot:
+    """The parts of a run whose state is saved.
+
+    Args:
+        updater: the updater, with the learner (weights and buffers, part by part), the optimiser (moments), the
+            recurrent states and the loss scale.
+        state: the state of the run; it is restored in place.
+        callbacks: the callbacks, whose states are saved.
+        average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
+            trained weights are saved as "raw".
+    """
+
+    def __init__(
+        self,
+        *,
+        updater: Updater,
+        state: TrainState,
+        callbacks: Sequence[Callback],
+        average: Average | None = None,
+    ) -> None:
+        self.learner = updater.learner
+        self.optimizer = updater.optimizer
+        self.updater = updater
+        self.state = state
+        self.callbacks = callbacks
+        self.average = average
+
+    def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Tensors by file, and plain values; every rank must call this, because each has its own recurrent states."""
+        recurrent_states = distributed.gather(
+            map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
+        )
+        state_tensors, state_structure = flatten([sorted(of_rank.items()) for of_rank in recurrent_states])
+        scaler = self.updater.precision.scaler
+        state = {
+            **self.state.state_dict(),
+            "aliases": aliases(self.learner.parts()["model"]),
+            "carry": state_structure,
+            "loss_scale": None if scaler is None else scaler.state_dict(),
+            "watchers": {callback.name: callback.state_dict() for callback in self.callbacks},
+            "world_size": distributed.world_size(),
+            "threads": torch.get_num_threads(),
+        }
+        tensors = {
+            **{name: weights(part) for name, part in self.learner.parts().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "carry": state_tensors,
+        }
+        if self.average is not None and self.average.num:
+            tensors["raw"] = {name: tensor.clone() for name, tensor in tensors["model"].items()}
+            with self.average.in_place():
+                tensors["model"] = {
+                    name: tensor.clone() for name, tensor in weights(self.learner.parts()["model"]).items()
+                }
+            state["averaged"] = self.average.num
+        return tensors, state | {"files": [name for name, content in tensors.items() if content]}
+
+    def take_model(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """The model alone, and the part of the state that describes it; every rank must call this."""
+        tensors, state = self.take()
+        kept = ("step", "tokens", "phases", "aliases", "averaged")
+        return {"model": tensors["model"]}, {name: state[name] for name in kept if name in state}
+
+    def num_model_bytes(self) -> int:
+        """The size of the model, with its heads."""
+        return sum(t.numel() * t.element_size() for t in weights(self.learner.parts()["model"]).values())
+
+    def num_bytes(self) -> int:
+        """The approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
+        parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
+        parts = self.learner.parts()
+        model = weights(parts["model"]) if self.average is not None else {}
+        saved = [model, *(weights(part) for part in parts.values())]
+        return 2 * parameters + sum(t.numel() * t.element_size() for tensors in saved for t in tensors.values())
+
+    def restore(self, checkpoint: Checkpoint) -> list[str]:
+        """Restore a checkpoint; returns messages for the user.
+
+        Raises:
+            CheckpointError: the checkpoint has another model, optimiser or precision, or its recurrent state is from
+                another number of ranks.
+        """
+        saved = checkpoint.state
+        lost = [name for name in saved.get("files", ()) if not (checkpoint.folder / f"{name}.safetensors").is_file()]
+        if lost:
+            raise CheckpointError(
+                f"the checkpoint {checkpoint.folder} has no file {lost[0]}.safetensors: restore the folder from a copy"
+            )
+        try:
+            state = TrainState.of(saved)
+            saved_world, threads, scale = saved["world_size"], saved["threads"], saved["loss_scale"]
+            recurrent_states = unflatten(checkpoint.tensors("carry"), saved["carry"])
+            has_recurrent_state = any(
+                recurrent_state is not None for of_rank in recurrent_states for _, recurrent_state in of_rank
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{checkpoint.folder} was not saved by a training run of this version ({error!r}); it cannot be resumed"
+            ) from error
+        world = distributed.world_size()
+        if has_recurrent_state and saved_world != world:
+            raise CheckpointError(
+                f"{checkpoint.folder} contains the recurrent state of {saved_world} processes, but this run has "
+                f"{world}: resume with {saved_world} processes (torchrun --nproc-per-node)"
+            )
+        scaler = self.updater.precision.scaler
+        if (scale is None) != (scaler is None):
+            raise CheckpointError(
+                f"{checkpoint.folder} was trained {'with' if scale else 'without'} a float16 loss scale: resume with "
+                "the hardware.precision of the start of the run"
+            )
+        for name, part in self.learner.parts().items():
+            tensors = checkpoint.tensors(name)
+            if tensors or name == "model":  # a finished run keeps only its model
+                load_weights(part, tensors, source=str(checkpoint.folder))
+        if self.average is not None and saved.get("averaged"):
+            self.average.restore(saved["averaged"])
+            raw = f"{checkpoint.folder} (raw.safetensors)"
+            load_weights(self.learner.parts()["model"], checkpoint.tensors("raw"), source=raw)
+        self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
+        if saved_world == world:
+            device = self.updater.device
+            self.updater.recurrent_states = map_tensors(
+                dict(recurrent_states[distributed.rank()]), lambda tensor: tensor.to(device)
+            )
+        self._restore_observers(checkpoint)
+        self.state.update(state)
+        notes = []
+        if saved_world != world:
+            notes.append(
+                f"the run was saved by {saved_world} processes and continues with {world}: the data stay the same"
+            )
+        if threads != torch.get_num_threads():
+            notes.append(
+                f"the run was saved with {threads} threads and continues with {torch.get_num_threads()}: the losses "
+                "will be almost the same, but not bit-identical"
+            )
+        return notes
+
+    def _restore_observers(self, checkpoint: Checkpoint) -> None:
+        """Restore the loss scale and the states of the callbacks.
+
+        Raises:
+            CheckpointError: a saved state is not valid.
+        """
+        saved, scaler = checkpoint.state, self.updater.precision.scaler
+        remembered_by = saved.get("watchers") or {}
+        observers: dict[str, tuple[Any, Any]] = {
+            f"watchers.{callback.name}": (callback, remembered_by.get(callback.name)) for callback in self.callbacks
+        }
+        if scaler is not None:
+            observers["loss_scale"] = (scaler, saved["loss_scale"])
+        for place, (observer, remembered) in observers.items():
+            if remembered is None:
+                continue
+            try:
+                observer.load_state_dict(remembered)
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise CheckpointError(
+                    f"{checkpoint.folder / STATE}: {place} is not a valid state ({error!r}): restore the folder "
+                    "from a copy"
+                ) from error
 
 
 class Saving:

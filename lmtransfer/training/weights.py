@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
-from lmtransfer.training.checkpoint import STATE, open_checkpoint
+from lmtransfer.training.checkpoints import STATE, open_checkpoint
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:

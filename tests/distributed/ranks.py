@@ -25,7 +25,7 @@ from fakes.training import WIDTH, FindsLarge, ToyBatch, ToyLearner, ToyStream, r
 from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.ranks import end_process
-from lmtransfer.training import distributed, gradient_exchange
+from lmtransfer.training import distributed, micro_batches
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
@@ -159,7 +159,7 @@ def _no_memory() -> None:
 
 def _gradients(folder: Path) -> dict[str, Any]:
     """The gradients of five steps; the third step is made twice, at first without enough memory on one rank."""
-    gradient_exchange._BUCKET_SIZE = WIDTH
+    micro_batches._BUCKET_SIZE = WIDTH
     rank, world_size = distributed.rank(), distributed.world_size()
     exchanges = _Exchanges()
     in_backward: list[int] = []  # sums that the ranks had started in the middle of a backward pass

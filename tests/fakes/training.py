@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import TrainingError
-from lmtransfer.training import checkpoint, checkpoints
+from lmtransfer.training import checkpoints
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.loop import Output, Trainer
@@ -216,10 +216,10 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, call: int, *, inside: Path) -> Cal
         (Path, "write_text"),
         (Path, "rename"),
         (Path, "chmod"),
-        (checkpoint, "save_file"),
-        (checkpoint, "flush"),
+        (checkpoints, "save_file"),
         (checkpoints, "flush"),
-        (checkpoint, "_size_and_hash"),
+        (checkpoints, "flush"),
+        (checkpoints, "_size_and_hash"),
         (shutil, "rmtree"),
     ]:
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))

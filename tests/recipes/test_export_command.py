@@ -30,7 +30,7 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training.checkpoint import open_checkpoint
+from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
 

@@ -20,18 +20,19 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.pretraining.counted import counts
-from lmtransfer.pretraining.counted.characters import fit_characters
-from lmtransfer.pretraining.counted.counts import (
+from lmtransfer.pretraining.counted import embeddings
+from lmtransfer.pretraining.counted.embeddings import (
+    CountedEmbeddings,
+    leading_vectors,
+    positive_pmi,
     segment_counts,
     segment_ids,
+    sparse_positive_pmi,
     subsampled,
     token_ids,
     window_counts,
 )
-from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
-from lmtransfer.pretraining.counted.factorising import leading_vectors, positive_pmi, sparse_positive_pmi
-from lmtransfer.pretraining.counted.start import Start, count_first
+from lmtransfer.pretraining.counted.start import Start, count_first, fit_characters
 from lmtransfer.tokenizers.characters import character_ids
 
 VOCABULARY = 12
@@ -44,8 +45,8 @@ def test_windows_count_what_a_loop_over_pairs_counts(
     contexts: int, at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once is not None:  # blocks of one to three tokens, and of two places
-        monkeypatch.setattr(counts, "_COUNTS_IN_CACHE", at_once)
-        monkeypatch.setattr(counts, "_PAIRS_AT_ONCE", at_once)
+        monkeypatch.setattr(embeddings, "_COUNTS_IN_CACHE", at_once)
+        monkeypatch.setattr(embeddings, "_PAIRS_AT_ONCE", at_once)
     text = np.random.default_rng(0).integers(0, VOCABULARY, 60)
     expected = np.zeros((VOCABULARY, contexts))
     for here, token in enumerate(text):
@@ -84,23 +85,23 @@ def test_frequent_tokens_are_thinned_out_by_the_root_rule() -> None:
 
 
 def test_positive_pmi_is_its_definition() -> None:
-    counts = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
+    embeddings = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
     contexts = np.array([5.0, 2.0, 1.0]) ** 0.75
     contexts /= contexts.sum()
     expected = np.zeros((2, 3))
     for token, total in enumerate((5, 3)):
         for context in range(3):
-            if counts[token, context]:
-                share = float(counts[token, context]) / total
+            if embeddings[token, context]:
+                share = float(embeddings[token, context]) / total
                 expected[token, context] = max(0.0, np.log(share / contexts[context]))
-    assert np.allclose(positive_pmi(counts.clone(), smoothing=0.75).numpy(), expected, atol=1e-6)
+    assert np.allclose(positive_pmi(embeddings.clone(), smoothing=0.75).numpy(), expected, atol=1e-6)
 
 
 def test_the_sparse_one_is_the_dense_one_of_damped_counts() -> None:
-    counts = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
-    places = counts.nonzero().T
-    sparse = sparse_positive_pmi(places, counts[tuple(places)], size=(2, 3)).to_dense()
-    assert torch.allclose(sparse, positive_pmi(counts.log1p(), smoothing=1.0), atol=1e-6)
+    embeddings = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
+    places = embeddings.nonzero().T
+    sparse = sparse_positive_pmi(places, embeddings[tuple(places)], size=(2, 3)).to_dense()
+    assert torch.allclose(sparse, positive_pmi(embeddings.log1p(), smoothing=1.0), atol=1e-6)
 
 
 def test_leading_vectors_are_those_of_a_full_decomposition() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmtransfer.models.layers.attention.flash import has_kernel, takes
 from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.packed import _dense, attention
+from lmtransfer.models.layers.attention.self_attention import _dense, attention
 
 pytestmark = pytest.mark.gpu
 

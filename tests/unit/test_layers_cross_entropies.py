@@ -12,9 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from lmtransfer.models.layers import cross_entropy as module
-from lmtransfer.models.layers import logit_chunks
-from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.models.layers.position_cross_entropy import cross_entropies
+from lmtransfer.models.layers.cross_entropy import cross_entropies, cross_entropy_sum
 
 
 def _inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -26,7 +24,7 @@ def _inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 @pytest.mark.parametrize("chunk", [41 * 5, 1 << 19])
 def test_values_and_gradients_are_those_of_dense_logits(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logit_chunks, "_CHUNK_LOGITS", chunk)
+    monkeypatch.setattr(module, "_CHUNK_LOGITS", chunk)
     hidden, weight, bias, targets = _inputs(torch.float64)
     factors = torch.randn(23, dtype=torch.float64)
     ours, best = cross_entropies(hidden, weight, bias, targets)
@@ -71,7 +69,7 @@ class _Largest(TorchDispatchMode):
 def test_the_sum_over_a_large_vocabulary_is_that_of_dense_logits(
     has_bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logit_chunks, "_CHUNK_LOGITS", 41 * 5)
+    monkeypatch.setattr(module, "_CHUNK_LOGITS", 41 * 5)
     hidden, weight, bias, targets = _inputs(torch.float64)
     given, factors = bias if has_bias else None, torch.rand(23, dtype=torch.float64)
     leaves = (hidden, weight, bias) if has_bias else (hidden, weight)

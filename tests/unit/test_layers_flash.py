@@ -18,7 +18,7 @@ from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.layers.attention.flash import FlashLayout, takes
 from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.packed import _dense, attention
+from lmtransfer.models.layers.attention.self_attention import _dense, attention
 
 LENGTHS = [1, 90, 17, 64, 64, 3]
 CPU = torch.device("cpu")

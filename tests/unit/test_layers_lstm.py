@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import pack
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.layers import lstm
-from lmtransfer.models.layers import recurrence as module
+from lmtransfer.models.layers import lstm as module
 from lmtransfer.models.layers.char_cnn import PADDING_CHARACTER, CharacterCnn, distinct_rows
-from lmtransfer.models.layers.lstm import ProjectedLstm, TimeMajor
-from lmtransfer.models.layers.recurrence import recurrence
+from lmtransfer.models.layers.lstm import ProjectedLstm, TimeMajor, recurrence
 
 LENGTHS = (3, 7, 1, 7, 5)
 

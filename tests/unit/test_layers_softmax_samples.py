@@ -11,9 +11,8 @@ from fakes.cuda.device import FakeCuda
 from fakes.cuda.fake_tensors import fake_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmtransfer.models.layers import cross_entropy, logit_chunks, softmax_samples
-from lmtransfer.models.layers.cross_entropy import cross_entropy_sum, cross_entropy_sum_and_samples
-from lmtransfer.models.layers.softmax_samples import sample_softmax
+from lmtransfer.models.layers import cross_entropy
+from lmtransfer.models.layers.cross_entropy import cross_entropy_sum, cross_entropy_sum_and_samples, sample_softmax
 
 
 def _given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -49,7 +48,7 @@ def test_positions_are_independent() -> None:
 
 
 def test_a_low_temperature_takes_the_best_and_chunks_cover_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax_samples, "_CHUNK_LOGITS", {"cpu": 22})  # two positions at a time, and one left over
+    monkeypatch.setattr(cross_entropy, "_CHUNK_SAMPLED", {"cpu": 22})  # two positions at a time, and one left over
     hidden, weight, bias = _given()
     best = (hidden @ weight.T + bias).argmax(-1)
     assert torch.equal(sample_softmax(hidden, weight, bias, torch.rand(5), temperature=1e-4), best)
@@ -92,8 +91,8 @@ class _Made(TorchDispatchMode):
 @pytest.mark.parametrize("chunk", [22, 1 << 19])
 @pytest.mark.parametrize("large", [False, True])
 def test_samples_of_the_logits_of_the_loss(chunk: int, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax_samples, "_CHUNK_LOGITS", {"cpu": chunk})
-    monkeypatch.setattr(logit_chunks, "_CHUNK_LOGITS", 2 * chunk)
+    monkeypatch.setattr(cross_entropy, "_CHUNK_SAMPLED", {"cpu": chunk})
+    monkeypatch.setattr(cross_entropy, "_CHUNK_LOGITS", 2 * chunk)
     if large:
         monkeypatch.setattr(cross_entropy, "_CrossEntropySum", cross_entropy._LargeCrossEntropySum)
     hidden, weight, bias = (tensor.requires_grad_() for tensor in _given())

@@ -13,7 +13,7 @@ from refusals import refuses
 from torch import Tensor
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.layers.sampled_cross_entropy import (
+from lmtransfer.models.layers.cross_entropy import (
     log_uniform_probabilities,
     log_uniform_samples,
     sampled_cross_entropies,

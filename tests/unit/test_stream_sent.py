@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmtransfer.data.stream.sent import Sent, received
+from lmtransfer.data.stream.stream import Sent, received
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.beginning import beginning
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
+from lmtransfer.transfer.embedder import beginning
 
 LINE = "a river carried old paper boats past the red mills while children counted them, slowly: \u00fcber na\u00efve"
 WORDS = LINE.split()

@@ -14,7 +14,7 @@ from fakes.training import Recorder, ToyBatch, ToyLearner, ToyStream, same, toy_
 from safetensors.torch import load_file
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.training import launcher, loop
+from lmtransfer.training import loop
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
@@ -128,7 +128,7 @@ def test_a_stop_saves_the_weights_of_the_step_that_it_names(
     _ahead(whole).train()
     stopped = _ahead(ToyLearner(), checkpoints=Checkpoints(tmp_path))
     with monkeypatch.context() as patch:
-        for module, asked in ((launcher, "agreed_stop"), (loop, "agreed_stop"), (loop, "stop_requested")):
+        for module, asked in ((loop, "agreed_stop"), (loop, "agreed_stop"), (loop, "stop_requested")):
             patch.setattr(module, asked, lambda: "SIGTERM" if stopped.state.step >= stop_at else None)
         with pytest.raises(Interrupted):
             stopped.train()

@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.training import checkpoint as module
-from lmtransfer.training.checkpoint import find_damage, open_checkpoint
-from lmtransfer.training.checkpoints import Checkpoints, preflight
+from lmtransfer.training import checkpoints as module
+from lmtransfer.training.checkpoints import Checkpoints, find_damage, open_checkpoint, preflight
 from lmtransfer.training.weights import aliases, load_weights, read_weights, weights
 
 

@@ -14,8 +14,7 @@ from torch import nn
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.training.learner import Learner
-from lmtransfer.training.optim.muon import MuonUpdate
-from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
+from lmtransfer.training.optim.muon import COEFFICIENTS, MuonUpdate, orthogonalise
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
 from lmtransfer.training.optim.parameters import classify, groups

@@ -18,7 +18,7 @@ from lmtransfer.config.revisions import count_text, read_count, split_revision, 
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted
 from lmtransfer.pretraining.save_points import check_reached, not_reached, passed, save_points
-from lmtransfer.training import checkpoint, loop
+from lmtransfer.training import checkpoints, loop
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints, revision_name
@@ -121,7 +121,7 @@ def test_a_revision_is_the_model_after_the_first_step_with_so_many_tokens(tmp_pa
     for point, folder in kept.items():
         tokens, weights = next((tokens, weights) for tokens, weights in watching.seen if tokens >= point)
         assert same(load_file(folder / "model.safetensors"), weights)
-        assert checkpoint.open_checkpoint(folder).state["tokens"] == tokens
+        assert checkpoints.open_checkpoint(folder).state["tokens"] == tokens
         assert {path.name for path in folder.iterdir()} == {"model.safetensors", "state.json", "manifest.json"}
 
 

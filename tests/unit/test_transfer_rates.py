@@ -12,9 +12,9 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
+from lmtransfer.transfer.experiment.training_run import learn_used_rows
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.transfer.used_rows import learn_used_rows
 
 SOURCE = TaskSource(random_examples(24))
 #: Attention pooling has parameters of its own, and so has a mixture: both are new.

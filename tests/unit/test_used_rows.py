@@ -12,9 +12,9 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
 from lmtransfer.training.weights import load_weights, num_parameters, weights
+from lmtransfer.transfer.experiment.training_run import UsedRows, learn_used_rows
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.transfer.used_rows import UsedRows, learn_used_rows
 
 SOURCE = TaskSource(random_examples(24))
 OPTIMIZERS = {

@@ -1,7 +1,14 @@
-"""An endless stream of optimiser steps from a source of rows: step k is a pure function of (config, seed, k)."""
+"""An endless stream of optimiser steps from a source of rows: step k is a pure function of (config, seed, k).
+
+Workers send batches as bytes. PyTorch would put each tensor into shared memory. Where that is full (containers often
+have 64 MB), the tensor is lost and training hangs. Bytes go through the worker's pipe, which holds them back until they
+are read.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
 import signal
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -13,7 +20,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmtransfer.data.stream.sent import Sent, received
 from lmtransfer.data.stream.step_plan import (
     capacity_of_pass,
     check_longest,
@@ -26,6 +32,42 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
 from lmtransfer.training.learner import BatchStream, Step
+
+
+class Sent:
+    """A batch as bytes.
+
+    Args:
+        batch: the batch; its tensors are on the host.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        content = io.BytesIO()
+        _Pickler(content, protocol=pickle.HIGHEST_PROTOCOL).dump(batch)
+        self._content = content.getvalue()
+
+    def batch(self) -> Any:
+        """The batch."""
+        return pickle.loads(self._content)
+
+    def pin_memory(self) -> Any:
+        """The batch in page-locked memory; a loader with ``pin_memory=True`` calls this beside the step."""
+        return self.batch().pin_memory()
+
+
+def received(item: Any) -> Any:
+    """The batch that a loader gives, which it has pinned or not."""
+    return item.batch() if isinstance(item, Sent) else item
+
+
+class _Pickler(pickle.Pickler):
+    """Writes tensors as arrays: their own numbers only, where PyTorch writes the memory that they share with others."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor) and obj.dtype != torch.bfloat16:  # NumPy does not have that
+            return torch.from_numpy, (obj.numpy(),)
+        return NotImplemented
+
 
 #: The first micro-batch of step k has number k times this, so that a number does not depend on earlier steps.
 MICRO_BATCHES_PER_STEP = 1 << 20

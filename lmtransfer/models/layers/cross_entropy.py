@@ -1,23 +1,142 @@
 """The sum of softmax cross entropies at prediction positions, over the whole vocabulary.
 
-Shape legend: M prediction positions, V vocabulary, D width.
+Shape legend: M prediction positions, m of a chunk, S samples, V vocabulary, D width.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmtransfer.models.layers.logit_chunks import (
-    CHUNK_LOGITS_ELSEWHERE,
-    ReadLogits,
-    logit_chunks,
-    loss_inputs,
-    subtract_targets,
-)
-from lmtransfer.models.layers.softmax_samples import sample_logits, sample_softmax
+#: Number of logits that a sampling has in memory at one time: 2 MiB on a CPU, 64 MiB on other devices.
+_CHUNK_SAMPLED = {"cpu": 1 << 19}
+_CHUNK_SAMPLED_ELSEWHERE = 1 << 24
+
+
+@torch.no_grad()
+def sample_softmax(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, uniform_M: Tensor, *, temperature: float = 1.0
+) -> Tensor:
+    """Sample one id per position from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
+
+    Args:
+        hidden_MD: output states.
+        weight_VD: output embedding.
+        bias_V: output bias.
+        uniform_M: one number per position, in [0, 1).
+        temperature: above 0.
+
+    Returns:
+        int64, (M,); see ``sample_logits``.
+    """
+    device, dtype = hidden_MD.device, torch.promote_types(hidden_MD.dtype, torch.float32)
+    with torch.autocast(device.type, enabled=False):
+        hidden, weight, bias = (t.to(dtype) for t in (hidden_MD, weight_VD, bias_V))
+        samples = torch.empty(len(hidden), dtype=torch.int64, device=device)
+        for part in _chunks(len(hidden), len(weight), device):
+            logits = torch.nn.functional.linear(hidden[part], weight, bias)
+            samples[part] = sample_logits(logits, uniform_M[part], temperature=temperature)
+        return samples
+
+
+@torch.no_grad()
+def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Sample one id per position from ``softmax(logits / temperature)``, in float32 or wider; logits stay as they are.
+
+    The method is inversion: the sample is the first id at which the cumulative probability exceeds the uniform number
+    of the position. A sample therefore depends only on its own position, not on the rest of the batch.
+    google-research/electra samples from the same distribution with Gumbel noise, which needs V random numbers per
+    position.
+
+    Args:
+        logits_MV: logits of any floating dtype. A chunk of them at a time is copied to float32.
+        uniform_M: one number per position, in [0, 1).
+        temperature: above 0.
+
+    Returns:
+        int64, (M,).
+    """
+    (size, vocabulary), device = logits_MV.shape, logits_MV.device
+    dtype = torch.promote_types(logits_MV.dtype, torch.float32)
+    samples = torch.empty(size, dtype=torch.int64, device=device)
+    for part in _chunks(size, vocabulary, device):
+        logits = logits_MV[part].to(dtype, copy=True).div_(temperature)
+        sums = logits.sub_(logits.amax(-1, keepdim=True)).exp_().cumsum_(-1)
+        found = torch.searchsorted(sums, uniform_M[part, None].to(dtype) * sums[:, -1:], right=True)
+        samples[part] = found[:, 0]
+    return samples.clamp_(max=vocabulary - 1)  # rounding at the upper end
+
+
+def _chunks(size: int, vocabulary: int, device: torch.device) -> Iterator[slice]:
+    """Slices of ``size`` positions whose logits fit in one chunk."""
+    rows = max(1, _CHUNK_SAMPLED.get(device.type, _CHUNK_SAMPLED_ELSEWHERE) // vocabulary)
+    return (slice(start, start + rows) for start in range(0, size, rows))
+
+
+#: Reads the logits of a chunk, (m, V), given the slice of its positions; it may not change them.
+ReadLogits = Callable[[slice, Tensor], None]
+
+#: Number of logits of one chunk: 1 MiB in bfloat16, which stays in the second-level cache of a CPU.
+_CHUNK_LOGITS = 1 << 19
+#: The same on other devices, for which large chunks are fast: 256 MiB in bfloat16, and 512 MiB for the probabilities.
+CHUNK_LOGITS_ELSEWHERE = 1 << 27
+
+
+def logit_chunks(
+    hidden_MD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_M: Tensor,
+    read_logits: ReadLogits | None = None,
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Split the positions into chunks whose logits stay in cache, or on other devices do not fill the memory.
+
+    Yields:
+        The slice of the chunk; its cross entropies and its most probable ids, (m,); its probabilities, (m, V).
+    """
+    accumulate = torch.promote_types(hidden_MD.dtype, torch.float32)
+    size = len(targets_M)
+    rows = max(1, chunk_logits(hidden_MD.device) // len(weight_VD))
+    for start in range(0, size, rows):
+        part = slice(start, start + rows)
+        logits = torch.nn.functional.linear(hidden_MD[part], weight_VD, bias_V)
+        if read_logits is not None:
+            read_logits(part, logits)
+        targets = targets_M[part, None]
+        top, best = logits.max(-1, keepdim=True)
+        probabilities = logits.softmax(-1, dtype=accumulate)
+        # log p[target] = (logit - top) + log p[top], which does not underflow even for a very small p[target].
+        top_log = probabilities.gather(-1, best).log_()
+        losses = -(logits.gather(-1, targets).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
+        yield part, losses, best[:, 0], probabilities
+
+
+def chunk_logits(device: torch.device) -> int:
+    """Number of logits of one chunk."""
+    return _CHUNK_LOGITS if device.type == "cpu" else CHUNK_LOGITS_ELSEWHERE
+
+
+def subtract_targets(probabilities: Tensor, targets: Tensor) -> None:
+    """Turn probabilities into the gradient of the cross entropies with respect to the logits, in place."""
+    minus_one = torch.full_like(probabilities[:, :1], -1.0)
+    probabilities.scatter_add_(-1, targets[:, None], minus_one)
+
+
+def loss_inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The states in the dtype of autocast; and all three without gradient where none is wanted.
+
+    ``ctx.needs_input_grad`` is also true under ``no_grad``: a validation would compute gradients and drop them.
+    """
+    device = hidden_MD.device.type
+    if torch.is_autocast_enabled(device):
+        hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
+    if torch.is_grad_enabled():
+        return hidden_MD, weight_VD, bias_V
+    return hidden_MD.detach(), weight_VD.detach(), None if bias_V is None else bias_V.detach()
 
 
 class _CrossEntropySum(torch.autograd.Function):
@@ -196,3 +315,188 @@ def cross_entropy_sum_and_samples(
 
     total, hits_M = cross_entropy_sum(hidden_MD, weight_VD, bias_V, targets_M, weights_M, read_logits=sample)
     return total, hits_M, samples_M
+
+
+class _CrossEntropies(torch.autograd.Function):
+    """The cross entropy of each position separately; the weights of the positions are known only in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        dtype = hidden_MD.dtype
+        weight = weight_VD.to(dtype)
+        bias = None if bias_V is None else bias_V.to(dtype)
+        size, vocabulary = len(targets_M), len(weight)
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        losses_M = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=hidden_MD.device)
+        best_M = torch.empty_like(targets_M)
+        gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
+        for part, losses, best, probabilities in logit_chunks(hidden_MD, weight, bias, targets_M):
+            losses_M[part], best_M[part] = losses, best
+            if needs_gradient:
+                subtract_targets(probabilities, targets_M[part])
+                gradient_MV[part] = probabilities
+        ctx.save_for_backward(hidden_MD, weight, gradient_MV)
+        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
+        ctx.mark_non_differentiable(best_M)
+        return losses_M, best_M
+
+    @staticmethod
+    def backward(ctx: Any, grad_M: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        hidden_MD, weight, gradient_MV = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        factor_M = grad_M.to(gradient_MV.dtype)
+        grad_hidden = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_hidden = (gradient_MV @ weight).mul_(factor_M[:, None])
+        if ctx.needs_input_grad[1]:
+            grad_weight = (gradient_MV.T @ (hidden_MD * factor_M[:, None])).to(weight_dtype)
+        if bias_dtype is not None and ctx.needs_input_grad[2]:
+            grad_bias = (gradient_MV.T @ factor_M).to(bias_dtype)
+        return grad_hidden, grad_weight, grad_bias, None
+
+
+def cross_entropies(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The softmax cross entropy (nats) of each position; use ``cross_entropy_sum`` if only the sum is needed.
+
+    Args:
+        hidden_MD: output states at the prediction positions.
+        weight_VD: output embedding; may be the tied input embedding.
+        bias_V: output bias, or None.
+        targets_M: target ids, int64.
+
+    Returns:
+        The cross entropies with gradient, (M,), in the dtype of ``cross_entropy_sum``; and the most probable ids,
+        int64 (M,).
+    """
+    hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)
+    with torch.autocast(hidden_MD.device.type, enabled=False):
+        return _CrossEntropies.apply(hidden_MD, weight_VD, bias_V, targets_M)
+
+
+def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:
+    """``log((id + 2) / (id + 1)) / log(V + 1)``: about Zipf's law if ids are sorted by frequency; float32."""
+    return torch.log1p(1.0 / (ids.float() + 1.0)) / math.log(vocab_size + 1)
+
+
+def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device) -> Tensor:
+    """``num_samples`` ids sampled with replacement from ``log_uniform_probabilities``, int64 (S,)."""
+    uniform_S = torch.rand(num_samples, device=device, dtype=torch.float64)
+    ids_S = torch.exp(uniform_S * math.log(vocab_size + 1)).long() - 1
+    return ids_S.clamp_(0, vocab_size - 1)  # rounding at the upper end
+
+
+class _SampledCrossEntropies(torch.autograd.Function):
+    """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices.
+
+    The logits of the targets, ``true_M``, are apart from those of the samples. ``excluded_M`` is the sample that equals
+    the target, or S if none does.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_MD: Tensor, samples_SD: Tensor, bias_S: Tensor, true_M: Tensor, excluded_M: Tensor
+    ) -> Tensor:
+        dtype = hidden_MD.dtype
+        samples_SD, bias_S = samples_SD.to(dtype), bias_S.to(dtype)
+        lowest = torch.finfo(dtype).min  # not -inf: if all samples are excluded, their softmax must not be nan
+        accumulate = torch.promote_types(dtype, torch.float32)
+        needs_gradient = any(ctx.needs_input_grad)
+        size, num_samples = len(hidden_MD), len(samples_SD)
+        losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
+        gradient_MS = torch.empty(size if needs_gradient else 0, num_samples, dtype=dtype, device=hidden_MD.device)
+        rows = max(1, chunk_logits(hidden_MD.device) // num_samples)
+        for start in range(0, size, rows):
+            part = slice(start, start + rows)
+            logits = torch.nn.functional.linear(hidden_MD[part], samples_SD, bias_S)
+            place = excluded_M[part, None].clamp(max=num_samples - 1)
+            kept = logits.gather(1, place)
+            logits.scatter_(1, place, torch.where(excluded_M[part, None] < num_samples, lowest, kept))
+            top, best = logits.max(-1, keepdim=True)
+            probabilities = logits.softmax(-1, dtype=accumulate)
+            log_sum = top.to(accumulate) - probabilities.gather(-1, best).log_()
+            true = true_M[part, None].to(accumulate)
+            normaliser = torch.logaddexp(log_sum, true)
+            losses_M[part] = (normaliser - true)[:, 0]
+            if needs_gradient:
+                torch.mul(probabilities, (log_sum - normaliser).exp_(), out=probabilities)
+                gradient_MS[part] = probabilities
+        ctx.save_for_backward(hidden_MD, samples_SD, gradient_MS, losses_M)
+        ctx.dtypes = (true_M.dtype,)
+        return losses_M
+
+    @staticmethod
+    def backward(ctx: Any, grad_M: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_MD, samples_SD, gradient_MS, losses_M = ctx.saved_tensors
+        factor_M = grad_M.to(gradient_MS.dtype)
+        scaled_MD = hidden_MD * factor_M[:, None]
+        grad_hidden = (gradient_MS @ samples_SD).mul_(factor_M[:, None])
+        grad_samples = (gradient_MS.T @ scaled_MD).to(grad_M.dtype)
+        grad_bias = (gradient_MS.T @ factor_M).to(grad_M.dtype)
+        grad_true = (torch.expm1(-losses_M) * grad_M).to(ctx.dtypes[0])  # p(target) - 1
+        return grad_hidden, grad_samples, grad_bias, grad_true, None
+
+
+def sampled_cross_entropies(
+    hidden_MD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_M: Tensor,
+    *,
+    samples_S: Tensor,
+    corrects_target: bool = False,
+) -> Tensor:
+    """Cross entropies (nats) whose normaliser is estimated from the sampled ids; (M,).
+
+    Importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normaliser of the full
+    softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced with ``exp(logit)`` of the target and, for each
+    distinct sampled id other than the target, ``exp(logit) / Q``. Q = 1 - (1 - p)^S is the probability that the id is
+    among the samples, so the mean is the full normaliser. The loss estimates that of the full softmax: on average it is
+    lower by about half of the relative variance of the normaliser, which falls with S.
+
+    With ``corrects_target`` the target is divided by Q, too, as if it had been sampled (Jean et al. 2015; ELMo was
+    trained so, with ``tf.nn.sampled_softmax_loss``, which samples until S ids are distinct). Then the loss is lower
+    wherever the target is rarely sampled, and cannot be compared with that of the full softmax. A masked encoder
+    learned the same from both (scripts/RESULTS.md, "A sampled softmax").
+
+    Under autocast the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
+
+    Args:
+        hidden_MD: output states at the prediction positions.
+        weight_VD: output embedding; may be the tied input embedding.
+        bias_V: output bias, or None.
+        targets_M: target ids, int64.
+        samples_S: ids from ``log_uniform_samples``.
+        corrects_target: see above.
+    """
+    vocabulary, num_samples = len(weight_VD), len(samples_S)
+    hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)
+    with torch.autocast(hidden_MD.device.type, enabled=False):
+        dtype = torch.promote_types(hidden_MD.dtype, torch.float32)
+        sorted_S, order_S = samples_S.sort(stable=True)
+        repeats_S = torch.zeros_like(samples_S, dtype=torch.bool)
+        repeats_S[1:] = sorted_S[1:] == sorted_S[:-1]
+        repeats_S = torch.empty_like(repeats_S).index_copy_(0, order_S, repeats_S)
+        place_M = torch.searchsorted(sorted_S, targets_M).clamp_(max=num_samples - 1)
+        place_M = torch.where(sorted_S[place_M] == targets_M, order_S[place_M], num_samples)
+
+        ids = torch.cat([samples_S, targets_M])  # read at once: each reading has a gradient as large as the vocabulary
+        samples_SD, true_MD = weight_VD.index_select(0, ids).split([num_samples, len(targets_M)])
+        true_M = (hidden_MD.to(dtype) * true_MD.to(dtype)).sum(-1)
+        bias_S = -log_inclusion(samples_S, vocabulary, num_samples).to(dtype)
+        if bias_V is not None:
+            of_samples_S, of_targets_M = bias_V.index_select(0, ids).to(dtype).split([num_samples, len(targets_M)])
+            bias_S, true_M = bias_S + of_samples_S, true_M + of_targets_M
+        if corrects_target:
+            true_M = true_M - log_inclusion(targets_M, vocabulary, num_samples).to(dtype)
+        bias_S = bias_S.masked_fill(repeats_S, torch.finfo(hidden_MD.dtype).min)
+        return _SampledCrossEntropies.apply(hidden_MD, samples_SD, bias_S, true_M, place_M)
+
+
+def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
+    """``log(1 - (1 - p)^S)``: the log of the probability that an id is among S samples; float32."""
+    probabilities = log_uniform_probabilities(ids, vocab_size)
+    return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()

@@ -1,12 +1,14 @@
 """LSTMs with projection over packed sequences.
 
-Shape legend: T tokens of a packed batch, B sequences, D input width, H cells, P width of the projection.
+Shape legend: T tokens of a packed batch (in time-major order inside the recurrence), B or S sequences, D input width, H
+cells, P width of the projection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,212 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from lmtransfer.data.batch import upload
-from lmtransfer.models.layers.recurrence import recurrence
+
+
+class _Recurrence(torch.autograd.Function):
+    """Backpropagation through time that computes only the recurrent part step by step.
+
+    The gradient of each of the two matrices is one product after the loop; automatic differentiation would compute
+    and add one product per time step. Cells and gates are float32 (float64 for float64 inputs). The factors of the
+    products have the dtype of the matrices.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gates_T4H: Tensor,
+        hidden_SP: Tensor,
+        cell_SH: Tensor,
+        recurrent_4HP: Tensor,
+        project_PH: Tensor,
+        batch_sizes: Sequence[int],
+        cell_clip: float | None,
+        proj_clip: float | None,
+        compiled: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        num_tokens, (_, width) = len(gates_T4H), cell_SH.shape
+        dtype = recurrent_4HP.dtype
+        gates = gates_T4H.clone()
+        cells = gates.new_empty(num_tokens, width)
+        tanh_output = gates.new_empty(num_tokens, width)
+        opened = torch.empty(num_tokens, width, dtype=dtype, device=gates.device)
+        outputs = gates.new_empty(num_tokens, len(project_PH))
+        hidden, cell = hidden_SP.clone(), cell_SH.clone()
+        read: Callable[..., None] = _compiled(_read) if compiled else _read
+        start = 0
+        for size in batch_sizes:
+            now, first = slice(start, start + size), slice(size)
+            read(
+                *(_rows(part, now) for part in (gates, cells, tanh_output, opened, outputs)),
+                *(_rows(part, first) for part in (hidden, cell)),
+                recurrent_4HP,
+                project_PH,
+                cell_clip,
+                proj_clip,
+            )
+            start += size
+        ctx.save_for_backward(gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent_4HP, project_PH)
+        ctx.batch_sizes, ctx.cell_clip, ctx.proj_clip = tuple(batch_sizes), cell_clip, proj_clip
+        ctx.compiled = compiled
+        ctx.mark_non_differentiable(hidden, cell)
+        return outputs, hidden, cell
+
+    @staticmethod
+    def backward(ctx: Any, grad_outputs: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent, project = ctx.saved_tensors
+        grad_gates = torch.empty_like(gates)
+        grad_projected = grad_outputs.clone()
+        grad_hidden, grad_cell = torch.zeros_like(hidden_SP), torch.zeros_like(cell_SH)
+        read: Callable[..., None] = _compiled(_read_backward) if ctx.compiled else _read_backward
+        start = len(gates)
+        for step in range(len(ctx.batch_sizes) - 1, -1, -1):
+            size = ctx.batch_sizes[step]
+            now, first, start = slice(start - size, start), slice(size), start - size
+            cell_before = cells[start - ctx.batch_sizes[step - 1] : start] if step else cell_SH
+            read(
+                *(_rows(part, now) for part in (gates, cells, tanh_output, outputs, grad_gates, grad_projected)),
+                *(_rows(part, first) for part in (cell_before, grad_hidden, grad_cell)),
+                recurrent,
+                project,
+                ctx.cell_clip,
+                ctx.proj_clip,
+            )
+        dtype = recurrent.dtype
+        hidden_before = torch.cat([hidden_SP[: ctx.batch_sizes[0]], *_shifted(outputs, ctx.batch_sizes)])
+        grad_gates_t = grad_gates.to(dtype).T
+        grad_recurrent = grad_gates_t @ hidden_before.to(dtype)
+        grad_project = grad_projected.to(dtype).T @ opened
+        return grad_gates, None, None, grad_recurrent, grad_project, None, None, None, None
+
+
+def _rows(tensor: Tensor, rows: slice) -> Tensor:
+    """Rows to read from and to write into.
+
+    They are detached, because compiled code for a view is valid only for some sizes of the whole tensor.
+    """
+    return tensor[rows].detach()
+
+
+def _read(
+    gates_S4H: Tensor,
+    cells_SH: Tensor,
+    tanh_output_SH: Tensor,
+    opened_SH: Tensor,
+    outputs_SP: Tensor,
+    hidden_SP: Tensor,
+    cell_SH: Tensor,
+    recurrent_4HP: Tensor,
+    project_PH: Tensor,
+    cell_clip: float | None,
+    proj_clip: float | None,
+) -> None:
+    """One time step of the S sequences that have one; writes into all tensors except the matrices.
+
+    The first five belong to this time step. ``hidden_SP`` and ``cell_SH`` are the state before it, then after it.
+    """
+    dtype, width = recurrent_4HP.dtype, cell_SH.shape[1]
+    gates_S4H += hidden_SP.to(dtype) @ recurrent_4HP.T
+    in_forget, new, out = gates_S4H[:, : 2 * width], gates_S4H[:, 2 * width : 3 * width], gates_S4H[:, 3 * width :]
+    in_forget.sigmoid_()
+    new.tanh_()
+    out.sigmoid_()
+    torch.mul(gates_S4H[:, width : 2 * width], cell_SH, out=cells_SH)
+    cells_SH.addcmul_(gates_S4H[:, :width], new)
+    if cell_clip is not None:
+        cells_SH.clamp_(-cell_clip, cell_clip)
+    torch.tanh(cells_SH, out=tanh_output_SH)
+    opened_SH.copy_(out * tanh_output_SH)
+    outputs_SP.copy_(opened_SH @ project_PH.T)
+    if proj_clip is not None:
+        outputs_SP.clamp_(-proj_clip, proj_clip)
+    hidden_SP.copy_(outputs_SP)
+    cell_SH.copy_(cells_SH)
+
+
+def _read_backward(
+    gates_S4H: Tensor,
+    cells_SH: Tensor,
+    tanh_SH: Tensor,
+    outputs_SP: Tensor,
+    grad_gates_S4H: Tensor,
+    projected_SP: Tensor,
+    before_SH: Tensor,
+    grad_hidden_SP: Tensor,
+    grad_cell_SH: Tensor,
+    recurrent_4HP: Tensor,
+    project_PH: Tensor,
+    cell_clip: float | None,
+    proj_clip: float | None,
+) -> None:
+    """The backward pass of ``_read``; writes into the gradients.
+
+    ``projected_SP`` is the gradient of the outputs, and ``before_SH`` the cells before this time step.
+    """
+    dtype, width = recurrent_4HP.dtype, grad_cell_SH.shape[1]
+    projected_SP += grad_hidden_SP
+    if proj_clip is not None:
+        projected_SP.masked_fill_(outputs_SP.abs() >= proj_clip, 0.0)
+    d_opened = (projected_SP.to(dtype) @ project_PH).to(gates_S4H.dtype)
+    i, f, g, o = gates_S4H.split(width, dim=1)
+    d_i, d_f, d_g, d_o = grad_gates_S4H.split(width, dim=1)
+    grad_cell_SH.addcmul_(d_opened * o, 1 - tanh_SH * tanh_SH)
+    if cell_clip is not None:
+        grad_cell_SH.masked_fill_(cells_SH.abs() >= cell_clip, 0.0)
+    d_o.copy_(d_opened * tanh_SH * (o * (1 - o)))
+    d_i.copy_(grad_cell_SH * g * (i * (1 - i)))
+    d_g.copy_(grad_cell_SH * i * (1 - g * g))
+    d_f.copy_(grad_cell_SH * before_SH * (f * (1 - f)))
+    grad_cell_SH *= f
+    grad_hidden_SP.copy_(grad_gates_S4H.to(dtype) @ recurrent_4HP)
+
+
+@cache
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as one graph for any number of sequences."""
+    return torch.compile(function, fullgraph=True, dynamic=True)
+
+
+def _shifted(outputs_TP: Tensor, batch_sizes: Sequence[int]) -> list[Tensor]:
+    """For each time step except the first: the outputs of the previous step, for the sequences that continue."""
+    steps = outputs_TP.split(list(batch_sizes))
+    return [step[:size] for step, size in zip(steps[:-1], batch_sizes[1:], strict=True)]
+
+
+def recurrence(
+    gates_T4H: Tensor,
+    hidden_SP: Tensor,
+    cell_SH: Tensor,
+    recurrent_4HP: Tensor,
+    project_PH: Tensor,
+    *,
+    batch_sizes: Sequence[int],
+    cell_clip: float | None = None,
+    proj_clip: float | None = None,
+    compiled: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run an LSTM with projection (Sak et al. 2014) over sequences in time-major order.
+
+    It clips like ``tf.nn.rnn_cell.LSTMCell``: cells after the update and before the output gate, projections before
+    the next time step reads them. No gradient flows into the initial state or out of the final state.
+
+    Args:
+        gates_T4H: the contribution of the inputs to the gates, with biases, in the order input, forget, new, output.
+        hidden_SP: projections before the first token.
+        cell_SH: cells before the first token.
+        recurrent_4HP: matrix from projections to gates; all products have its dtype.
+        project_PH: matrix from cells to projection.
+        batch_sizes: how many sequences have a token at each time step, descending.
+        cell_clip: largest magnitude of a cell; None: no limit.
+        proj_clip: largest magnitude of a projection; None: no limit.
+        compiled: compile a time step, which fuses what lies between its two products.
+
+    Returns:
+        The projections (T, P); the last projection (S, P) and the last cells (S, H) of each sequence.
+    """
+    return _Recurrence.apply(
+        gates_T4H, hidden_SP, cell_SH, recurrent_4HP, project_PH, batch_sizes, cell_clip, proj_clip, compiled
+    )
+
 
 #: State of all sequences in one direction: projections (B, P) and cells (B, H).
 State = tuple[Tensor, Tensor]

@@ -1,8 +1,13 @@
-"""Token embeddings from the co-occurrence counts of a text."""
+"""Token embeddings from the co-occurrence counts of a text.
+
+Shape legend: N tokens of text, V vocabulary, C context tokens (the C most frequent), S segments, P entries of a sparse
+matrix, K columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,17 +15,170 @@ from torch import Tensor, nn
 
 from lmtransfer.config.types import LargeCount
 from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.store.token_shares import kept_rates
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.token_vectors import standardise
-from lmtransfer.pretraining.counted.counts import (
-    segment_counts,
-    segment_ids,
-    subsampled,
-    token_ids,
-    window_counts,
-)
-from lmtransfer.pretraining.counted.factorising import leading_vectors, positive_pmi, sparse_positive_pmi
 from lmtransfer.randomness import derived_seed
+
+_OVERSAMPLING = 16
+_TINY = 1e-12
+
+
+def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
+    """Positive pointwise mutual information in nats (Levy & Goldberg 2014), in place.
+
+    Args:
+        counts_VC: how often each context token occurs near each token.
+        smoothing: exponent on the frequencies of contexts; below 1, rare contexts count less (Levy et al. 2015).
+    """
+    of_token_V = counts_VC.sum(1).clamp_min(_TINY)
+    of_context_C = counts_VC.sum(0) ** smoothing
+    of_context_C = (of_context_C / of_context_C.sum().clamp_min(_TINY)).clamp_min(_TINY)
+    return counts_VC.div_(of_token_V[:, None]).div_(of_context_C).clamp_min_(1.0).log_()
+
+
+def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int, int]) -> Tensor:
+    """Positive pointwise mutual information of sparse counts, without smoothing; a count n is log(1 + n); sparse."""
+    smoothed_P = numbers_P.log1p()
+    rows, columns = (torch.zeros(n).index_add_(0, place, smoothed_P) for n, place in zip(size, places_2P, strict=True))
+    expected_P = rows[places_2P[0]] * columns[places_2P[1]] / smoothed_P.sum()
+    pmi_P = (smoothed_P / expected_P).clamp_min(1.0).log()
+    return torch.sparse_coo_tensor(places_2P, pmi_P, size, check_invariants=False).coalesce()
+
+
+def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2) -> Tensor:
+    """The leading left singular vectors, each times the root of its singular value (Levy et al. 2015, section 3.3).
+
+    Computed by random projection and subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
+
+    Args:
+        matrix: (V, C), dense or sparse.
+        columns: K; if the matrix has fewer rows or columns, the missing vectors are 0.
+        seed: seed of the projection.
+        rounds: number of rounds of subspace iteration.
+
+    Returns:
+        (V, K), float32.
+    """
+    height, width = matrix.shape
+    size = min(columns + _OVERSAMPLING, height, width)
+    transposed = matrix.t()
+    basis = torch.randn(width, size, generator=torch.Generator().manual_seed(seed))
+    basis = torch.linalg.qr(matrix @ basis)[0]
+    for _ in range(rounds):
+        basis = torch.linalg.qr(transposed @ basis)[0]
+        basis = torch.linalg.qr(matrix @ basis)[0]
+    left, values, _ = torch.linalg.svd((transposed @ basis).t(), full_matrices=False)
+    found = (basis @ left) * values.sqrt()
+    kept = min(columns, size)
+    return torch.nn.functional.pad(found[:, :kept], (0, columns - kept))
+
+
+#: Numbers of counts (2 MiB), and of pairs that are added at once.
+_COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
+
+
+def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
+    """The first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, shape (N,)."""
+    return np.concatenate([one.tokens(0, size) for one, size in _taken(store, most_tokens)]).astype(np.int64)
+
+
+def _taken(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
+    """Each store, and how many of its first tokens are counted."""
+    if isinstance(store, TokenStore):
+        return [(store, min(store.num_tokens, most_tokens))]
+    sampled = store.proportions()
+    return [(one, min(one.num_tokens, int(sampled[name] * most_tokens))) for name, one in store.parts.items()]
+
+
+def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
+    """The number of the segment of each token of ``token_ids``: a document or a part of it, int64, shape (N,).
+
+    Args:
+        store: the corpus.
+        most_tokens: as in ``token_ids``.
+        longest: most tokens of a segment; longer documents are cut.
+    """
+    found, number = [], 0
+    for one, size in _taken(store, most_tokens):
+        starts = np.asarray(one.sentence_starts)[np.asarray(one.document_starts)]
+        places = np.arange(size)
+        documents = np.searchsorted(starts, places, side="right") - 1
+        begins_T = (places - starts[documents]) % longest == 0
+        segments = np.cumsum(begins_T) - 1 + number
+        found.append(segments)
+        number = int(segments[-1]) + 1 if size else number
+    return np.concatenate(found)
+
+
+def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
+    """Drop frequent tokens at random and keep the order of the others.
+
+    Each token is kept with the probability of ``token_shares.kept_rates``. Dropped tokens make the windows wider, as in
+    word2vec.
+    """
+    kept_V = kept_rates(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
+    return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
+
+
+def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts: int) -> Tensor:
+    """How often each context token occurs near each token.
+
+    A pair at distance d counts ``window - d + 1``, so nearer pairs count more, as with the random window sizes of
+    word2vec. Windows cross the ends of documents.
+
+    The counts of a few tokens at a time are in cache, and all places of these tokens are read; in the order of the text
+    every pair would be a miss.
+
+    Args:
+        ranks_N: the text; each token is its rank by frequency.
+        window: number of tokens on each side.
+        vocab_size: V.
+        contexts: C, at most V.
+
+    Returns:
+        float32, (V, C).
+    """
+    size, reach = len(ranks_N), max(0, min(window, len(ranks_N) - 1))
+    text_N = torch.from_numpy(ranks_N)
+    columns = contexts + 1  # one more column collects tokens that are no context, and places outside the text
+    padded = torch.full((size + 2 * reach,), contexts, dtype=torch.int32)
+    padded[reach : reach + size] = text_N.clamp(max=contexts)
+    near_NW = padded.unfold(0, 2 * reach + 1, 1)
+    weights_W = (window + 1 - torch.arange(-reach, reach + 1).abs()).float()
+    weights_W[reach] = 0.0  # the token itself
+    at_once = max(1, _PAIRS_AT_ONCE // len(weights_W))
+    weights_PW = weights_W.repeat(at_once)
+
+    sorted_N, order_N = text_N.sort(stable=True)  # places of the first token, then of the second, and so on
+    rows = max(1, _COUNTS_IN_CACHE // columns)
+    edges = torch.searchsorted(sorted_N, torch.arange(0, vocab_size + rows, rows)).tolist()
+    counts_VC = torch.empty(vocab_size, contexts)
+    part = torch.empty(rows * columns)
+    for block, (begin, end) in enumerate(pairwise(edges)):
+        first = block * rows
+        part.zero_()
+        for start in range(begin, end, at_once):
+            places_P = order_N[start : min(start + at_once, end)]
+            row_P = ((text_N[places_P] - first) * columns).int()
+            indices = near_NW.index_select(0, places_P).add_(row_P[:, None]).flatten()
+            part.index_add_(0, indices, weights_PW[: len(indices)])
+        last = min(first + rows, vocab_size)
+        counts_VC[first:last] = part.view(rows, columns)[: last - first, :contexts]
+    return counts_VC
+
+
+def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """How often each token occurs in each segment.
+
+    Returns:
+        The token and the segment of each count that is not 0, int64, (2, P); and the counts, float32, (P,).
+    """
+    num_segments = int(segments_N.max()) + 1
+    keys_P, counts_P = torch.from_numpy(ranks_N * num_segments + segments_N).unique(return_counts=True)
+    places_2P = torch.stack([keys_P.div(num_segments, rounding_mode="floor"), keys_P % num_segments])
+    return places_2P, counts_P.float()
+
 
 #: Most entries of a matrix of counts: 1 GiB in float32.
 _MOST_NUMBERS = 1 << 28

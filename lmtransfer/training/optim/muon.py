@@ -1,11 +1,23 @@
 """Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/): orthogonalised momentum for matrices.
 
 Shape legend: P matrices of one shape, R rows, C columns.
+
+Updates are orthogonalised by Muon's quintic Newton-Schulz iteration, with two changes that make it cheaper on a CPU,
+where it takes a third of the training step of a small encoder:
+
+- Each iteration has its own coefficients: those of the polynomial that is closest to 1 over the interval that contains
+  the singular values at this iteration (Amsel et al. 2025, "The Polar Express": choosing the polynomials one after the
+  other is optimal). Four iterations then come closer to orthogonal than five iterations with Jordan's coefficients.
+- Long matrices use the Gram matrix G of their short side. Each iterate X is a polynomial of G times the previous
+  iterate, so that products with the long side become products of small matrices. In float32 one Gram matrix serves all
+  iterations, in bfloat16 two iterations. The reason is that the iterations amplify the rounding errors of G together
+  with the small singular values: 65-fold in the first iteration and tenfold in each later one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +25,88 @@ from torch import Tensor
 
 from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
-from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
+
+Coefficients = tuple[float, float, float]
+
+#: For each number of iterations, the coefficients (a, b, c) of each polynomial x -> a x + b x^3 + c x^5. They were
+#: found by linear programming for singular values of at least 0.01, 0.004 and 0.002 of the Frobenius norm, with a
+#: margin of 2 to 3 % for rounding at the top. These singular values end within 0.29, 0.15 and 0.04 of 1. Smaller ones
+#: are multiplied by 76, 245 and 668.
+COEFFICIENTS: dict[int, tuple[Coefficients, ...]] = {
+    3: (
+        (7.9424, -22.2873, 15.8239),
+        (3.5875, -2.5845, 0.4893),
+        (2.6604, -1.9134, 0.4194),
+    ),
+    4: (
+        (8.1807, -23.1911, 16.5146),
+        (3.9111, -2.8037, 0.5126),
+        (3.3046, -2.3876, 0.4686),
+        (2.3207, -1.6403, 0.3922),
+    ),
+    5: (
+        (8.1838, -22.8292, 15.9586),
+        (4.0006, -2.8067, 0.4971),
+        (3.6479, -2.5755, 0.4734),
+        (2.798, -1.9849, 0.4139),
+        (1.9984, -1.3387, 0.3549),
+    ),
+}
+
+#: From this ratio of the sides on, the Gram matrix is cheaper.
+_LONG = 1.5
+
+
+@torch.no_grad()
+def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float = 1e-7) -> Tensor:
+    """Move the singular values of each matrix to about 1, and keep its singular vectors.
+
+    Args:
+        matrices_PRC: the matrices, bfloat16 or float32; the products have this dtype, and the matrices are overwritten.
+        num_iterations: 3, 4 or 5; see ``COEFFICIENTS``.
+        eps: lower limit of the norm that matrices are divided by.
+
+    Returns:
+        (P, R, C), in the dtype of the matrices. A matrix of zeros stays zero.
+    """
+    norms = torch.linalg.vector_norm(matrices_PRC, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp_(min=eps)
+    x = matrices_PRC.mul_(norms.reciprocal_().to(matrices_PRC.dtype))
+    coefficients = COEFFICIENTS[num_iterations]
+    is_long = max(x.shape[1:]) >= _LONG * min(x.shape[1:])
+    group = 1 if not is_long else 2 if x.dtype == torch.bfloat16 else num_iterations
+    spare = torch.empty_like(x)
+    for start in range(0, num_iterations, group):
+        gram = torch.bmm(x.mT, x) if x.shape[1] > x.shape[2] else torch.bmm(x, x.mT)
+        polynomial = _polynomial(gram, coefficients[start : start + group])
+        if x.shape[1] > x.shape[2]:
+            torch.bmm(x, polynomial.mT, out=spare)
+        else:
+            torch.bmm(polynomial, x, out=spare)
+        x, spare = spare, x
+    return x
+
+
+def _once(gram: Tensor, coefficients: Coefficients) -> Tensor:
+    """The factor of X in one iteration: p(G) = a I + b G + c G^2."""
+    a, b, c = coefficients
+    polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    polynomial.diagonal(dim1=1, dim2=2).add_(a)
+    return polynomial
+
+
+def _polynomial(gram: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
+    """The factor of X in several iterations: ... p2(G2) p1(G).
+
+    G2 = p1(G) G p1(G) is the Gram matrix after the first iteration. Without rounding the polynomials would commute.
+    With rounding, singular values near the top of their interval diverge unless the polynomials are applied in the
+    order in which the Gram matrices were computed. A tall X is therefore multiplied by the transpose from the right.
+    """
+    product = step = _once(gram, coefficients[0])
+    for chosen in coefficients[1:]:
+        gram = torch.bmm(step, torch.bmm(gram, step))
+        step = _once(gram, chosen)
+        product = torch.bmm(step, product)
+    return product
 
 
 class MuonUpdate(torch.optim.Optimizer):
