@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import ConfigError
-from lmtransfer.exporting.card.settings import CardSettings
+from lmtransfer.exporting.card.content import CardSettings
 from lmtransfer.exporting.forms import ADAPTER
 from lmtransfer.exporting.model_folder import VECTORS, FormSettings, write_model
 from lmtransfer.exporting.parts import Part, parts_of
 from lmtransfer.exporting.place import check_place, export_folder
-from lmtransfer.exporting.run_folder import write_run
+from lmtransfer.exporting.run import write_run
 from lmtransfer.exporting.upload import listed_files, upload
 from lmtransfer.interop.hub import MAIN, Target, branch_problem, files_in, name_problem
 from lmtransfer.interop.importing.open_run import run_folder

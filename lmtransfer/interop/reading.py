@@ -1,30 +1,225 @@
 """Read published folders (``config.json`` and weights, as Hugging Face transformers writes them) into our encoders.
 
 Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored.
+
+Nothing in these files is executed. Safetensors holds only data; a pickle is read by the PyTorch loader that accepts
+only tensors and refuses everything else. The index of a sharded checkpoint may name only files in its folder.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError, ConfigError, listed
-from lmtransfer.interop.families.base import Family, GeneratorFormat, TaskKind, target_of
+from lmtransfer.interop.families.base import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.interop.generator import joined_generator
-from lmtransfer.interop.reading_heads import read_heads
-from lmtransfer.interop.weight_files import read_weight_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.system.safe_files import read_json
+from lmtransfer.objectives.base import Objective
+from lmtransfer.system.safe_files import check_tensor_file, read_json
+
+#: At most this many of the left-out tensors are named in a note.
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsRead:
+    """The heads that were read.
+
+    Attributes:
+        tensors: tensors by our names, under ``objectives.``.
+        nodes: component nodes of the objectives that are complete.
+    """
+
+    tensors: dict[str, Tensor]
+    nodes: dict[str, dict[str, Any]]
+
+
+def read_heads(
+    family: Family,
+    config: Mapping[str, Any],
+    *,
+    encoder: Encoder,
+    body: Mapping[str, Tensor],
+    heads: Mapping[str, Tensor],
+    source: str,
+    notes: list[str],
+) -> HeadsRead:
+    """Read the heads that belong to an objective; other tensors are left out, with a note.
+
+    Args:
+        family: the family with its tables.
+        config: config.json, as the family's table reads it.
+        encoder: our encoder, without memory for its weights.
+        body: published tensors of the encoder.
+        heads: all other published tensors.
+        source: the folder, for messages.
+        notes: list to which notes for the user are added.
+
+    Raises:
+        CheckpointError: the shapes of a head's tensors do not fit the encoder.
+    """
+    left, read = dict(heads), HeadsRead({}, {})
+    declared = config.get("architectures")
+    declared = declared if isinstance(declared, list) else []
+    for head in family.heads:
+        names = [name for rewrite in head.key_map for name in rewrite.theirs]
+        own = {name: left.pop(name) for name in names if name in left}
+        repeats = {name: left.pop(name) for name in head.repeats if name in left}
+        if not own and not repeats and not any(name in head.declared_by for name in declared):
+            continue
+        problem = _why_not(head, own, repeats, body, encoder)
+        if problem is not None:
+            notes.append(f"the head of {head.loss} is left out: {problem}")
+            continue
+        try:
+            given = {setting.ours: setting.value_in(config) for setting in head.settings} | dict(head.implied)
+        except ValueError as error:
+            notes.append(f"the head of {head.loss} is left out: config.json: {error}")
+            continue
+        objective = _skeleton(head, given, encoder)
+        generator = family.generator if family.generator is not None and family.generator.loss == head.loss else None
+        without = () if generator is None else generator.own_prefixes
+        shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
+        check_tensors(own, shapes, source=source)
+        read.tensors.update(to_ours(own, head.key_map))
+        if generator is None:
+            read.nodes[head.loss] = {"_target_": target_of(head.objective), **given}
+    if left:
+        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+        notes.append(
+            "left out, because no objective of lmtransfer has such a head: "
+            f"{', '.join(sorted(left)[:_MOST_NAMED])}{more}"
+        )
+    return read
+
+
+def _why_not(
+    head: PretrainingHead,
+    own: Mapping[str, Tensor],
+    repeats: Mapping[str, Tensor],
+    body: Mapping[str, Tensor],
+    encoder: Encoder,
+) -> str | None:
+    """Return the reason why a head in the checkpoint cannot be used; None if it can."""
+    missing = [name for rewrite in head.key_map for name in rewrite.theirs if name not in own]
+    if missing:
+        return f"missing tensors: {', '.join(missing)}"
+    if head.objective.uses_pooler and encoder.pooler is None:
+        return "it needs a pooler, and the checkpoint has none"
+    for name, tensor in repeats.items():
+        original = {**body, **own}[head.repeats[name]]
+        same = original.shape == tensor.shape and original.dtype == tensor.dtype
+        if not same or not torch.equal(original, tensor):
+            return f"{name} differs from {head.repeats[name]}, but lmtransfer uses one tensor for both"
+    return None
+
+
+def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Encoder) -> Objective:
+    """Build the head's objective on the encoder, without memory for its weights."""
+    with torch.device("meta"):
+        objective = head.objective(**arguments)
+        objective.bind(encoder)
+    return objective
+
+
+#: File names in search order; each may also be sharded, with an index file next to it.
+FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+class _Index(TypedDict):
+    weight_map: dict[str, str]
+
+
+def read_weight_files(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of a published folder to the CPU: from ``model.safetensors``, else from ``pytorch_model.bin``.
+
+    Raises:
+        CheckpointError: there are no weights; a file is missing, damaged, has another format, or would run code.
+    """
+    for name in FILES:
+        read = _read_safetensors if name.endswith(".safetensors") else _read_pickle
+        if (folder / name).is_file():
+            return read(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return _read_shards(index, read)
+    others = sorted(
+        path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".ckpt", ".onnx", ".gguf")
+    )
+    found = f"; {', '.join(others)} is from another program: save the model with transformers first" if others else ""
+    raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){found}")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    check_tensor_file(path, error=CheckpointError)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: is damaged or incomplete, or is not a safetensors file: {error}; download it again"
+        ) from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about the content, which is either refused or read
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken or hostile pickle can raise any exception; each becomes one message
+        code = re.search(r"GLOBAL\s+([\w.]+)", str(error))
+        if code is not None:
+            raise CheckpointError(
+                f"{path}: contains code that would run on loading ({code.group(1)}), and weights need no code: the "
+                "file is refused. If you trust its source, save the model as safetensors there"
+            ) from error
+        (reason, *_) = str(error).splitlines() or [""]
+        raise CheckpointError(
+            f"{path}: is damaged or incomplete, or holds more than tensors ({type(error).__name__}: {reason}); "
+            "download it again, or save the model as safetensors at its source"
+        ) from error
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__} where tensors by name are expected")
+    unknown = [name for name, value in content.items() if not isinstance(value, Tensor)]
+    if unknown:
+        raise CheckpointError(f"{path}: holds more than tensors by name: {', '.join(sorted(unknown)[:5])}")
+    return dict(content)
+
+
+def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    places = read_json(index, _Index, error=CheckpointError, finite=False)["weight_map"]
+    shards = sorted(set(places.values()))
+    outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
+    if outside:
+        raise CheckpointError(f"{index}: names files outside its folder, which are refused: {', '.join(outside[:5])}")
+    missing = [shard for shard in shards if not (index.parent / shard).is_file()]
+    if missing:
+        raise CheckpointError(f"{index}: names files that are missing: {', '.join(missing[:5])}")
+    tensors: dict[str, Tensor] = {}
+    for shard in shards:
+        content = read(index.parent / shard)
+        promised = [name for name, place in places.items() if place == shard]
+        lost = [name for name in promised if name not in content]
+        if lost:
+            raise CheckpointError(
+                f"{index.parent / shard}: lacks tensors that the index lists for it: {', '.join(lost[:5])}"
+            )
+        tensors |= content
+    return tensors
+
 
 #: Parts of names that PyTorch's wrappers of modules add.
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")

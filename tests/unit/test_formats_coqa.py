@@ -12,8 +12,7 @@ import pytest
 from refusals import refuses
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.file_formats.closest_span import closest_span
-from lmtransfer.tasks.file_formats.coqa import read_coqa
+from lmtransfer.tasks.file_formats.coqa import closest_span, read_coqa
 from lmtransfer.tasks.metrics.answer_text import token_f1
 from lmtransfer.tasks.qa.example import GoldSpan, Turn
 

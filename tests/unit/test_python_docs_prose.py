@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from lmtransfer.data.corpora.docstring_prose import is_prose, prose
+from lmtransfer.data.corpora.docstrings import is_prose, prose
 from lmtransfer.data.corpora.libraries import blank_names
 
 NUMPYDOC = r"""

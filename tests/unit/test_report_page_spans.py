@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lmtransfer.reporting.page.spans import Piece, Span, excerpt, find_span
+from lmtransfer.reporting.page.run_answers import Piece, Span, excerpt, find_span
 
 PASSAGE = "a red boat and a blue boat and a green boat"
 

@@ -10,9 +10,8 @@ import pytest
 from fakes.runs import MODEL, pretraining, transfer, write_run
 
 from lmtransfer.reporting.page.report import html_report
-from lmtransfer.reporting.render.answer import answer
+from lmtransfer.reporting.render.answer import answer, before_and_after
 from lmtransfer.reporting.render.markdown import markdown_report
-from lmtransfer.reporting.runs.before_after import before_and_after
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry

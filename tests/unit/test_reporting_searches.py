@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes.runs import transfer
 
-from lmtransfer.reporting.figures.searches import search_figures
+from lmtransfer.reporting.figures.loss_against import search_figures
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.learning_rates import searched_text, tried_rates

@@ -17,7 +17,7 @@ from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Document
 from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
 from lmtransfer.data.screening.findings import Findings, list_path
-from lmtransfer.data.screening.near_duplicates import NearDuplicates, banding
+from lmtransfer.data.screening.scan import NearDuplicates, banding
 from lmtransfer.data.screening.screening import ScreenedCorpus, Screening
 from lmtransfer.data.screening.shingles import jaccard, shingles, word_hashes
 from lmtransfer.data.store.cache import prepare

@@ -15,9 +15,8 @@ from refusals import refuses
 from tokenizers import normalizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizers.protobuf import Message
 from lmtransfer.interop.tokenizers.sentencepiece_library import _boundaries, library_tokenizer
-from lmtransfer.interop.tokenizers.sentencepiece_model import SentencePieceModel, read_sentencepiece_model
+from lmtransfer.interop.tokenizers.sentencepiece_model import Message, SentencePieceModel, read_sentencepiece_model
 
 LINES = [
     "the quick brown fox jumps over the lazy dog, and the dog does not mind",

@@ -11,9 +11,8 @@ from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
-from lmtransfer.tasks.file_formats.trees import Phrase, parse_tree, plain_word, read_trees
 from lmtransfer.tasks.heads import ClassificationSpec
-from lmtransfer.tasks.text.sentiment_trees import SentimentTrees
+from lmtransfer.tasks.text.sentiment_trees import Phrase, SentimentTrees, parse_tree, plain_word, read_trees
 
 FINE = "(4 (2 It) (4 (2 's) (3 lovely)))"
 POOR = "(1 (2 It) (1 (2 's) (0 dull)))"

@@ -12,7 +12,7 @@ from fakes.heads import table
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.qa.example import QuestionExample
-from lmtransfer.tasks.qa.span_decoding import NO_SPAN_SCORE, decode_spans
+from lmtransfer.tasks.qa.task import NO_SPAN_SCORE, decode_spans
 from lmtransfer.tasks.qa.windows import encode_questions
 from lmtransfer.tokenizers.words import WordTokenizer
 

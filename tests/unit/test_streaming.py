@@ -21,8 +21,7 @@ from fakes.texts import made_up_documents
 from refusals import refuses
 
 from lmtransfer.cli import main
-from lmtransfer.data.corpora.hub import HubCorpus
-from lmtransfer.data.corpora.shuffling import shuffled
+from lmtransfer.data.corpora.hub import HubCorpus, shuffled
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.training.trackers.jsonl import Jsonl
 

@@ -145,7 +145,7 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_worst_errors_are_the_most_certain(tmp_path: Path) -> None:
-    from lmtransfer.reporting.page.label_scores import label_scores
+    from lmtransfer.reporting.page.run_answers import label_scores
     from lmtransfer.reporting.page.wrong_answers import worst_label_sets
     from lmtransfer.tasks.metrics.scored_examples import Kept
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
+from lmtransfer.verdicts.difference import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import MOST_SEEDS, combined, power, seeds_needed, smallest_detectable
 from lmtransfer.verdicts.student import critical, two_sided
 

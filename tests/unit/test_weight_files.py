@@ -14,7 +14,7 @@ from refusals import refuses
 from safetensors.torch import save_file
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.weight_files import read_weight_files
+from lmtransfer.interop.reading import read_weight_files
 
 TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "a.bias": torch.ones(2), "b.weight": torch.zeros(4)}
 

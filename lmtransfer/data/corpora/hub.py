@@ -7,26 +7,55 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
 from lmtransfer.data.corpora.readers import as_document, join_lines
-from lmtransfer.data.corpora.shuffling import shuffled
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.randomness import permutation
+from lmtransfer.randomness import generator, permutation
 from lmtransfer.system.mappings import texts
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import check_folder, parse_yaml, read_bytes, read_json, read_yaml
 
 if TYPE_CHECKING:
     import datasets
+
+_Item = TypeVar("_Item")
+
+#: Number of random numbers that are drawn at once.
+_BLOCK = 8192
+
+
+def shuffled(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
+    """The items in random order, with at most ``buffer`` of them in memory.
+
+    The first ``buffer`` items fill the buffer. Each later item takes the place of a random one, which is given out. In
+    the end the buffer is given out in random order. So an item is at most ``buffer`` places earlier than in the source,
+    and, rarely, much later. The order depends only on the number of items and on ``buffer``, not on a run's seed, so
+    that all runs read the same text.
+
+    Args:
+        items: the stream.
+        buffer: number of items in memory, at least 1.
+    """
+    held = list(islice(items, buffer))
+    places: list[int] = []
+    for number, item in enumerate(items):
+        block, within = divmod(number, _BLOCK)
+        if within == 0:
+            places = generator(0, "shuffle buffer", block).integers(len(held), size=_BLOCK).tolist()
+        yield held[places[within]]
+        held[places[within]] = item
+    for place in permutation(len(held), 0, "shuffle buffer"):
+        yield held[place]
+
 
 _SAVED_MARKS = ("state.json", "dataset_dict.json")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -1,4 +1,10 @@
-"""One pass over a corpus that finds near-duplicates and evaluation texts; memory hardly grows with the corpus."""
+"""One pass over a corpus that finds near-duplicates and evaluation texts; memory hardly grows with the corpus.
+
+Broder 1997, "On the resemblance and containment of documents"; the banding is chapter 3 of Leskovec, Rajaraman and
+Ullman, "Mining of Massive Datasets". The signatures are those of the library datasketch. Its index keeps Python objects
+for each document in memory. Here shingles and bands are in files. Memory has a few numbers for each document, and the
+bands of those documents that share one with another document.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import json
 import shutil
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +21,136 @@ import numpy as np
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
 from lmtransfer.data.screening.findings import Findings, Overlap, list_path
-from lmtransfer.data.screening.near_duplicates import NearDuplicate, NearDuplicates
-from lmtransfer.data.screening.shingles import shingles, word_hashes
+from lmtransfer.data.screening.shingles import jaccard, shingles, word_hashes
+from lmtransfer.errors import ConfigError
+from lmtransfer.system.optional import optional
+
+#: Length of a signature.
+_NUM_PERMUTATIONS = 128
+#: A pair exactly at the threshold is proposed with at least this probability, a more similar one with a higher one.
+_LEAST_RECALL = 0.99
+_SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NearDuplicate:
+    """A document that is nearly a copy of an earlier one.
+
+    Attributes:
+        document: its number.
+        of: number of the earlier document.
+        similarity: exact Jaccard similarity of their shingles, 0 to 1.
+    """
+
+    document: int
+    of: int
+    similarity: float
+
+
+def banding(threshold: float) -> tuple[int, int]:
+    """Number of bands and values in a band: the longest bands that propose a pair at the threshold often enough.
+
+    A pair of similarity s agrees in at least one of b bands of r values with the probability 1 - (1 - s^r)^b.
+
+    Args:
+        threshold: the Jaccard similarity, above 0 to 1.
+    """
+    for length in range(_NUM_PERMUTATIONS // 2, 1, -1):
+        bands = _NUM_PERMUTATIONS // length
+        if 1 - (1 - threshold**length) ** bands >= _LEAST_RECALL:
+            return bands, length
+    return _NUM_PERMUTATIONS, 1
+
+
+class NearDuplicates:
+    """Finds the documents that are nearly copies of earlier ones.
+
+    A document is a near-duplicate if an earlier document, which is not a near-duplicate itself, has at least the
+    threshold's similarity. So of each group of similar documents the first remains, and each that is found has a
+    similar one that remains.
+
+    Args:
+        folder: an empty folder for the shingles (8 bytes for each word of the corpus) and the bands; the caller deletes
+            it.
+        threshold: the lowest Jaccard similarity of near-duplicates, above 0 to 1.
+
+    Raises:
+        ConfigError: the package datasketch is not installed.
+    """
+
+    def __init__(self, folder: Path, *, threshold: float) -> None:
+        self._minhash = optional("datasketch", work="screening.min_jaccard", error=ConfigError).MinHash
+        self._empty = self._minhash(_NUM_PERMUTATIONS, seed=_SEED, hashfunc=int, scheme="affine32")
+        self.threshold = threshold
+        self._num_bands, self._band_length = banding(threshold)
+        self._factors = np.random.Generator(np.random.PCG64(_SEED)).integers(
+            1 << 63, size=self._band_length, dtype=np.uint64
+        )
+        self._paths = folder / "shingles.bin", folder / "bands.bin"
+        self._shingles, self._bands = (path.open("wb") for path in self._paths)
+        self._lengths = array("q")
+
+    def add(self, shingles: np.ndarray, *, skipped: bool = False) -> None:
+        """Add the next document.
+
+        Args:
+            shingles: its shingles, sorted uint64, without repetition.
+            skipped: it is left out for another reason: it is not a near-duplicate, and no other is one of it.
+        """
+        self._lengths.append(0 if skipped else len(shingles))
+        if not self._lengths[-1]:
+            np.zeros(self._num_bands, dtype=np.uint64).tofile(self._bands)
+            return
+        shingles.tofile(self._shingles)
+        signature = self._minhash(
+            _NUM_PERMUTATIONS, seed=_SEED, hashfunc=int, permutations=self._empty.permutations, scheme="affine32"
+        )
+        signature.update_batch((shingles & np.uint64(0xFFFFFFFF)).tolist())
+        values = signature.hashvalues[: self._num_bands * self._band_length].astype(np.uint64)
+        (values.reshape(self._num_bands, -1) * self._factors).sum(axis=1, dtype=np.uint64).tofile(self._bands)
+
+    def find(self) -> Iterator[NearDuplicate]:
+        """The near-duplicates among all documents, in order; nothing can be added afterwards."""
+        self._shingles.close()
+        self._bands.close()
+        starts = np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)])
+        if starts[-1] == 0:
+            return
+        all_shingles = np.memmap(self._paths[0], dtype=np.uint64, mode="r")
+        remaining: dict[int, list[int]] = {}  # by bucket
+        for document, buckets in self._proposals():
+            own = np.asarray(all_shingles[starts[document] : starts[document + 1]])
+            for other in sorted({place for bucket in buckets for place in remaining.get(bucket, ())}):
+                sizes = sorted((len(own), self._lengths[other]))
+                if sizes[0] < self.threshold * sizes[1]:
+                    continue  # too different in size to be similar
+                similarity = jaccard(own, np.asarray(all_shingles[starts[other] : starts[other + 1]]))
+                if similarity >= self.threshold:
+                    yield NearDuplicate(document, other, similarity)
+                    break
+            else:
+                for bucket in buckets:
+                    remaining.setdefault(bucket, []).append(document)
+
+    def _proposals(self) -> Iterator[tuple[int, list[int]]]:
+        """The documents that share a band with another document, in order, each with the numbers of its buckets."""
+        table = np.memmap(self._paths[1], dtype=np.uint64, mode="r").reshape(-1, self._num_bands)
+        places = np.flatnonzero(np.array(self._lengths))
+        documents, buckets, num_buckets = [], [], 0
+        for band in range(self._num_bands):
+            _, inverse, counts = np.unique(table[places, band], return_inverse=True, return_counts=True)
+            shared = counts[inverse] > 1
+            documents.append(places[shared])
+            buckets.append(inverse[shared] + num_buckets)
+            num_buckets += len(counts)
+        joined = np.concatenate(documents)
+        order = np.argsort(joined, kind="stable")
+        joined, of_bucket = joined[order], np.concatenate(buckets)[order]
+        edges = [0, *(np.flatnonzero(np.diff(joined)) + 1).tolist(), len(joined)]
+        for first, last in zip(edges[:-1], edges[1:], strict=True):
+            if last > first:
+                yield int(joined[first]), of_bucket[first:last].tolist()
+
 
 #: Characters of a text that the list shows.
 _SHOWN = 80

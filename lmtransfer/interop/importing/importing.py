@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from lmtransfer.config.component import build
+from lmtransfer.config import paths
+from lmtransfer.config.component import build, resolve
+from lmtransfer.config.composing import compose_files
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.added_tokens import resized_weights, with_words
-from lmtransfer.interop.importing.objective import imported_objective
 from lmtransfer.interop.importing.published_folder import COMMIT, PublishedFolder
 from lmtransfer.interop.importing.sentence_folder import read_vectors
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Direction, Encoder
+from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
@@ -36,6 +40,60 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
+
+
+def imported_objective(
+    losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
+) -> dict[str, Any] | None:
+    """Return the ``objective`` node of an imported run: rows, corruption and losses of the matching pretraining file.
+
+    Args:
+        losses: names of the objectives whose heads were imported.
+        arguments: component node of each objective; its values override those of the file.
+        max_length: longest rows that the encoder reads.
+
+    Returns:
+        Plain values with resolved interpolations; None if no file has exactly these losses.
+    """
+    file = _file_of(losses)
+    if file is None:
+        return None
+    composed = compose_files(None, [f"+objective={file}"])
+    composed.objective.max_length = min(int(composed.objective.max_length), max_length)
+    node = cast("dict[str, Any]", OmegaConf.to_container(composed.objective, resolve=True))
+    node["losses"] = {name: {**node["losses"].get(name, {}), **dict(arguments.get(name, {}))} for name in losses}
+    return node
+
+
+def _file_of(losses: Sequence[str]) -> str | None:
+    """Find the file of conf/objective that itself lists exactly these losses, not a variant of another file."""
+    for name in paths.group_options("objective", [paths.conf_dir()]):
+        content = OmegaConf.load(paths.conf_dir() / "objective" / f"{name}.yaml")
+        if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):
+            return name
+    return None
+
+
+def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
+    """Return the attention with which a run's encoder was last trained.
+
+    Args:
+        saved: a run of pretraining, or of a task.
+        encoder: an encoder of the same class, with the default attention of that class.
+
+    Raises:
+        RunDirectoryError: an objective in the run's configuration is not an objective.
+    """
+    if "task" in saved.config:
+        named = (saved.config.get("transfer") or {}).get("attention", "auto")
+        return encoder.attention if named == "auto" else cast(Direction, named)
+    objective = saved.config.get("objective")
+    losses = objective.get("losses") if isinstance(objective, Mapping) else None
+    nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in losses or {}]
+    kinds = [resolve(node["_target_"]) for node in nodes]
+    found = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
+    return found or encoder.attention
+
 
 #: Raise this number whenever the same files would give a different run directory.
 IMPORT_FORMAT = 2

@@ -5,6 +5,13 @@ Three things decide the ids: the pieces (``tokenizer.json``, or the older files 
 of tokenizer_config.json. BERT's, RoBERTa's, GPT-2's, ALBERT's, XLNet's and XLM-R's classes take only the pieces from
 ``tokenizer.json`` and clean text by their settings; a class that transformers does not know takes all of it. A class
 that is unknown here and has no ``tokenizer.json`` is refused, because its code would be needed.
+
+No file says how a family cleans text before sentencepiece and how it numbers the pieces; only its published code does:
+ALBERT's and XLNet's (tokenization.py of google-research/albert, prepro_utils.py of zihangdai/xlnet), and fairseq's for
+XLM-R.
+
+One difference remains: text that contains the name of a control piece becomes that piece if two of its characters are
+missing from the vocabulary, which is not the case for any published vocabulary.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -20,11 +27,66 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizers import sentencepiece_files
+from lmtransfer.interop.tokenizers import tokenizer_files
+from lmtransfer.interop.tokenizers.sentencepiece_library import library_tokenizer
+from lmtransfer.interop.tokenizers.sentencepiece_model import Piece, SentencePieceModel, read_sentencepiece_model
 from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.wordpiece import INSIDE
+
+#: How to save a tokenizer so that one file describes it completely.
+AS_JSON: Final = "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+#: The families, and whether they lower-case by default.
+_LOWERCASES: Final = {"albert": True, "xlnet": False}
+
+
+def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) -> bytes:
+    """Make the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer.
+
+    Args:
+        path: the sentencepiece model.
+        family: albert, xlnet or xlm-roberta.
+        settings: content of ``tokenizer_config.json``; ``do_lower_case`` and ``keep_accents`` are used.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    content = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
+    model = read_sentencepiece_model(content, source=str(path))
+    if family == "xlm-roberta":
+        model = _numbered_as_fairseq(model, path)
+    before = cleaning_of(family, settings)
+    library = library_tokenizer(model, prefix="always")
+    library.normalizer = normalizers.Sequence([*before, library.normalizer])
+    return library.to_str().encode("utf-8", "replace")
+
+
+def cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.Normalizer]:
+    """What a family does to a text before sentencepiece's own rules.
+
+    ALBERT and XLNet replace doubled backticks or apostrophes by a double quote, drop accents unless they are kept, and
+    lower-case if set.
+    """
+    if family not in _LOWERCASES:
+        return []
+    steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if settings.get("keep_accents") is not True:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    do_lower_case = settings.get("do_lower_case")
+    if do_lower_case if isinstance(do_lower_case, bool) else _LOWERCASES[family]:
+        steps.append(normalizers.Lowercase())
+    return steps
+
+
+def _numbered_as_fairseq(model: SentencePieceModel, path: Path) -> SentencePieceModel:
+    """Number the pieces like fairseq: its four specials first, a mask last, without sentencepiece's three specials."""
+    if [piece.text for piece in model.pieces[:3]] != ["<unk>", "<s>", "</s>"]:
+        raise CheckpointError(f"{path}: must begin with the pieces <unk>, <s>, </s>, as XLM-R's does; copy it again")
+    first = [Piece(text, 0.0, "control") for text in ("<s>", "<pad>", "</s>")]
+    pieces = (*first, Piece("<unk>", 0.0, "unknown"), *model.pieces[3:], Piece("<mask>", 0.0, "control"))
+    return replace(model, pieces=pieces, unk_id=len(first))
+
 
 #: How a class makes pieces.
 _Kind = Literal["wordpiece", "bytes", "albert", "xlnet", "xlm-roberta"]
@@ -188,7 +250,7 @@ def _file_of(folder: Path, its_class: _Class) -> Path:
     raise CheckpointError(
         f"{folder}: {its_class.named}: the folder {has}, but lmtransfer does not know how this class makes pieces of a "
         "text without tokenizer.json. It knows the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save the "
-        f"tokenizer {sentencepiece_files.AS_JSON}"
+        f"tokenizer {tokenizer_files.AS_JSON}"
     )
 
 
@@ -202,7 +264,7 @@ def _model(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: li
     if kind == "bytes":
         return _of_byte_bpe(path, path.with_name("merges.txt"), settings)
     assert kind is not None
-    return sentencepiece_files.sentencepiece_json(path, family=kind, settings=settings)
+    return tokenizer_files.sentencepiece_json(path, family=kind, settings=settings)
 
 
 def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dict[str, str]:
@@ -291,7 +353,7 @@ def _cleaned(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, A
         changed["normalizer"] = None
     else:
         rules = [part for part in _parts(changed.get("normalizer")) if part.get("type") == "Precompiled"]
-        steps = sentencepiece_files.cleaning_of(kind, settings)
+        steps = tokenizer_files.cleaning_of(kind, settings)
         scheme = "never" if settings.get("add_prefix_space") is False and kind != "xlnet" else "always"
         words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=META, prepend_scheme=scheme)]
         changed |= {
@@ -352,7 +414,7 @@ def _of_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) ->
         made_by = f"; they are probably those of {', '.join(others)}" if others else ""
         raise CheckpointError(
             f"{path}: its pieces have U+2581 before words, as in sentencepiece, and no {INSIDE} inside words, so they "
-            f"are not for {its_class.named}{made_by}: save the tokenizer {sentencepiece_files.AS_JSON}"
+            f"are not for {its_class.named}{made_by}: save the tokenizer {tokenizer_files.AS_JSON}"
         )
     library = tokenizers.Tokenizer(
         models.WordPiece(

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmtransfer.reporting.figures.bars import comparison_figures
+from lmtransfer.reporting.figures.bars import comparison_figures, language_figures
 from lmtransfer.reporting.figures.detection_curves import detection_figures
-from lmtransfer.reporting.figures.languages import language_figures
 from lmtransfer.reporting.figures.layer_bars import layer_figures
-from lmtransfer.reporting.figures.loss_against import loss_against_figures
+from lmtransfer.reporting.figures.loss_against import label_figures, loss_against_figures, search_figures, sweep_figures
 from lmtransfer.reporting.figures.loss_curves import loss_figures
-from lmtransfer.reporting.figures.metric_curves import metric_figures
+from lmtransfer.reporting.figures.metric_curves import metric_figures, revision_figures
 from lmtransfer.reporting.figures.part_curves import part_figures
 from lmtransfer.reporting.figures.pretraining_settings import source_figures
 from lmtransfer.reporting.figures.reliability import reliability_figures
-from lmtransfer.reporting.figures.revision_curves import revision_figures
-from lmtransfer.reporting.figures.score_against import label_figures, sweep_figures
-from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.runs.entry import Entry, distinct_names
 from lmtransfer.reporting.runs.sweeps import Sweep, value_text

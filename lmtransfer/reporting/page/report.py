@@ -2,21 +2,101 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.document import document
-from lmtransfer.reporting.page.figure import shown_figure, shown_section
 from lmtransfer.reporting.page.leaderboard import leaderboard
-from lmtransfer.reporting.page.results import results_table, sweep_table
 from lmtransfer.reporting.page.run_answers import all_answers
 from lmtransfer.reporting.page.run_details import run_details
+from lmtransfer.reporting.page.table import Cell, Group, Heading, Line, Table, mark_of, plain_table
 from lmtransfer.reporting.page.texts import NoTexts, Texts
 from lmtransfer.reporting.render.answer import answer, comparison
+from lmtransfer.reporting.render.cells import COLUMNS, cells, metric_heading, sweep_cells, sweep_headings, without_empty
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.reporting.runs.rows import Row, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, outside
 from lmtransfer.reporting.sections import Section
+
+#: The columns after the run; the others are below its name, or in the heading of the group.
+_HEADINGS = tuple(name for name in COLUMNS if name not in ("run", "model", "objective", "corpus", "task", "metric"))
+
+
+def results_table(rows: Sequence[Row]) -> Table:
+    """The rows of a report, in groups of comparable runs, without columns that are empty in all rows."""
+    names = list(dict.fromkeys(row.group for row in rows))
+    groups = tuple(_group(name, [row for row in rows if row.group == name]) for name in names)
+    return Table("All results", (Heading("run"), *map(Heading, _HEADINGS)), groups).without_empty()
+
+
+def _group(name: str, rows: Sequence[Row]) -> Group:
+    metric = next((row.metric for row in rows if row.metric), "")
+    note = metric_heading(metric, of_pretraining=name == "pretraining") if metric else ""
+    return Group(tuple(map(_line, rows)), title=name, note=note)
+
+
+def _line(row: Row) -> Line:
+    text = dict(zip(COLUMNS, cells(row), strict=True))
+    what = " ".join(filter(None, (row.model, row.objective, row.corpus)))
+    # Without a score, the note is in the place of the score.
+    problem = row.note if row.score is not None else ""
+    run = Cell(text["run"], notes=(what,) if what else (), problem=problem)
+    marks = {"verdict": mark_of(row.difference), "verdict against baseline": mark_of(row.baseline_difference)}
+    rest = (Cell(text[heading], mark=marks.get(heading)) for heading in _HEADINGS)
+    return Line((run, *rest), kind=row.transfer if row.transfer in ("majority", "baseline", "control") else "")
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """The points of a sweep, without columns that are empty in all rows."""
+    headings, rows = without_empty(sweep_headings(sweep), sweep_cells(sweep))
+    return plain_table(f"Sweep {sweep.name}", headings, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFigure:
+    """A figure that this process has drawn.
+
+    Attributes:
+        caption: what it shows; empty if the figure says it itself.
+        svg: the SVG element, in which matplotlib has escaped all text; the one value that a template does not escape.
+    """
+
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSection:
+    """A section with its figure, which was read from a folder that may come from another person.
+
+    Attributes:
+        title: its heading.
+        sentence: what the figure shows.
+        command: the command that made it.
+        source: the SVG as a ``data:`` address for an image, in which a browser runs and loads nothing.
+    """
+
+    title: str
+    sentence: str
+    command: str
+    source: str
+
+
+def shown_figure(figure: SavedFigure) -> ShownFigure:
+    """Read the SVG of a saved figure, without its prolog, and name it for screen readers."""
+    svg = figure.svg.read_text(encoding="utf-8")
+    named = f'<svg role="img" aria-label="{escape(figure.title)}" '
+    caption = "" if escape(figure.title, quote=False) in svg else figure.title
+    return ShownFigure(caption, svg[svg.index("<svg") :].replace("<svg ", named, 1))
+
+
+def shown_section(section: Section) -> ShownSection:
+    """Read the figure of a section."""
+    encoded = base64.b64encode(section.figure.svg.read_bytes()).decode()
+    return ShownSection(section.title, section.sentence, section.command, f"data:image/svg+xml;base64,{encoded}")
 
 
 def html_report(

@@ -1,14 +1,17 @@
-"""What the report shows of the answers of each run: confusions, the worst errors, marked spans and tagged sentences."""
+"""What the report shows of the answers of each run: confusions, the worst errors, marked spans and tagged sentences.
+
+Shape legend: N examples, C labels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
 
 from lmtransfer.reporting.page.confusion import Confusion, confusion
-from lmtransfer.reporting.page.label_scores import LabelScore, label_scores
-from lmtransfer.reporting.page.seeds_answers import answers_of
-from lmtransfer.reporting.page.spans import Piece, excerpt, find_span
 from lmtransfer.reporting.page.tagged import TaggedWord, tagged_words, worst_sentences
 from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
 from lmtransfer.reporting.page.wrong_answers import (
@@ -19,10 +22,203 @@ from lmtransfer.reporting.page.wrong_answers import (
     worst_spans,
 )
 from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.kept_answers import kept_answers
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
 from lmtransfer.tasks.metrics.scored_examples import Kept
+
+Marked = Literal["", "gold", "pred", "both", "gap"]
+
+#: Characters of the passage that are shown before and after an answer.
+AROUND = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters ``start`` to ``stop`` (exclusive) of a passage."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a passage.
+
+    Attributes:
+        text: the text; empty for a gap.
+        kind: "" for plain text, "gold", "pred", "both" where the answers overlap, "gap" where text is left out.
+    """
+
+    text: str
+    kind: Marked
+
+
+def find_span(passage: str, answer: str, *, start: int | None, near: int | None = None) -> Span | None:
+    """The place of an answer in its passage; None if it is not there.
+
+    Args:
+        passage: the passage.
+        answer: text of the answer; a cut answer is found by its beginning.
+        start: its first character, if it is known.
+        near: otherwise, the occurrence that starts nearest to this character is taken; None: the first one.
+    """
+    if not answer:
+        return None
+    if start is not None and passage.startswith(answer, start):
+        return Span(start, start + len(answer))
+    places = []
+    place = passage.find(answer)
+    while place >= 0:
+        places.append(place)
+        place = passage.find(answer, place + 1)
+    if not places:
+        return None
+    best = places[0] if near is None else min(places, key=lambda place: abs(place - near))
+    return Span(best, best + len(answer))
+
+
+def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: int = AROUND) -> list[Piece]:
+    """The parts of a passage around both answers, with the answers marked.
+
+    Without any answer it is the beginning of the passage.
+
+    Args:
+        passage: the passage.
+        gold: place of the gold answer.
+        predicted: place of the predicted answer.
+        around: characters that are shown before and after an answer, at most; the rest is left out.
+    """
+    spans = [span for span in (gold, predicted) if span is not None]
+    shown = _windows(passage, spans or [Span(0, 0)], around)
+    edges = sorted({edge for span in (*spans, *shown) for edge in (span.start, span.stop)})
+    pieces: list[Piece] = []
+    for window in shown:
+        if window.start > 0:
+            pieces.append(Piece("", "gap"))
+        own = [edge for edge in edges if window.start <= edge <= window.stop]
+        pieces += [
+            Piece(passage[start:stop], _kind(start, stop, gold, predicted))
+            for start, stop in zip(own, own[1:], strict=False)
+        ]
+    if shown[-1].stop < len(passage):
+        pieces.append(Piece("", "gap"))
+    return pieces
+
+
+def _windows(passage: str, spans: Sequence[Span], around: int) -> list[Span]:
+    """The shown parts, in order and apart from each other; they begin and end between words, if there is a space."""
+    merged: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.start):
+        start, stop = max(0, span.start - around), min(len(passage), span.stop + around)
+        if start > 0:
+            start = 1 + passage.rfind(" ", start - 1, start) or 1 + passage.find(" ", start, span.start) or start
+        if stop < len(passage):
+            place = passage.rfind(" ", span.stop, stop + 1)
+            stop = stop if place < 0 else place
+        if merged and start <= merged[-1].stop:
+            merged[-1] = Span(merged[-1].start, max(stop, merged[-1].stop))
+        else:
+            merged.append(Span(start, stop))
+    return merged
+
+
+def _kind(start: int, stop: int, gold: Span | None, predicted: Span | None) -> Marked:
+    inside = [span is not None and span.start <= start and stop <= span.stop for span in (gold, predicted)]
+    if all(inside):
+        return "both"
+    return "gold" if inside[0] else "pred" if inside[1] else ""
+
+
+def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:
+    """The answers of the seeds of a run on its scored split; empty if none are kept.
+
+    A seed whose examples or labels differ from those of the first seed is left out.
+
+    Args:
+        entry: a scored run of a task.
+        problems: gets one message for each file that cannot be read.
+    """
+    found = [kept for kept in kept_answers(entry.run.path, problems) if kept.split == entry.split and not kept.baseline]
+    own = [kept for kept in found if not kept.is_control]
+    # The folder of a control that was given as a run itself.
+    return _of_same_examples(own or (found if entry.is_control else []))
+
+
+def _of_same_examples(found: Sequence[Kept]) -> list[Kept]:
+    if not found:
+        return []
+    first = found[0].examples
+    made = [found[0]]
+    order = np.argsort(first.keys)
+    for kept in found[1:]:
+        other = kept.examples
+        if (other.kind, other.labels, len(other)) != (first.kind, first.labels, len(first)):
+            continue
+        if not np.array_equal(other.keys, first.keys):
+            own = np.argsort(other.keys)
+            if not np.array_equal(other.keys[own], first.keys[order]):
+                continue
+            rows = np.empty_like(own)
+            rows[order] = own
+            kept = replace(kept, examples=other.select(rows))
+        if np.array_equal(kept.examples.gold, first.gold) and np.array_equal(kept.examples.offsets, first.offsets):
+            made.append(kept)
+    return made
+
+
+#: Up to this many labels are shown: those with the most gold examples.
+MOST_LABELS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScore:
+    """One label.
+
+    Attributes:
+        label: its name.
+        precision: share of the examples with this answer that have it as gold label, 0 to 1; None if there are none.
+        recall: share of the examples with this gold label that have it as answer, 0 to 1; None if there are none.
+        f1: F1, 0 to 1; None if the label occurs neither as gold label nor as answer.
+        num_gold: number of examples with this gold label.
+    """
+
+    label: str
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    num_gold: int
+
+
+def label_scores(answers: Sequence[Kept]) -> tuple[LabelScore, ...]:
+    """The scores of the most frequent labels, over all seeds together; empty for other kinds of answers.
+
+    Args:
+        answers: the kept answers of each seed to the same examples.
+    """
+    if not answers or answers[0].examples.kind != "multi_label":
+        return ()
+    examples = answers[0].examples
+    shape = len(answers), len(examples), len(examples.labels)
+    said_SNC = np.stack([kept.examples.predicted for kept in answers]).reshape(shape)
+    gold_NC = examples.gold.reshape(shape[1:])
+    right_C, said_C, gold_C = (said_SNC * gold_NC).sum((0, 1)), said_SNC.sum((0, 1)), len(answers) * gold_NC.sum(0)
+    return tuple(
+        LabelScore(
+            label=examples.labels[label],
+            precision=_share(right_C[label], said_C[label]),
+            recall=_share(right_C[label], gold_C[label]),
+            f1=_share(2 * right_C[label], said_C[label] + gold_C[label]),
+            num_gold=int(gold_NC[:, label].sum()),
+        )
+        for label in np.argsort(-gold_C, kind="stable")[:MOST_LABELS].tolist()
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return float(part / whole) if whole else None
+
 
 #: The answers of at most so many runs are shown: first the best run of each task, then the second best, and so on.
 MOST_RUNS = 24

@@ -1,9 +1,15 @@
-"""Extractive question answering: SQuAD 1.1 and 2.0, the dialogues of QuAC and CoQA, and files of the user."""
+"""Extractive question answering: SQuAD 1.1 and 2.0, the dialogues of QuAC and CoQA, and files of the user.
+
+Shape legend: N examples, S sequences (the windows of all of them), C other kinds of answer.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,14 +22,120 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile, listed
 from lmtransfer.tasks.file_formats.span_rows import read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
+from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object, two_texts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
-from lmtransfer.tasks.qa.reader import QuestionReader
+from lmtransfer.tasks.qa.gold_tokens import text_of_tokens
 from lmtransfer.tasks.qa.sets import SETS, Answered, SpanFormat
-from lmtransfer.tasks.qa.span_decoding import decode_spans
-from lmtransfer.tasks.qa.windows import STRIDE, encode_questions
+from lmtransfer.tasks.qa.windows import STRIDE, WindowedQuestion, encode_questions
+from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
+
+#: The score of a passage without any legal span: the lowest float32 value, because JSON has no infinity.
+NO_SPAN_SCORE = float(np.finfo(np.float32).min)
+
+
+def decode_spans(
+    encoded: EncodedExamples, outputs: np.ndarray, *, labels: Sequence[str], no_answer: bool, threshold: float = 0.0
+) -> Iterator[SpanAnswer]:
+    """Yield one answer per example, independent of the number and the order of its windows.
+
+    The span is the best of the windows' best spans (with equal scores, the first in the passage). The null score is the
+    smallest of the windows' null scores, as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer
+    only if every window says so. Another kind of answer is given if some window scores it above a span.
+
+    Args:
+        encoded: result of ``encode_questions``.
+        outputs: [start, end, score, null score, and for each other kind its log odds against a span], float32, shape
+            (S, 4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
+        labels: names of the C other kinds.
+        no_answer: whether "no answer" is a valid answer.
+        threshold: null odds (null score minus span score) above which there is no answer.
+    """
+    targets_of = SpanTargets.of(encoded.targets)
+    passages = np.stack([targets_of.first, targets_of.stop], axis=1)
+    edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
+    for question, first, last in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
+        rows = outputs[first:last]
+        best = _best(question, passages[first:last], rows)
+        null_score = float(rows[:, 3].min())
+        text = question.passage[best.start : best.end]
+        answer = SpanAnswer(text, best.start, best.end, best.score, null_score, best=text)
+        odds = rows[:, 4:].max(axis=0)
+        if len(odds) and odds.max() > 0:
+            name = labels[int(odds.argmax())]
+            answer = replace(answer, text=name, start=None, end=None, kind=name)
+        elif best.score == NO_SPAN_SCORE or (no_answer and null_score - best.score > threshold):
+            answer = replace(answer, text="", start=None, end=None)
+        yield answer
+
+
+class _Span(NamedTuple):
+    """A span of characters that compares so that ``max`` takes the earlier of two spans with equal scores."""
+
+    score: float
+    earlier: tuple[int, int]
+
+    @property
+    def start(self) -> int:
+        return -self.earlier[0]
+
+    @property
+    def end(self) -> int:
+        return -self.earlier[1]
+
+
+def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) -> _Span:
+    """Return the best legal span over all windows, in characters of the passage."""
+    found = [_Span(NO_SPAN_SCORE, (0, 0))]
+    for begin, (first, stop), row in zip(question.window_starts, passages.tolist(), rows, strict=True):
+        start, end, score = int(row[0]), int(row[1]), float(row[2])
+        if first <= start <= end < stop and math.isfinite(score):
+            where = text_of_tokens(question.passage, question.spans, begin + start - first, begin + end - first)
+            found.append(_Span(score, (-where[0], -where[1])))
+    return max(found)
+
+
+class QuestionReader(Reader):
+    """Makes questions from the input of users.
+
+    Args:
+        kind: short name of the task's kind, for messages.
+        file_format: format of the task's own files.
+        labels: the task's other kinds of answer.
+    """
+
+    formats = ("lines", "jsonl", "squad", "quac", "coqa")
+    file_only = ("squad", "quac", "coqa")
+
+    def __init__(self, kind: str, *, file_format: str, labels: Sequence[str]) -> None:
+        super().__init__(kind)
+        self.json_format = "squad" if file_format == "jsonl" else file_format
+        self._labels = labels
+
+    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
+        """Make a question from a line with the question and then the passage."""
+        return QuestionExample(name, *two_texts(line, "a question and a passage"))
+
+    def of_file(self, source: InputFile) -> Iterator[Given]:
+        """Read JSON lines, or a file in a published format; its answers are not used."""
+        if source.file_format == "jsonl":
+            yield from source.each_line(_question, pass_blank=True)
+            return
+        assert source.path is not None
+        policy: BadAnswersPolicy = "refuse" if source.stops else "skip"
+        name = next(name for name in SETS if name == source.file_format)
+        read = SETS[name]().read(source.path, bad_answers=policy, kinds=self._labels)
+        for example in read.examples:
+            yield f"{source.name} (question {example.id})", replace(example, answers=None, kind=None)
+        for question in read.left_out:
+            source.refuse(f"{source.name} (question {question}): its gold answer is not at its offset")
+
+
+def _question(line: str, where: str, name: str) -> QuestionExample:
+    row, name = json_object(line, where, name)
+    return QuestionExample(name, row.field("question").filled_text(), row.field("context").filled_text())
 
 
 class SpanQa(Task):

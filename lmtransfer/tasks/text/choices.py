@@ -11,20 +11,71 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
+from lmtransfer.data.documents import Notes, clean
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import ChoiceAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.file_formats.copa import read_copa
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
+from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, json_object
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
 from lmtransfer.tasks.text.choice_example import ChoiceExample
-from lmtransfer.tasks.text.choice_reader import ChoiceReader
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import located_files
 from lmtransfer.tokenizers.base import Tokenizer
+
+
+class ChoiceReader(Reader):
+    """Makes texts with choices from lines ``text [SEP] first choice [SEP] second choice``."""
+
+    formats = ("lines",)
+
+    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> ChoiceExample:
+        """Make an example from a line."""
+        text, *choices = (part.strip() for part in clean(line, where, notes).split(SEPARATOR))
+        if not text or len(choices) < 2 or not all(choices):
+            raise ValueError(f"expected a text and two choices or more, with {SEPARATOR} between them")
+        return ChoiceExample(name, text, tuple(choices))
+
+    def of_file(self, source: InputFile) -> Iterator[Given]:
+        """Only lines are read."""
+        raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")
+
+
+#: The question in words, by the value in the files.
+_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+
+
+def read_copa(path: Path, *, split: str) -> Iterator[ChoiceExample]:
+    """Yield the examples of a file, in its order; blank lines are skipped.
+
+    Args:
+        path: the file, plain or compressed.
+        split: name of the split, for the ids of the examples.
+
+    Raises:
+        DataError: a line is not such an object; the message has ``file:line``.
+    """
+    filled = ((number, line) for number, line in read_lines(path) if line.strip())
+    for place, (number, line) in enumerate(filled):
+        where = f"{path}:{number}"
+        row, _ = json_object(line, where, "")
+        asked = row.field("question")
+        if asked.text() not in _QUESTIONS:
+            raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")
+        gold = row.maybe("label")
+        label = None if gold is None else gold.number()
+        if label not in (None, 0, 1):
+            raise DataError(f"{where}: label: {label} must be 0 (choice1) or 1 (choice2)")
+        yield ChoiceExample(
+            id=f"{split}:{place}",
+            text=f"{row.field('premise').filled_text()} {_QUESTIONS[asked.text()]}",
+            choices=(row.field("choice1").filled_text(), row.field("choice2").filled_text()),
+            label=label,
+        )
 
 
 @dataclass(frozen=True, slots=True)
