@@ -31,6 +31,14 @@ def constant(done: float) -> float:
     return 1.0
 
 
+def linear_to_a_fiftieth(done: float) -> float:
+    return 1 - 0.98 * done
+
+
+def stable_then_linear_to_a_fiftieth(done: float) -> float:
+    return 1 - 0.98 * max(0.0, done - 0.8) / 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """What a paper or its code says.
@@ -41,7 +49,7 @@ class Published:
         passes: number of passes; None if the paper gives steps.
         vocabulary: number of entries.
         rate: peak learning rate.
-        warmup: number of steps of the linear warm-up.
+        warmup: number of steps of the linear warm-up, or its share of the budget.
         clip: largest norm of a gradient; None: gradients are not clipped.
         decay: what follows the warm-up, by the share of the steps done.
         small: the same recipe for a small text and a small model.
@@ -50,7 +58,7 @@ class Published:
     rows: Sequence[tuple[float, int, int]]
     vocabulary: int
     rate: float
-    warmup: int
+    warmup: float
     clip: float | None
     decay: Callable[[float], float]
     small: Sequence[str]
@@ -117,6 +125,36 @@ PUBLISHED = {
         clip=1.0,
         decay=cosine,
         small=(*TRANSFORMER, *ONE_LENGTH),
+    ),
+    "modern_base": Published(  # mosaicml/examples, mosaic-bert-base-uncased.yaml, in rows of 512
+        rows=[(1.0, 1024, 512)],
+        steps=286_720_000 // 4096,
+        vocabulary=50_368,
+        rate=5e-4,
+        warmup=0.06,
+        clip=1.0,
+        decay=linear_to_a_fiftieth,
+        small=(*TRANSFORMER, *ONE_LENGTH),
+    ),
+    "modern_small": Published(  # JHU-CLSP/ettin-encoder-vs-decoder, encoder_mini.yaml; budget and step are ours
+        rows=[(1.0, 1024, 512)],
+        steps=31_250,
+        vocabulary=50_368,
+        rate=1e-3,
+        warmup=0.02,
+        clip=1.0,
+        decay=stable_then_linear_to_a_fiftieth,
+        small=(*TRANSFORMER, *ONE_LENGTH),
+    ),
+    "xlnet_base": Published(  # zihangdai/xlnet, README; the budget is BERT base's
+        rows=[(1.0, 256, 512)],
+        steps=328_000,
+        vocabulary=32_000,
+        rate=1e-4,
+        warmup=10_000,
+        clip=1.0,
+        decay=linear,
+        small=(*TRANSFORMER, *ONE_LENGTH, "model.memory_length=16", "objective.corruption.max_predictions=null"),
     ),
     "roberta_base": Published(  # fairseq, examples/roberta
         rows=[(1.0, 2048, 512)],

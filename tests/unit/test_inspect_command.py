@@ -100,6 +100,14 @@ def test_a_language_model_has_nothing_hidden(inspect: Output) -> None:
     assert len(re.findall(r"tokens \d+:\d+: 32 tokens\n", output)) == 2
 
 
+def test_contiguous_rows_of_a_model_with_a_memory_are_shown(inspect: Output) -> None:
+    """Their labels are the tokens around them, which have no names."""
+    words = ["model=transformer_xl_laptop", "objective=lm_contiguous", "objective.max_length=32", "rows=2"]
+    output = inspect(*words, "measure=false")
+    assert len(re.findall(r"tokens \d+:\d+: 32 tokens\n", output)) == 2
+    assert "next_token" not in output
+
+
 def test_epochs_differ_and_repeat(inspect: Output) -> None:
     def rows(epoch: int) -> str:
         output = inspect("measure=false", f"epoch={epoch}", "rows=1", "strips=0")

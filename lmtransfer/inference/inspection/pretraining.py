@@ -188,11 +188,12 @@ def _remarks(
             f"rows have {lengths.mean():.0f} tokens on average, but objective.max_length={rows.max_length} allows "
             f"more: use objective/rows=stream or full_sentences to fill them"
         )
-    for name, values in counts.labels.items():
+    for name, meanings in rows.label_names.items():
+        values = counts.labels[name]
         if len(values) == 1:
             (value,) = values
             yield (
-                f"every row has {name} {value} ({rows.label_names[name][value]}), so the model learns nothing from "
+                f"every row has {name} {value} ({meanings[value]}), so the model learns nothing from "
                 "this label: each document must have several sentences"
             )
     if steps < _FEW_STEPS:

@@ -65,7 +65,7 @@ def strip(view: RowView, tokenizer: Tokenizer) -> Text:
 
 def described_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
     """Labels with their meaning: ``nsp 1: B is from another document``."""
-    return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items())
+    return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items() if name in names)
 
 
 def _parts(view: RowView, tokenizer: Tokenizer) -> Iterator[range]:

@@ -119,8 +119,9 @@ def rates_table(
         table.add_row("hidden", f"{counts.hidden / counts.tokens:.2%}", over)
         for what, number in (("[MASK]", counts.masked), ("another token", counts.replaced), ("unchanged", counts.kept)):
             table.add_row("", f"{number / counts.hidden:.1%}", f"of the masked tokens: {what}")
-    for name, values in counts.labels.items():
-        for value, meaning in enumerate(rows.label_names[name]):
+    for name, meanings in rows.label_names.items():
+        values = counts.labels[name]
+        for value, meaning in enumerate(meanings):
             table.add_row(f"{name} {value}", f"{values[value] / counts.rows:.1%}", f"of the rows: {meaning}")
     return table
 
