@@ -37,6 +37,13 @@ def peak_flops(device: torch.device) -> float | None:
     return next((peak for words, peak in _PEAKS if re.search(rf"\b{words}\b", name)), None)
 
 
+def peak_of(model: str) -> float:
+    """Dense 16-bit peak of a model of GPU, such as ``A100``, FLOP/s."""
+    peak = dict(_PEAKS)[model]
+    assert peak is not None
+    return peak
+
+
 def training_flops_per_token(*, num_weights: float, num_layers: int, dim: int, mean_length: float) -> float:
     """FLOP of the forward and backward pass per token of a bidirectional transformer.
 

@@ -108,6 +108,25 @@ def test_contiguous_rows_of_a_model_with_a_memory_are_shown(inspect: Output) -> 
     assert "next_token" not in output
 
 
+def test_a_budget_is_told_in_hours_of_gpus(inspect: Output) -> None:
+    """Two layers of 16 and 32 wide, 60 tokens: six operations for each weight and token, and those of attention."""
+    weights = 2 * (4 * 16 * 16 + 2 * 16 * 32) + 16 * 60
+    words = ["objective=lm", "model=gpt_mini", "train.tokens=2000000000", "objective.max_length=32"]
+    output = inspect(*words, "measure=false")
+    found = rows_of(output[output.index("this budget on a GPU") :])
+    assert found["tokens"].startswith("2,000M ")
+    per_token = float(found["tokens"].split()[1].replace(",", "")) * 1e6
+    assert per_token == pytest.approx(6 * weights + 12 * 2 * 16 * 32 / 2, rel=0.2)  # causal attention sees half
+    total = float(found["in all"].split()[0])
+    assert total == pytest.approx(2e9 * per_token, rel=0.02)
+    hours = {gpu: float(found[f"one {gpu}"].split()[0]) for gpu in ("A100", "H100")}
+    units = {gpu: found[f"one {gpu}"].split()[1] for gpu in ("A100", "H100")}
+    scale = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
+    for gpu, peak in (("A100", 312e12), ("H100", 989e12)):
+        assert hours[gpu] * scale[units[gpu]] == pytest.approx(total / (0.4 * peak), rel=0.1)
+    assert "on a GPU" not in inspect("model=gpt_mini", "objective=lm", "train.seconds=60", "measure=false")
+
+
 def test_epochs_differ_and_repeat(inspect: Output) -> None:
     def rows(epoch: int) -> str:
         output = inspect("measure=false", f"epoch={epoch}", "rows=1", "strips=0")

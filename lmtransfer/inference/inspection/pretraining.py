@@ -20,6 +20,7 @@ from lmtransfer.inference.inspection.rows import LEGEND, PLAIN_LEGEND, STRIP_LEG
 from lmtransfer.inference.inspection.tables import (
     corpus_table,
     cost_table,
+    gpu_table,
     packing_table,
     parameter_table,
     parts_table,
@@ -33,6 +34,7 @@ from lmtransfer.objectives.views import RowCounts, count_rows, row_views
 from lmtransfer.pretraining.parts import Parts, build_parts
 from lmtransfer.pretraining.screening import findings_table, screened_parts
 from lmtransfer.pretraining.text import read_text
+from lmtransfer.pretraining.utilisation import learning_flops
 from lmtransfer.randomness import derived_seed, permutation
 from lmtransfer.runs.training import build_optimizer, prepare_encoders
 from lmtransfer.system.console import Console
@@ -95,6 +97,11 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
     console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
     console.print(f"computes on {hardware}", soft_wrap=True)
+    share = parts.corruption.expected_targets(1 << 16) / (1 << 16) or 1.0
+    of_token = learning_flops(learner, mean_length=float(plan.lengths.mean()), target_share=share)
+    gpus = gpu_table(train, tokens=int(plan.lengths.sum(dtype=np.int64)), steps=steps, flops=of_token)
+    if gpus is not None:
+        console.print(gpus)
     if cfg.measure:
         cost = _measured(cfg, learner, source, plan, batch, hardware)
         tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens

@@ -18,6 +18,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.views import RowCounts
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.flops import peak_of
 
 #: Number of sentences or documents, spread over the corpus, whose lengths are measured.
 _LENGTHS = 100_000
@@ -172,6 +173,33 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
     if taken is not None:
         amounts = f"{taken:,.0f} steps, {taken * tokens / steps / 1e6:,.1f}M tokens, {taken / steps:,.2f} epochs"
         table.add_row("this budget", duration(seconds * taken), amounts)
+    return table
+
+
+#: The share of the peak rate of a GPU that training reaches, for an estimate.
+_UTILISATION = 0.4
+
+
+def gpu_table(train: TrainSettings, *, tokens: float, steps: int, flops: float) -> Table | None:
+    """How long GPUs take for the budget; None if it is a time.
+
+    Args:
+        train: settings with the budget.
+        tokens: tokens of an epoch.
+        steps: steps of an epoch.
+        flops: FLOP per token of training.
+    """
+    if (
+        train.seconds is not None
+        or (taken := _steps_of(train, seconds=1.0, tokens=tokens / steps, steps=steps)) is None
+    ):
+        return None
+    table = table_with_title(f"this budget on a GPU, estimated at {_UTILISATION:.0%} of its peak rate")
+    seen = taken * tokens / steps
+    table.add_row("tokens", f"{seen:,.3g}" if seen < 1e6 else f"{seen / 1e6:,.0f}M", f"{flops / 1e6:,.3g} MFLOP each")
+    table.add_row("in all", f"{seen * flops:.2e}", "FLOP")
+    for gpu in ("A100", "H100"):
+        table.add_row(f"one {gpu}", duration(seen * flops / (_UTILISATION * peak_of(gpu))), "")
     return table
 
 
