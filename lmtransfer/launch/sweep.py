@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ from lmtransfer.launch.sweep_points import (
     read_points,
     watched,
 )
+from lmtransfer.runs.result import RunResult
 from lmtransfer.system import cores, interrupts, machine
 
 _STOP = "stop"
@@ -230,24 +232,28 @@ def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
     return f"{labels[0]}{others}: {problem}"
 
 
-def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: DictConfig) -> None:
-    """The function that Hydra calls for a run or for each point of a sweep, possibly in another process."""
+def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: DictConfig) -> float:
+    """The function that Hydra calls for a run or for each point of a sweep, possibly in another process.
+
+    Returns:
+        The main score of the run, for sweepers that search; NaN if it has none.
+    """
     if in_sweep():
         folder = Path(HydraConfig.get().sweep.dir)
         if not (plan.is_parallel and plan.is_local):
-            _perform_point(command, plan, folder, cfg)
-            return
+            return _perform_point(command, plan, folder, cfg)
         with as_point(folder), cores.shared_by(plan.workers or 1):
             if not is_stopping(folder):
-                _perform_point(command, plan, folder, cfg)
-        return
+                return _perform_point(command, plan, folder, cfg)
+        return math.nan
     try:
         run_once(command, cfg)
     except Exception as error:
         failure.append(error)
+    return math.nan
 
 
-def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> None:
+def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> float:
     job = HydraConfig.get().job
     label = job.override_dirname.replace("'", "") or f"name={cfg.get('name')}"
     point = Point(number=int(job.num), label=label)
@@ -260,7 +266,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
             raise _StopSweep from error
         if plan.is_local:
             stop(folder)
-            return
+            return math.nan
         point.error = "interrupted; run the same command again to continue"
     except Exception as raised:
         described = as_user_error(raised, cfg)
@@ -273,6 +279,16 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> N
     point.measure_seconds(start_time)
     point.write(folder)
     print_progress(plan, read_points(folder))
+    return math.nan if point.error is not None else _score(point.run_dir)
+
+
+def _score(run: Path | None) -> float:
+    """The mean main metric of a finished run, or its loss after pretraining; NaN if it has none."""
+    if run is None or not (run / "result.json").is_file():
+        return math.nan
+    result = RunResult.read(run / "result.json").values()
+    score = result.get("mean", result["metrics"].get(result.get("main_metric") or "loss"))
+    return math.nan if score is None else float(score)
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:

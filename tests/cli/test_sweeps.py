@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shutil
 import sys
@@ -14,6 +16,7 @@ from hydra.core.plugins import Plugins
 
 from lmtransfer.config.sweep import in_sweep
 from lmtransfer.errors import ConfigError, DataError, Interrupted
+from lmtransfer.launch import sweep
 
 
 def test_each_point_has_its_own_name_made_of_what_is_swept(lmtransfer: Any, toy: Any) -> None:
@@ -67,6 +70,32 @@ def test_failed_points_do_not_stop_the_others_and_are_listed(lmtransfer: Any, to
     assert "lmtransfer: ZeroDivisionError: a bug. " in result.err
     assert "LMTRANSFER_TRACEBACK=1" in result.err
     assert "Traceback" not in result.err
+
+
+def test_each_point_gives_its_score_to_the_sweeper(lmtransfer: Any, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {0: {"metrics": {"accuracy": 0.5}, "mean": 0.7}, 1: {"metrics": {"loss": 3.5, "mlm": 4.0}}}
+
+    def finish(cfg: Any) -> None:
+        if cfg.seed == 3:
+            raise DataError("no such corpus")
+        if cfg.seed in results:
+            folder = Path(f"runs/toy/seed={cfg.seed}")
+            folder.mkdir(parents=True)
+            (folder / "result.json").write_text(json.dumps({"format": 1, **results[cfg.seed]}))
+
+    scores: list[float] = []
+    perform = sweep._perform_or_note
+
+    def noted(*given: Any) -> float:
+        scores.append(perform(*given))
+        return scores[-1]
+
+    monkeypatch.setattr(sweep, "_perform_or_note", noted)
+    toy.behave = finish
+    assert lmtransfer("toy", "-m", "seed=0,1,2,3").code == 1
+    assert scores[:2] == [0.7, 3.5]
+    assert math.isnan(scores[2])
+    assert math.isnan(scores[3])
 
 
 @pytest.mark.parametrize("error", [Interrupted("saved"), KeyboardInterrupt()])
