@@ -208,8 +208,11 @@ class _Runner:
                     ending = ending or bool(signals)
                     while not ending and self._start_next():
                         ending = bool(signals)
-                    if not self._running:
+                    if not self._running and (ending or not self._waiting):
                         break
+                    if not self._running:  # an earlier runner was killed; what it started saves and ends
+                        time.sleep(_LOOK_EVERY_SECONDS)
+                        continue
                     if ending:
                         self._terminate()
                     lines = [one.line(self._heading(one.job), self._console.width) for one in self._running]
@@ -251,8 +254,7 @@ class _Runner:
         return False
 
     def _can_start(self, job: Job) -> bool:
-        if lock.writer(job.result.parent) is not None:  # of a runner that was killed; it saves and ends
-            time.sleep(_LOOK_EVERY_SECONDS)
+        if lock.writer(job.result.parent) is not None:
             return False
         waits = {other.key for other in self._waiting} | {one.job.key for one in self._running}
         if any(key in waits for key in job.needs):

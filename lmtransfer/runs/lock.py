@@ -134,15 +134,26 @@ def holds(folder: Path) -> bool:
 
 
 def writer(folder: Path) -> int | None:
-    """The process of this machine that writes ``folder``; None if there is none."""
+    """The other process of this machine that holds the lock of ``folder``; None if there is none.
+
+    0 if it holds the lock, but has not written its number yet.
+    """
+    if holds(folder):
+        return None  # closing the file would give the lock up
     try:
-        pid = int((folder / LOCK).read_text(encoding="ascii").strip())
-        os.kill(pid, 0)
-    except PermissionError:  # the process of another user
-        return pid
-    except (OSError, ValueError):
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
         return None
-    return pid
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        content = os.read(descriptor, 32).strip()
+        return int(content) if content.isdigit() else 0
+    except OSError:  # the file system has no locks
+        return None
+    finally:
+        os.close(descriptor)  # this also gives the lock up
+    return None
 
 
 def release(folder: Path) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +184,17 @@ def test_other_or_unfinished_pretraining_is_not_shared(world: Path) -> None:
     assert not any(job.shared for job in own.jobs)
 
 
+@contextmanager
+def written_by_another(run: Path) -> Iterator[None]:
+    """Inside the block another process writes the run."""
+    hold = f"import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path({str(run)!r})); print(1)"
+    with subprocess.Popen([sys.executable, "-u", "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        yield
+        other.kill()
+
+
 def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path) -> None:
     plan = make_plan(config(pretrain={"steps": None, "seconds": 90}))
     note_overrides(plan)
@@ -192,9 +207,9 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
     logs.mkdir()
     (logs / "pretrain-middle.log").write_text("step 3  loss 6.1\n")
     RunDirectory(runs["pretrain of middle"]).path.mkdir(parents=True)
-    (runs["pretrain of middle"] / ".lock").write_text(f"{os.getpid()}\n")
     (logs / "pretrain-high.log").write_text("step 3\nlmtransfer: the disk is full\n")
-    jobs = {f"{job.stage} of {job.recipe}": job for job in progress_of(plan.folder)}
+    with written_by_another(runs["pretrain of middle"]):
+        jobs = {f"{job.stage} of {job.recipe}": job for job in progress_of(plan.folder)}
     states = {key: job.state for key, job in jobs.items()}
     assert states == {
         "pretrain of low": "finished",
@@ -209,10 +224,11 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
     left = seconds_left(list(jobs.values()))
     assert left == pytest.approx(90 + 10, abs=3)  # the budget, and a probe like the one that is finished
     add_seconds(plan.folder, "probe of low", 44.0, resumed=False)  # with its control and its choice of a rate
-    assert seconds_left(progress_of(plan.folder)) == pytest.approx(90 + 44, abs=3)
+    with written_by_another(runs["pretrain of middle"]):
+        assert seconds_left(progress_of(plan.folder)) == pytest.approx(90 + 44, abs=3)
     for name in ("2 of 6", "1 running", "2 failed", "1 waiting"):
         assert name in summary(list(jobs.values()), plan.folder)
-    (runs["pretrain of middle"] / ".lock").write_text("999999999\n")  # no system numbers a process so
+    (runs["pretrain of middle"] / ".lock").write_text(f"{os.getpid()}\n")  # left by a process that was killed
     assert {job.recipe: job.state for job in progress_of(plan.folder)}["middle"] in ("interrupted", "waiting")
     for words in ("SIGTERM: stopped after step 3; all is saved, continue with resume=true", "interrupted"):
         (logs / "pretrain-middle.log").write_text(f"step 3  loss 6.1\nlmtransfer: {words}\n")

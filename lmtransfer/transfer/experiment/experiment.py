@@ -19,6 +19,7 @@ from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.launch.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
+from lmtransfer.runs.lock import acquire
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
@@ -151,6 +152,8 @@ class Experiment:
                     return
             for part in self.parts(condition, None):
                 if part.folder == name:
+                    if problem := acquire(self.directory.path / name, resume=True):
+                        raise RunDirectoryError(problem)
                     (part,) = (p for p in self.parts(condition, self._learning_rate(condition)) if p.folder == name)
                     self._run(part)
                     return

@@ -17,6 +17,7 @@ from lmtransfer.errors import Interrupted
 from lmtransfer.launch.jobs import Job, Place, Record, last_words, run_jobs
 from lmtransfer.system.console import Console
 
+PYTHON = sys.executable
 LOCAL_CLUSTER = {"executor": "local", "timeout_min": 5}
 
 
@@ -124,12 +125,13 @@ def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
     """Its process still saves, and holds the lock of its run."""
     Path("a").mkdir()
     hold = "import pathlib, time; from lmtransfer.runs import lock; lock.hold(pathlib.Path('a').absolute()); print(1)"
-    real = os.path.realpath("/proc/self/exe")
-    with subprocess.Popen([real, "-u", "-c", f"{hold}; time.sleep(2)"], stdout=subprocess.PIPE) as other:
+    with subprocess.Popen([PYTHON, "-u", "-c", f"{hold}; time.sleep(2)"], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
-        other.stdout.readline()
+        assert other.stdout.readline() == b"1\n"
+        assert other.poll() is None
         assert run([job("a")]) == {}
         assert other.poll() is not None
+    assert Path("a/result").exists()
 
 
 def test_jobs_of_a_cluster_run_at_once_and_make_the_same_results(world: Path) -> None:
