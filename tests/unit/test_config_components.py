@@ -49,7 +49,7 @@ def hook(event, args):
         if "torchinductor" in str(args):  # torch makes a folder of its own when it is imported
             return
         effects.append(f"{event} {str(args)[:200]}")
-import collections.abc, importlib, json, pkgutil, types, typing
+import collections.abc, importlib, inspect, json, pkgutil, types, typing
 import hydra, torch  # what libraries do while they are imported is theirs
 sys.addaudithook(hook)
 import lmtransfer
@@ -77,6 +77,12 @@ hosts = {}
 for host in components:
     for name, argument in component.arguments_of(host).items():
         hosts.setdefault(str(argument.annotation), (argument.annotation, host, name))
+
+# an annotation that cannot be read would let every value pass
+unread = [f"{path_of(host)}.{name}" for host in components if host.__module__.startswith("lmtransfer.")
+          for name, parameter in inspect.signature(host).parameters.items()
+          if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+          and component.arguments_of(host)[name].annotation is typing.Any and parameter.annotation != "Any"]
 
 constructed, wrong = [], []
 def note(self, *args, **kwargs):
@@ -118,7 +124,7 @@ for annotation, host, name in hosts.values():
                 wrong += [] if cls in right else [f"{annotation}, {form}: {path_of(cls)} fits"]
             elif cls in right:
                 wrong.append(f"{annotation}, {form}: {path_of(cls)} does not fit: {problems}")
-print(json.dumps({"wrong": wrong, "constructed": constructed, "imports": imports, "effects": effects,
+print(json.dumps({"wrong": wrong, "unread": unread, "constructed": constructed, "imports": imports, "effects": effects,
                   "accepted": sorted(accepted), "classes": len(classes)}))
 """
 
@@ -135,6 +141,7 @@ def test_only_subclasses_of_the_declared_bases_fit_and_nothing_is_constructed() 
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["wrong"] == []
+    assert said["unread"] == []
     assert said["constructed"] == []
     assert (said["imports"], said["effects"]) == ([], [])
     assert said["classes"] > 500
