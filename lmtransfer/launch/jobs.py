@@ -105,8 +105,8 @@ class Place:
         folder = own_folder()
         options = [] if folder is None else ["-cd", folder]
         if command is not None and HydraConfig.initialized():
-            primary = str(HydraConfig.get().job.config_name)
-            options += [] if primary == command else ["--config-name", primary]
+            primary = HydraConfig.get().job.config_name
+            options += ["--config-name", str(primary)] if primary not in (None, command) else []
         return cls(cfg.jobs, cluster, tuple(options))
 
     @property
@@ -119,10 +119,11 @@ class Place:
         """Whether the jobs share one machine."""
         return self.cluster is None or self.cluster["executor"] == "local"
 
-    def start(self, job: Job, waits_for: int) -> Process:
-        """Start a job that may run beside ``waits_for - 1`` others."""
-        share = f"hardware.threads={max(1, usable_cores() // self.at_once)}"
-        words = job.words(*job.further, *([share] if waits_for > 1 and self.shares_machine else []))
+    def start(self, job: Job) -> Process:
+        """Start a job."""
+        is_beside_others = self.at_once > 1 and self.shares_machine and not job.alone
+        threads = [f"hardware.threads={max(1, usable_cores() // self.at_once)}"] if is_beside_others else []
+        words = job.words(*job.further, *threads)
         log = job.log
         log.parent.mkdir(parents=True, exist_ok=True)
         words = (*words, *self.options)
@@ -246,7 +247,7 @@ class _Runner:
             if self._can_start(job):
                 resumed = job.result.parent.is_dir()
                 self._waiting.remove(job)
-                process = self._place.start(job, 1 if job.alone else self._place.at_once)
+                process = self._place.start(job)
                 self._running.append(_Running(job, process, time.monotonic(), resumed))
                 return True
             if job.alone and self._place.shares_machine:

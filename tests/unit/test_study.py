@@ -168,7 +168,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
             def release(self) -> None:
                 pass
 
-        monkeypatch.setattr(Place, "start", lambda place, job, share: Made(job))
+        monkeypatch.setattr(Place, "start", lambda place, job: Made(job))
         return started
 
     return install
