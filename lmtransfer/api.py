@@ -1,6 +1,6 @@
-"""The commands as functions.
+"""The commands as functions, and a run in memory (``load``).
 
-Each function takes the settings of its command. A string is a word of the command line, and a keyword is a top-level
+Each function of a command takes its settings. A string is a word of the command line, and a keyword is a top-level
 key: ``pretrain("corpus=text", "corpus.path=my/texts", name="mine", train={"steps": 200})``. A dictionary holds the keys
 of a node. ``lmtransfer <command> --help`` shows all keys. Values of keywords are taken as they are: a string is text,
 None is null, and a path or a ``Run`` is its path. A function makes one run and returns when it is finished. It raises
@@ -52,6 +52,18 @@ from lmtransfer.transfer.embedder import Embedder
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, pretrained_encoder
 from lmtransfer.transfer.vector_method import Layers, PoolingName
+
+#: A value: a string is always text, and a dictionary holds the keys of a node.
+Setting: TypeAlias = (
+    "str | float | bool | os.PathLike[str] | Sequence[Setting] | Mapping[str, Setting] | None"  # float: int too
+)
+#: A path of the file system.
+Folder: TypeAlias = str | os.PathLike[str]
+#: Text that Hydra reads as it is, if it is none of the words with a meaning.
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_WITH_MEANING = frozenset({"null", "true", "false", "inf", "nan"})
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -137,23 +149,6 @@ class Report(os.PathLike[str]):
     def figures(self) -> dict[str, Path]:
         """The figures as SVG files, by name."""
         return {path.stem: path for path in sorted((self.path / "figures").glob("*.svg"))}
-
-
-#: A value: a string is always text, and a dictionary holds the keys of a node.
-Setting: TypeAlias = (
-    "str | float | bool | os.PathLike[str] | Sequence[Setting] | Mapping[str, Setting] | None"  # float: int too
-)
-
-#: A path of the file system.
-Folder: TypeAlias = str | os.PathLike[str]
-
-#: Text that Hydra reads as it is, if it is none of the words with a meaning.
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
-_WITH_MEANING = frozenset({"null", "true", "false", "inf", "nan"})
-
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -56,7 +56,7 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
     if cfg.get("task") is not None and issubclass(resolve(cfg.task["_target_"], key="task"), TaskWithoutHead):
         return evaluate_zero_shot(cfg)
-    return _evaluate_pretraining(cfg) if is_pretrained(cfg.run) else evaluate_trained(cfg)
+    return _evaluate_pretraining(cfg) if is_pretrained(cfg.run) else _evaluate_trained(cfg)
 
 
 def _evaluate_pretraining(cfg: DictConfig) -> Path:
@@ -91,7 +91,7 @@ class _Scoring:
     hardware: Hardware
 
 
-def evaluate_trained(cfg: DictConfig) -> Path:
+def _evaluate_trained(cfg: DictConfig) -> Path:
     """Score a run with a task head and write a run directory.
 
     Args:

@@ -194,21 +194,19 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, place: Plac
         check_resumable(started, config, allowed=[*TEXT_PATHS, *(["seeds"] if several else [])])
     directory.write_config(config)
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
-    if not place.is_here:
-        jobs = [_job_of_seed(cfg, name, seed, directory.path) for seed in seeds]
-        if failed := run_jobs(jobs, place, Console(stderr=True, highlight=False)):
-            raise LmtransferError("\n".join(f"{key}: {reason}" for key, reason in failed.items()))
-    runs = []
-    for number, seed in enumerate(seeds, start=1):
-        run = RunDirectory(directory.path / f"seed-{seed}")
-        if place.is_here or not run.is_finished:
+    runs = [RunDirectory(directory.path / f"seed-{seed}") for seed in seeds]
+    if place.is_here:
+        for number, seed in enumerate(seeds, start=1):
             own = cfg.copy()
             with open_dict(own):
                 own.seed, own.seeds = seed, 1
             if distributed.is_main():
                 print(f"\npretraining seed {seed}, {number} of {cfg.seeds}", flush=True)
-            run = pretrain(own, f"{name}/seed-{seed}", setup, resume=True)
-        runs.append(run)
+            pretrain(own, f"{name}/seed-{seed}", setup, resume=True)
+    else:
+        jobs = [_job_of_seed(cfg, name, seed, directory.path) for seed in seeds]
+        if failed := run_jobs(jobs, place, Console(stderr=True, highlight=False)):
+            raise LmtransferError("\n".join(f"{key}: {reason}" for key, reason in failed.items()))
     distributed.barrier()  # rank 0 writes the results that all ranks read
     if distributed.is_main():
         load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)

@@ -41,6 +41,9 @@ from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing
 from lmtransfer.transfer.learner import TaskLearner
 
+#: The format with settings of its own; see ``adapter_form``.
+ADAPTER = "adapter"
+
 
 def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write ``model.onnx`` and the tokenizer's files.
@@ -105,10 +108,6 @@ def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
     if left:
         notes.append(f"the graph has no head of {', '.join(left)}")
     return export_onnx(encoder=run.encoder, folder=folder, objective=chosen)
-
-
-#: The format with settings of its own; see ``adapter_form``.
-ADAPTER = "adapter"
 
 
 @dataclass(frozen=True, slots=True)

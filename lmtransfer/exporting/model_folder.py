@@ -62,6 +62,11 @@ PAIRS = (
     ("Which river?", "The river carried old paper boats past a red mill."),
 )
 
+#: The format that holds how texts become vectors.
+VECTORS = "sentence_transformers"
+#: The library that loads a format, for formats of one library.
+_LIBRARIES = {"onnx": "onnx", ADAPTER: "peft", VECTORS: "sentence-transformers"}
+
 
 def texts_of(run: OpenRun, *, data_root: str | None) -> list[Text]:
     """Return the built-in texts and pairs, and some texts of the run's data if it is on this machine.
@@ -120,12 +125,6 @@ def _shown(content: Sequence[str], *, is_words: bool) -> Text:
     """The text or the two texts of an example."""
     first, *more = (" ".join(content),) if is_words else content
     return first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
-
-
-#: The format that holds how texts become vectors.
-VECTORS = "sentence_transformers"
-#: The library that loads a format, for formats of one library.
-_LIBRARIES = {"onnx": "onnx", ADAPTER: "peft", VECTORS: "sentence-transformers"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,11 @@ from lmtransfer.transfer.method import TransferMethod
 #: Folders inside a run that other commands have made from it.
 _MADE_FROM_IT = frozenset({"onnx", "report", "figures", "tensorboard"})
 
+#: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
+Kind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
+#: The config.json that an imported run was made from, relative to the run directory.
+PUBLISHED_CONFIG = Path("published", "config.json")
+
 
 def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, on_hub: bool) -> None:
     """Copy the files of a run and write a card that says how to use them.
@@ -86,13 +91,6 @@ def _card(directory: RunDirectory, name: str, place: str, on_hub: bool) -> str:
         "Start from it, or copy it below `runs/` and continue it there by the command that began it:\n\n"
         f"```\nlmtransfer finetune init={'hf:' if on_hub else ''}{place}\nlmtransfer import source={place}\n```\n"
     )
-
-
-#: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
-Kind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
-
-#: The config.json that an imported run was made from, relative to the run directory.
-PUBLISHED_CONFIG = Path("published", "config.json")
 
 
 class BareEncoder(nn.Module):

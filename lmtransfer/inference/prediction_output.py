@@ -25,6 +25,8 @@ STANDARD_OUTPUT = "-"
 
 Write = Callable[[Sequence[dict[str, Any]]], None]
 
+SubmissionKind = Literal["glue", "squad"]
+
 
 @contextmanager
 def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
@@ -105,9 +107,6 @@ def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
             f"{line.get('id')}: the answer of the run has numbers that are not finite; its weights cannot be used (did "
             "its training diverge?)"
         ) from None
-
-
-SubmissionKind = Literal["glue", "squad"]
 
 
 class Submission:

@@ -16,6 +16,15 @@ _UNAVAILABLE = 500
 #: An upload may take this many times longer to be answered than a question.
 _PATIENCE = 12
 
+#: Files that the hub itself puts into a new repository.
+_OF_THE_HUB = frozenset({".gitattributes"})
+_PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"{_PART}/{_PART}", re.ASCII)
+_BRANCH = re.compile(r"[A-Za-z0-9][\w./-]*", re.ASCII)
+MAIN = "main"
+#: How the hub's client names the folders of models in its cache.
+_OF_MODELS = "models--"
+
 
 def faults() -> tuple[type[Exception], ...]:
     """The errors that the hub's client raises; they derive from those of its HTTP library, OSError and ValueError."""
@@ -109,14 +118,6 @@ def _status(error: BaseException) -> int | None:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-#: Files that the hub itself puts into a new repository.
-_OF_THE_HUB = frozenset({".gitattributes"})
-_PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9_])?"
-_NAME = re.compile(rf"{_PART}/{_PART}", re.ASCII)
-_BRANCH = re.compile(r"[A-Za-z0-9][\w./-]*", re.ASCII)
-MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +274,6 @@ def branch_problem(branch: str) -> str | None:
     if _BRANCH.fullmatch(branch) and ".." not in branch and not branch.endswith(("/", ".", ".lock")):
         return None
     return "must be the name of a branch, of letters, digits, '-', '_', '.' and '/', such as main"
-
-
-#: How the hub's client names the folders of models in its cache.
-_OF_MODELS = "models--"
 
 
 def cached_copy(name: str, revision: str | None) -> Path | None:

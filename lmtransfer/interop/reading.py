@@ -35,6 +35,13 @@ from lmtransfer.system.safe_files import check_tensor_file, read_json
 #: At most this many of the left-out tensors are named in a note.
 _MOST_NAMED = 20
 
+#: File names in search order; each may also be sharded, with an index file next to it.
+FILES = ("model.safetensors", "pytorch_model.bin")
+#: Parts of names that PyTorch's wrappers of modules add.
+_WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+#: Keys of config.json with which a folder asks to run its own code.
+_CODE = ("auto_map", "custom_pipelines", "_target_")
+
 
 @dataclass(frozen=True, slots=True)
 class HeadsRead:
@@ -137,10 +144,6 @@ def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Enco
     return objective
 
 
-#: File names in search order; each may also be sharded, with an index file next to it.
-FILES = ("model.safetensors", "pytorch_model.bin")
-
-
 class _Index(TypedDict):
     weight_map: dict[str, str]
 
@@ -219,12 +222,6 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
             )
         tensors |= content
     return tensors
-
-
-#: Parts of names that PyTorch's wrappers of modules add.
-_WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-#: Keys of config.json with which a folder asks to run its own code.
-_CODE = ("auto_map", "custom_pipelines", "_target_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,8 @@ class Place:
 
     def start(self, job: Job) -> Process:
         """Start a job."""
-        is_beside_others = self.at_once > 1 and self.shares_machine and not job.alone
-        threads = [f"hardware.threads={max(1, usable_cores() // self.at_once)}"] if is_beside_others else []
+        shares_cores = self.at_once > 1 and self.shares_machine and not job.alone
+        threads = [f"hardware.threads={max(1, usable_cores() // self.at_once)}"] if shares_cores else []
         words = job.words(*job.further, *threads)
         log = job.log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -298,13 +298,13 @@ class _LocalProcess:
             with log.open("w", encoding="utf-8") as output:
                 # In its own session: Ctrl-C on the terminal reaches only this process, which passes it on once.
                 self._process = subprocess.Popen(
-                    command_line(words),
+                    _command_line(words),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                     pass_fds=(followed,),
-                    env={**os.environ, **importable(), FOLLOW: str(followed)},
+                    env={**os.environ, **_importable(), FOLLOW: str(followed)},
                 )
         except BaseException:
             os.close(self._held)
@@ -415,12 +415,12 @@ def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
     return (*(word for word in words if not key_of(word).startswith("cluster.")), *own)
 
 
-def command_line(words: Sequence[str]) -> list[str]:
+def _command_line(words: Sequence[str]) -> list[str]:
     """``lmtransfer <words>`` with this Python."""
     return [sys.executable, "-P", "-m", "lmtransfer", *words]
 
 
-def importable() -> dict[str, str]:
+def _importable() -> dict[str, str]:
     """The environment in which a child process finds this lmtransfer, if it lies next to the user's files."""
     package_root = str(Path(__file__).absolute().parents[2])
     if package_root in sys.path:

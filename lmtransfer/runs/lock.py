@@ -14,59 +14,11 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import remove
 from lmtransfer.system.safe_files import check_folder
 
-
-def acquire(folder: Path, *, resume: bool) -> str | None:
-    """Make the directory of a run and take its lock.
-
-    A folder left by a start that was killed before it wrote the configuration is not a run; it is cleared first.
-
-    Args:
-        folder: absolute path.
-        resume: resume the run if it exists.
-
-    Returns:
-        An error message, or None on success.
-    """
-    config = folder / "config.yaml"
-    exists_already = (
-        f"the run {folder} exists already: choose another name=, continue it with resume=true, or delete the folder"
-    )
-    try:
-        with contextlib.suppress(FileExistsError):
-            make_folder(folder)
-        if not folder.is_dir():
-            return f"{folder} exists and is not a folder: choose another name=, or move it away"
-        begins = not (config.exists() or holds(folder)) and is_beginning(folder)
-        if not begins and not resume:
-            return exists_already
-        hold(folder)
-        if config.exists() and not resume:  # another process was faster
-            release(folder)
-            return exists_already
-        if begins and not config.exists():
-            clear(folder)
-        check_folder(folder, error=RunDirectoryError)
-    except Busy as busy:
-        other = "another process" if busy.pid is None else f"another process ({busy.pid})"
-        return (
-            f"{other} is writing the run {folder}, and only one process may write a run: wait until it ends, or "
-            "stop it with Ctrl-C or SIGTERM (it then saves the run)"
-        )
-    except RunDirectoryError as error:
-        return str(error)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        return f"cannot make the run directory {folder}: {reason}; set output_root=<another folder>"
-    return None
-
-
 LOCK = ".lock"
 #: The files of a run before ``config.yaml`` exists, which is written last.
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
-
 _WORTH_READING = 100  # logged steps from which a failed run is kept, since its curves help to find the cause
 _INITIAL = "tokens-0"  # the checkpoint of the initial weights, which cost nothing
-
 _held: dict[Path, int] = {}
 _created: list[Path] = []
 _above: dict[Path, list[Path]] = {}
@@ -161,6 +113,51 @@ def release(folder: Path) -> None:
     descriptor = _held.pop(folder, None)
     if descriptor is not None:
         os.close(descriptor)
+
+
+def acquire(folder: Path, *, resume: bool) -> str | None:
+    """Make the directory of a run and take its lock.
+
+    A folder left by a start that was killed before it wrote the configuration is not a run; it is cleared first.
+
+    Args:
+        folder: absolute path.
+        resume: resume the run if it exists.
+
+    Returns:
+        An error message, or None on success.
+    """
+    config = folder / "config.yaml"
+    exists_already = (
+        f"the run {folder} exists already: choose another name=, continue it with resume=true, or delete the folder"
+    )
+    try:
+        with contextlib.suppress(FileExistsError):
+            make_folder(folder)
+        if not folder.is_dir():
+            return f"{folder} exists and is not a folder: choose another name=, or move it away"
+        begins = not (config.exists() or holds(folder)) and is_beginning(folder)
+        if not begins and not resume:
+            return exists_already
+        hold(folder)
+        if config.exists() and not resume:  # another process was faster
+            release(folder)
+            return exists_already
+        if begins and not config.exists():
+            clear(folder)
+        check_folder(folder, error=RunDirectoryError)
+    except Busy as busy:
+        other = "another process" if busy.pid is None else f"another process ({busy.pid})"
+        return (
+            f"{other} is writing the run {folder}, and only one process may write a run: wait until it ends, or "
+            "stop it with Ctrl-C or SIGTERM (it then saves the run)"
+        )
+    except RunDirectoryError as error:
+        return str(error)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return f"cannot make the run directory {folder}: {reason}; set output_root=<another folder>"
+    return None
 
 
 def is_beginning(folder: Path) -> bool:

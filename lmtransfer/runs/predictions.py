@@ -38,6 +38,8 @@ _ARRAYS = ("about", "ids", "keys", "clusters", "lengths", "predicted", "gold", "
 _DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError)
 _KNOWN = re.compile("|".join((*_ARRAYS, "confidences", "starts", r"(?:parts|counts)_\d+")))
 
+_ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_control", "baseline")
+
 
 class _Format(TypedDict):
     format: int
@@ -161,9 +163,6 @@ def _packed(kept: Kept) -> bytes:
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, packed.getvalue())
     return target.getvalue()
-
-
-_ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_control", "baseline")
 
 
 def _small(array: np.ndarray) -> np.ndarray:

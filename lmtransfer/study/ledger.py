@@ -25,6 +25,9 @@ from lmtransfer.system.safe_files import read_json
 
 _NAME = "study.json"
 
+#: Overrides that say where a run is, and not what it is.
+_PLACES = ("name", "output_root", "resume", "cache_dir")
+
 
 class Entry(TypedDict, total=False):
     """A run of the ledger; without ``seconds`` it has not ended yet."""
@@ -112,10 +115,6 @@ def _from_it(plan: Plan, pretraining: StudyJob) -> list[Path]:
         return []
     same = (job for job in plan.jobs if job.recipe == pretraining.recipe and job.stage != PRETRAIN and not job.shared)
     return [job.run for job in same if job.run.is_dir()]
-
-
-#: Overrides that say where a run is, and not what it is.
-_PLACES = ("name", "output_root", "resume", "cache_dir")
 
 
 def share_pretraining(plan: Plan) -> Plan:

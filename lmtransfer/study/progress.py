@@ -31,6 +31,10 @@ State = Literal["finished", "running", "failed", "interrupted", "waiting"]
 
 _BUDGET = re.compile(r"train\.seconds=(\d+(?:\.\d*)?)")
 
+_EVERY_SECONDS = 2.0
+_MARKS = {"finished": "+", "running": ">", "failed": "x", "interrupted": "!", "waiting": "."}
+_STYLES = {"running": "bold", "failed": "bold red", "waiting": "dim"}
+
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
@@ -148,11 +152,6 @@ def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:
         return job
     left = max(0.0, whole - (job.seconds or 0.0))
     return replace(job, left=left)
-
-
-_EVERY_SECONDS = 2.0
-_MARKS = {"finished": "+", "running": ">", "failed": "x", "interrupted": "!", "waiting": "."}
-_STYLES = {"running": "bold", "failed": "bold red", "waiting": "dim"}
 
 
 def watch(folder: Path, console: Console) -> list[JobProgress]:

@@ -28,6 +28,18 @@ _MOST = 6
 _MANY, _LARGE = 1e5, 1e11
 DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
 
+#: What the places on the x axis are called.
+_HEADINGS = {
+    "num_train": "labelled training examples",
+    "tokens": "tokens of pretraining",
+    "seconds": "seconds of pretraining",
+    "flops": "FLOP of pretraining",
+    "layer": "layer (0: embeddings)",
+}
+#: With more lines than this, the lines of their controls would hide them.
+_MOST_WITH_CONTROLS = 4
+_COUNTS = ("num_train", "parameters", "tokens", "flops")
+
 
 def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = False) -> str:
     """The sentences under a figure.
@@ -141,19 +153,6 @@ def place_text(place: Place) -> str:
     if place >= _LARGE:
         return f"{place:.3g}"
     return count(place) if place >= _MANY else f"{place:,.10g}"
-
-
-#: What the places on the x axis are called.
-_HEADINGS = {
-    "num_train": "labelled training examples",
-    "tokens": "tokens of pretraining",
-    "seconds": "seconds of pretraining",
-    "flops": "FLOP of pretraining",
-    "layer": "layer (0: embeddings)",
-}
-#: With more lines than this, the lines of their controls would hide them.
-_MOST_WITH_CONTROLS = 4
-_COUNTS = ("num_train", "parameters", "tokens", "flops")
 
 
 def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:

@@ -44,6 +44,11 @@ _PROBE: Final = "a e\u0301 \u4e2d\u00a0\U0001f9ff\ufffd\x01\n."
 _MOST_GROWTH: Final = 100
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
+_LETTERS = byte_letters()
+ROLES: Final = ("cls", "sep", "mask", "unk", "pad")
+_VERSION = 1  # increase it when the same file would give other ids or word starts
+_RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]|<unused\d+>|<extra_id_\d+>|madeupword\d+")
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
@@ -246,15 +251,6 @@ def _text(piece: str, piece_kind: PieceKind, *, inside: str, byte_pieces: bool) 
 def _first_line(error: BaseException) -> str:
     lines = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}" if isinstance(error, (KeyError, TypeError)) else lines[0][:200]
-
-
-_LETTERS = byte_letters()
-
-
-ROLES: Final = ("cls", "sep", "mask", "unk", "pad")
-
-_VERSION = 1  # increase it when the same file would give other ids or word starts
-_RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]|<unused\d+>|<extra_id_\d+>|madeupword\d+")
 
 
 class PublishedTokenizer(Tokenizer):

@@ -39,6 +39,9 @@ from lmtransfer.training.state import SavedState
 MANIFEST = "manifest.json"
 STATE = "state.json"
 
+_REVISION = "tokens-"
+_NEEDED = ("config.yaml", "tokenizer")
+
 
 class _File(TypedDict):
     bytes: Whole
@@ -173,10 +176,6 @@ def _size_and_hash(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-
-
-_REVISION = "tokens-"
-_NEEDED = ("config.yaml", "tokenizer")
 
 
 class Checkpoints:

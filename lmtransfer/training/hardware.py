@@ -27,6 +27,13 @@ from lmtransfer.training.precision import Format, Precision, fastest_format
 #: The GPU of this process and the locked file that says so, by the GPUs it chose from.
 _held: dict[tuple[str, ...], tuple[int, IO[str]]] = {}
 
+# parameters of mallopt, from glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: Least compute capability of a GPU for which blocks are compiled: Triton no longer supports Volta (7.0).
+_COMPILES_FROM = (7, 5)
+#: Most processes that build batches of a rank by default: they build several million tokens a second.
+_MOST_WORKERS = 4
+
 
 def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
     """The index of a GPU that the fewest processes of this user have claimed; the claim ends with this process.
@@ -53,15 +60,6 @@ def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
     except OSError:  # no locks here: as if this were the only process
         pass
     return 0
-
-
-# parameters of mallopt, from glibc's malloc.h
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
-#: Least compute capability of a GPU for which blocks are compiled: Triton no longer supports Volta (7.0).
-_COMPILES_FROM = (7, 5)
-#: Most processes that build batches of a rank by default: they build several million tokens a second.
-_MOST_WORKERS = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,16 @@ from lmtransfer.training.recurrent_state import detached, redistribute
 #: Numbers in a bucket: 32 MiB in float32. Larger ones start later, smaller ones take more exchanges.
 _BUCKET_SIZE = 8 * 1024 * 1024
 
+#: Key of the number of tokens, next to the names of the losses, while counts are summed over ranks.
+_TOKENS = "real tokens of the step"
+#: What libraries of CUDA say when they find no memory for themselves; PyTorch raises a plain ``RuntimeError`` for it.
+_NO_MEMORY = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "ALLOCATION_FAILED",  # CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+    "CUDA error: out of memory",
+)
+
 
 class GradientExchange:
     """The sum of the gradients of one step over all ranks; it does nothing if there is only one rank.
@@ -159,10 +169,6 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[_Bucket]:
         yield bucket
 
 
-#: Key of the number of tokens, next to the names of the losses, while counts are summed over ranks.
-_TOKENS = "real tokens of the step"
-
-
 class OutOfDeviceMemory(Exception):
     """A micro-batch did not fit the device of some rank; weights and recurrent states have not changed.
 
@@ -275,15 +281,6 @@ class _RankReport:
     largest: int
     is_recurrent: bool
     with_gradients: bytes
-
-
-#: What libraries of CUDA say when they find no memory for themselves; PyTorch raises a plain ``RuntimeError`` for it.
-_NO_MEMORY = (
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "ALLOCATION_FAILED",  # CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
-    "CUDA error: out of memory",
-)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -31,6 +31,9 @@ _CHARACTERS_A_TOKEN = 32
 _GROWTH = 4
 _SPACE = re.compile(r"[ \t\r\n]")
 
+#: [CLS] and [SEP].
+_NUM_SPECIALS = 2
+
 
 def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
     """A beginning of the text with the same first tokens and more than ``num_tokens`` of them, else the whole text.
@@ -53,10 +56,6 @@ def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
             return prefix
         size = space.start() * _GROWTH
     return text
-
-
-#: [CLS] and [SEP].
-_NUM_SPECIALS = 2
 
 
 @dataclass(frozen=True, slots=True)

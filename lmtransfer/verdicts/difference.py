@@ -26,6 +26,31 @@ from lmtransfer.verdicts.variance import Part
 _KNOWN = 200.0
 _NODES = 40
 
+Verdict = Literal[
+    "better",
+    "better but below a baseline",
+    "worse",
+    "equivalent",
+    "no difference shown",
+    "one seed, no spread",
+    "no examples",
+    "seeds all alike",
+    "collapsed",
+    "control collapsed",
+    "settings differ",
+]
+Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
+#: Verdicts of a comparison that could be judged.
+VERDICTS: tuple[Verdict, ...] = ("better", "better but below a baseline", "worse", "equivalent", "no difference shown")
+#: Verdicts that the condition is better than its control.
+BETTER: tuple[Verdict, ...] = ("better", "better but below a baseline")
+#: Reasons for no verdict: another learning rate or more training might allow one.
+NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
+#: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
+LEVEL = 0.05
+#: The power for which the smallest detectable difference and the number of seeds are given.
+POWER = 0.8
+
 
 def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
     """The two-sided probability that a difference of this size or more arises by chance.
@@ -88,33 +113,6 @@ def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) ->
         middle = math.sqrt(low * high)
         low, high = (middle, high) if critical(level, middle) > wanted else (low, middle)
     return high
-
-
-Verdict = Literal[
-    "better",
-    "better but below a baseline",
-    "worse",
-    "equivalent",
-    "no difference shown",
-    "one seed, no spread",
-    "no examples",
-    "seeds all alike",
-    "collapsed",
-    "control collapsed",
-    "settings differ",
-]
-Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
-
-#: Verdicts of a comparison that could be judged.
-VERDICTS: tuple[Verdict, ...] = ("better", "better but below a baseline", "worse", "equivalent", "no difference shown")
-#: Verdicts that the condition is better than its control.
-BETTER: tuple[Verdict, ...] = ("better", "better but below a baseline")
-#: Reasons for no verdict: another learning rate or more training might allow one.
-NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
-#: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
-LEVEL = 0.05
-#: The power for which the smallest detectable difference and the number of seeds are given.
-POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)

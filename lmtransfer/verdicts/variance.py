@@ -27,6 +27,10 @@ from lmtransfer.verdicts.power import combined
 
 Key = frozenset[int | str]
 
+Source = Literal["pretraining", "finetuning", "examples"]
+#: The note for conditions whose examples are not known.
+NO_PREDICTIONS = "the sampling error of examples is not counted: no predictions are kept"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
@@ -140,12 +144,6 @@ def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[
     left_out = len(rows.keys) + len(others.keys) - 2 * len(shared)
     notes = [f"{left_out} seeds left out, which the other condition does not have"] if left_out else []
     return rows.of(shared), others.of(shared), notes
-
-
-Source = Literal["pretraining", "finetuning", "examples"]
-
-#: The note for conditions whose examples are not known.
-NO_PREDICTIONS = "the sampling error of examples is not counted: no predictions are kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,17 @@ _INLINE = (
 _SPACE_BEFORE_MARK = re.compile(r" (?=[.,;:!?)](?:\s|$))")
 _EDGES = "\"'()[]{}<>,.;:!?*-\u2013\u2014\u2018\u2019\u201c\u201d"
 
+_VERSION = 1  # increase it when the same sources would give other docstrings
+_AT_ONCE = 32  # files
+_WORTH_A_PROCESS = 500  # files; reading fewer takes less time than starting a process
+MIN_WORDS = 8
+_Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_COMPOUND = (
+    ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.ExceptHandler,
+    ast.Match, ast.match_case,
+)  # fmt: skip
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+
 
 def prose(docstring: str) -> str:
     """The English text of a docstring without indentation, one paragraph per line; empty if there is none."""
@@ -180,18 +191,6 @@ def _plain(text: str) -> str:
         if mark in text:
             text = pattern.sub(replacement, text)
     return _SPACE_BEFORE_MARK.sub("", " ".join(text.split()))
-
-
-_VERSION = 1  # increase it when the same sources would give other docstrings
-_AT_ONCE = 32  # files
-_WORTH_A_PROCESS = 500  # files; reading fewer takes less time than starting a process
-MIN_WORDS = 8
-_Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_COMPOUND = (
-    ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.ExceptHandler,
-    ast.Match, ast.match_case,
-)  # fmt: skip
-_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ _Item = TypeVar("_Item")
 #: Number of random numbers that are drawn at once.
 _BLOCK = 8192
 
+_SAVED_MARKS = ("state.json", "dataset_dict.json")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
 
 def shuffled(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
     """The items in random order, with at most ``buffer`` of them in memory.
@@ -55,10 +58,6 @@ def shuffled(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
         held[places[within]] = item
     for place in permutation(len(held), 0, "shuffle buffer"):
         yield held[place]
-
-
-_SAVED_MARKS = ("state.json", "dataset_dict.json")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def check_dataset_folder(folder: Path) -> None:

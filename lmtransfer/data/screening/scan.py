@@ -31,6 +31,11 @@ _NUM_PERMUTATIONS = 128
 _LEAST_RECALL = 0.99
 _SEED = 1
 
+#: Characters of a text that the list shows.
+_SHOWN = 80
+#: Lines of the list that the findings repeat.
+_EXAMPLES = 5
+
 
 @dataclass(frozen=True, slots=True)
 class NearDuplicate:
@@ -150,12 +155,6 @@ class NearDuplicates:
         for first, last in zip(edges[:-1], edges[1:], strict=True):
             if last > first:
                 yield int(joined[first]), of_bucket[first:last].tolist()
-
-
-#: Characters of a text that the list shows.
-_SHOWN = 80
-#: Lines of the list that the findings repeat.
-_EXAMPLES = 5
 
 
 def scan(

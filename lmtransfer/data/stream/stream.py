@@ -33,6 +33,11 @@ from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
 from lmtransfer.training.learner import BatchStream, Step
 
+#: The first micro-batch of step k has number k times this, so that a number does not depend on earlier steps.
+MICRO_BATCHES_PER_STEP = 1 << 20
+#: Batches that each worker keeps ready.
+_PREFETCHED = 4
+
 
 class Sent:
     """A batch as bytes.
@@ -67,12 +72,6 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, torch.Tensor) and obj.dtype != torch.bfloat16:  # NumPy does not have that
             return torch.from_numpy, (obj.numpy(),)
         return NotImplemented
-
-
-#: The first micro-batch of step k has number k times this, so that a number does not depend on earlier steps.
-MICRO_BATCHES_PER_STEP = 1 << 20
-#: Batches that each worker keeps ready.
-_PREFETCHED = 4
 
 
 class Source(ABC):

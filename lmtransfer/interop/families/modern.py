@@ -48,6 +48,33 @@ NOTE: Final = (
 #: The entries of n become this small, relative to sqrt(epsilon); a power of two, so that scaling is exact.
 _SMALL = 2.0**-10
 
+_OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
+#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` at its defaults. Biases exist only if both sides have them
+#: (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` in transformers).
+MODERN_BERT = [
+    Rewrite("embeddings.token.weight", ("embeddings.tok_embeddings.weight",)),
+    *linear("embeddings.norm", "embeddings.norm"),
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attn_norm"),
+    *linear(f"{_OURS}.attention.query_key_value", f"{_THEIRS}.attn.Wqkv"),
+    *linear(f"{_OURS}.attention.output", f"{_THEIRS}.attn.Wo"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.mlp_norm"),
+    *linear(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.mlp.Wi"),
+    *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.Wo"),
+    *linear("stack.final_norm", "final_norm"),
+]
+#: Published names that hold no weights.
+IGNORED = (r"rotary_emb\..*",)
+#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, because our head has
+#: both) and the head of our objective ``mlm``.
+MLM_HEAD = [
+    *linear("mlm.dense", "head.dense"),
+    *linear("mlm.norm", "head.norm"),
+    Rewrite("mlm.bias", ("decoder.bias",)),
+]
+_HEAD_BIASES = ("head.dense.bias", "head.norm.bias", "decoder.bias")
+_ACTIVATION = activation("hidden_activation")
+_NORM_EPS = Setting("norm_eps", "norm_eps", 1e-5, float)
+
 
 def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
     """Express a linear head over normalised states.
@@ -99,36 +126,6 @@ def from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, T
         bias_K = bias_K + inner_KD @ tensors["head.dense.bias"]
         bias_K = bias_K + tensors["classifier.weight"] @ tensors["head.norm.bias"]
     return {"weight": weight_KD, "bias": bias_K}
-
-
-_OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
-
-#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` at its defaults. Biases exist only if both sides have them
-#: (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` in transformers).
-MODERN_BERT = [
-    Rewrite("embeddings.token.weight", ("embeddings.tok_embeddings.weight",)),
-    *linear("embeddings.norm", "embeddings.norm"),
-    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attn_norm"),
-    *linear(f"{_OURS}.attention.query_key_value", f"{_THEIRS}.attn.Wqkv"),
-    *linear(f"{_OURS}.attention.output", f"{_THEIRS}.attn.Wo"),
-    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.mlp_norm"),
-    *linear(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.mlp.Wi"),
-    *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.Wo"),
-    *linear("stack.final_norm", "final_norm"),
-]
-
-#: Published names that hold no weights.
-IGNORED = (r"rotary_emb\..*",)
-
-#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, because our head has
-#: both) and the head of our objective ``mlm``.
-MLM_HEAD = [
-    *linear("mlm.dense", "head.dense"),
-    *linear("mlm.norm", "head.norm"),
-    Rewrite("mlm.bias", ("decoder.bias",)),
-]
-
-_HEAD_BIASES = ("head.dense.bias", "head.norm.bias", "decoder.bias")
 
 
 class Biases(Quirks):
@@ -231,10 +228,6 @@ def _every(layers: Any, given: Any) -> int | None:
 
 def _is_norm_bias(name: str) -> bool:
     return name.endswith("norm.bias")
-
-
-_ACTIVATION = activation("hidden_activation")
-_NORM_EPS = Setting("norm_eps", "norm_eps", 1e-5, float)
 
 
 def _tasks() -> dict[TaskKind, TaskArchitecture | str]:

@@ -41,6 +41,10 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
 
+#: Raise this number whenever the same files would give a different run directory.
+IMPORT_FORMAT = 2
+_CONFIG = "config.json"
+
 
 def imported_objective(
     losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
@@ -93,12 +97,6 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
     kinds = [resolve(node["_target_"]) for node in nodes]
     found = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
     return found or encoder.attention
-
-
-#: Raise this number whenever the same files would give a different run directory.
-IMPORT_FORMAT = 2
-
-_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True)

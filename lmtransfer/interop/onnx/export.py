@@ -34,6 +34,16 @@ from lmtransfer.models.padded import PaddedRows
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing, optional
 
+#: Largest allowed difference from the packed model, relative to the largest of: 1, the output's largest magnitude, and
+#: the largest sum of magnitudes that cancel in a head.
+TOLERANCE = 1e-5
+#: Version of the operators: the first one with a LayerNorm operator; runtimes read it from 2022 on.
+OPSET = 17
+#: Largest size of a single file (a limit of protobuf), minus room for everything that is not a weight.
+_MAX_BYTES = 2**31 - 2**24
+#: Row lengths in tokens of the batches that are compared; longer rows than the model reads are cut.
+_COMPARED = ((1,), (6,), (3, 40, 1, 17), (130, 9, 64))
+
 
 class LayerSelection(Protocol):
     """The part that selects which layers a task's head reads; see ``transfer.layer_selection.LayerSelection``."""
@@ -216,17 +226,6 @@ def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
     if not task.head.graph_outputs:
         return "a head with answers other than spans (yes, no, unknown) has no published counterpart"
     return None
-
-
-#: Largest allowed difference from the packed model, relative to the largest of: 1, the output's largest magnitude, and
-#: the largest sum of magnitudes that cancel in a head.
-TOLERANCE = 1e-5
-#: Version of the operators: the first one with a LayerNorm operator; runtimes read it from 2022 on.
-OPSET = 17
-#: Largest size of a single file (a limit of protobuf), minus room for everything that is not a weight.
-_MAX_BYTES = 2**31 - 2**24
-#: Row lengths in tokens of the batches that are compared; longer rows than the model reads are cut.
-_COMPARED = ((1,), (6,), (3, 40, 1, 17), (130, 9, 64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,20 @@ from lmtransfer.errors import CheckpointError
 _VARINT, _EIGHT_BYTES, _PREFIXED, _FOUR_BYTES = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
 
+_ENDS, _FAR, _IS_PLACE = 1 << 8, 1 << 9, 1 << 31
+_BYTES: Final = np.arange(256)
+_LETTERS: Final = [bytes([byte]) for byte in range(256)]
+_BLOCK = 4096  # number of nodes whose children are looked up at once
+_MOST_NODES = 1 << 22  # maximum number of trie nodes; published rules have about 300,000
+PieceKind = Literal["normal", "unknown", "control", "user_defined", "unused", "byte"]
+Algorithm = Literal["unigram", "bpe"]
+_PIECE_KINDS: Final[Mapping[int, PieceKind]] = {
+    1: "normal", 2: "unknown", 3: "control", 4: "user_defined", 5: "unused", 6: "byte",
+}  # fmt: skip
+_ALGORITHMS: Final[Mapping[int, Algorithm]] = {1: "unigram", 2: "bpe"}
+_OTHER_ALGORITHMS: Final = {3: "word", 4: "char"}
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+
 
 class Message:
     """One message: for each field number the values in the order in which they were written.
@@ -123,13 +137,6 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     raise ValueError("a number is longer than 10 bytes")
 
 
-_ENDS, _FAR, _IS_PLACE = 1 << 8, 1 << 9, 1 << 31
-_BYTES: Final = np.arange(256)
-_LETTERS: Final = [bytes([byte]) for byte in range(256)]
-_BLOCK = 4096  # number of nodes whose children are looked up at once
-_MOST_NODES = 1 << 22  # maximum number of trie nodes; published rules have about 300,000
-
-
 def read_charsmap(data: bytes) -> dict[str, str]:
     """Return the replacement of each string.
 
@@ -183,17 +190,6 @@ def _target(targets: bytes, unit: int) -> str:
 def _first_child(units: np.ndarray) -> np.ndarray:
     """Return the offset of a node's children for byte 0; the exclusive or with the node's index gives their index."""
     return units >> 10 << ((units & _FAR) >> 6)
-
-
-PieceKind = Literal["normal", "unknown", "control", "user_defined", "unused", "byte"]
-Algorithm = Literal["unigram", "bpe"]
-
-_PIECE_KINDS: Final[Mapping[int, PieceKind]] = {
-    1: "normal", 2: "unknown", 3: "control", 4: "user_defined", 5: "unused", 6: "byte",
-}  # fmt: skip
-_ALGORITHMS: Final[Mapping[int, Algorithm]] = {1: "unigram", 2: "bpe"}
-_OTHER_ALGORITHMS: Final = {3: "word", 4: "char"}
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)

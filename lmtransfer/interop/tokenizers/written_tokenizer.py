@@ -37,6 +37,9 @@ from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, library_of
 _PAD: Final = "[PAD]"
 _LONGEST_WORD = 100  # in characters; the same as in ``tokenizers.wordpiece``
 
+_OURS: Final = dict(zip(("unk", "cls", "sep", "mask"), SPECIALS, strict=True))
+TOKENIZER_FILE: Final = "tokenizer.json"
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryTokenizer:
@@ -85,9 +88,6 @@ def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
         f"a tokenizer of the class {type(tokenizer).__name__} cannot be written as Hugging Face's files: these support "
         "WordPiece, byte-level BPE, and sentencepiece's BPE and unigram, but not whole words read as characters"
     )
-
-
-_OURS: Final = dict(zip(("unk", "cls", "sep", "mask"), SPECIALS, strict=True))
 
 
 def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
@@ -144,9 +144,6 @@ def _wordpiece(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
         )
     library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     return library
-
-
-TOKENIZER_FILE: Final = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)

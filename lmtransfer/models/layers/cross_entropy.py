@@ -1,4 +1,4 @@
-"""The sum of softmax cross entropies at prediction positions, over the whole vocabulary.
+"""Softmax cross entropies at prediction positions, over the whole vocabulary or a sample of it, computed in chunks.
 
 Shape legend: M prediction positions, m of a chunk, S samples, V vocabulary, D width.
 """
@@ -15,6 +15,13 @@ from torch import Tensor
 #: Number of logits that a sampling has in memory at one time: 2 MiB on a CPU, 64 MiB on other devices.
 _CHUNK_SAMPLED = {"cpu": 1 << 19}
 _CHUNK_SAMPLED_ELSEWHERE = 1 << 24
+
+#: Reads the logits of a chunk, (m, V), given the slice of its positions; it may not change them.
+ReadLogits = Callable[[slice, Tensor], None]
+#: Number of logits of one chunk: 1 MiB in bfloat16, which stays in the second-level cache of a CPU.
+_CHUNK_LOGITS = 1 << 19
+#: The same on other devices, for which large chunks are fast: 256 MiB in bfloat16, and 512 MiB for the probabilities.
+CHUNK_LOGITS_ELSEWHERE = 1 << 27
 
 
 @torch.no_grad()
@@ -75,15 +82,6 @@ def _chunks(size: int, vocabulary: int, device: torch.device) -> Iterator[slice]
     """Slices of ``size`` positions whose logits fit in one chunk."""
     rows = max(1, _CHUNK_SAMPLED.get(device.type, _CHUNK_SAMPLED_ELSEWHERE) // vocabulary)
     return (slice(start, start + rows) for start in range(0, size, rows))
-
-
-#: Reads the logits of a chunk, (m, V), given the slice of its positions; it may not change them.
-ReadLogits = Callable[[slice, Tensor], None]
-
-#: Number of logits of one chunk: 1 MiB in bfloat16, which stays in the second-level cache of a CPU.
-_CHUNK_LOGITS = 1 << 19
-#: The same on other devices, for which large chunks are fast: 256 MiB in bfloat16, and 512 MiB for the probabilities.
-CHUNK_LOGITS_ELSEWHERE = 1 << 27
 
 
 def logit_chunks(

@@ -18,6 +18,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from lmtransfer.data.batch import upload
 
+#: State of all sequences in one direction: projections (B, P) and cells (B, H).
+State = tuple[Tensor, Tensor]
+
 
 class _Recurrence(torch.autograd.Function):
     """Backpropagation through time that computes only the recurrent part step by step.
@@ -222,10 +225,6 @@ def recurrence(
     return _Recurrence.apply(
         gates_T4H, hidden_SP, cell_SH, recurrent_4HP, project_PH, batch_sizes, cell_clip, proj_clip, compiled
     )
-
-
-#: State of all sequences in one direction: projections (B, P) and cells (B, H).
-State = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,10 +101,7 @@ def _draw_pairs(rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int)
     """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
     starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "ordered pairs", epoch)
     target = targets(
-        store.num_documents,
-        Uniforms(seed, "targets", epoch),
-        capacity=rows.capacity,
-        short_seq_prob=rows.short_seq_prob,
+        store.num_documents, capacity=rows.capacity, short_seq_prob=rows.short_seq_prob, seed=seed, epoch=epoch
     )
     least = 1 if rows.lone_with_other_document else 2
 

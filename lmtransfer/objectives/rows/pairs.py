@@ -171,9 +171,9 @@ def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return begins, ends, documents
 
 
-def targets(num_documents: int, uniform: Uniforms, *, capacity: int, short_seq_prob: float) -> np.ndarray:
+def targets(num_documents: int, *, capacity: int, short_seq_prob: float, seed: int, epoch: int) -> np.ndarray:
     """The number of tokens up to which each document's sentences are collected: mostly ``capacity``, int64."""
-    documents = np.arange(num_documents)
+    documents, uniform = np.arange(num_documents), Uniforms(seed, "targets", epoch)
     shorter = 2 + (uniform.at(documents, 1) * (capacity - 1)).astype(np.int64)
     return np.where(uniform.at(documents, 0) < short_seq_prob, shorter, capacity)
 

@@ -87,10 +87,7 @@ def _draw_pairs(rows: SentencePairs, store: TokenStore, *, seed: int, epoch: int
     """Sample the rows; the random numbers of a row belong to the sentence with which it begins."""
     starts, uniform = np.asarray(store.sentence_starts), Uniforms(seed, "pairs", epoch)
     target = targets(
-        store.num_documents,
-        Uniforms(seed, "targets", epoch),
-        capacity=rows.capacity,
-        short_seq_prob=rows.short_seq_prob,
+        store.num_documents, capacity=rows.capacity, short_seq_prob=rows.short_seq_prob, seed=seed, epoch=epoch
     )
 
     def draw(sentence: np.ndarray, end: np.ndarray, document: np.ndarray) -> tuple[Pairs, np.ndarray]:

@@ -23,6 +23,11 @@ from lmtransfer.randomness import derived_seed
 _OVERSAMPLING = 16
 _TINY = 1e-12
 
+#: Numbers of counts (2 MiB), and of pairs that are added at once.
+_COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
+#: Most entries of a matrix of counts: 1 GiB in float32.
+_MOST_NUMBERS = 1 << 28
+
 
 def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
     """Positive pointwise mutual information in nats (Levy & Goldberg 2014), in place.
@@ -72,10 +77,6 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
     found = (basis @ left) * values.sqrt()
     kept = min(columns, size)
     return torch.nn.functional.pad(found[:, :kept], (0, columns - kept))
-
-
-#: Numbers of counts (2 MiB), and of pairs that are added at once.
-_COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
@@ -178,10 +179,6 @@ def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: i
     keys_P, counts_P = torch.from_numpy(ranks_N * num_segments + segments_N).unique(return_counts=True)
     places_2P = torch.stack([keys_P.div(num_segments, rounding_mode="floor"), keys_P % num_segments])
     return places_2P, counts_P.float()
-
-
-#: Most entries of a matrix of counts: 1 GiB in float32.
-_MOST_NUMBERS = 1 << 28
 
 
 class CountedEmbeddings:

@@ -30,6 +30,11 @@ _WORDS_AT_ONCE = 1024
 #: film reviews: less explains a little more of the words that are fitted, and less of other words.
 _RIDGE = 1e-2
 
+#: Shorter budgets than this, in seconds, limit counting.
+_SHORT = 300.0
+#: How many tokens are counted first within a short budget, and by which factor they grow.
+_FIRST_TOKENS, _GROWTH = 1 << 17, 4
+
 
 @torch.no_grad()
 def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP: Tensor, shares_V: np.ndarray) -> float:
@@ -68,12 +73,6 @@ def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP:
     network.projection.bias.copy_(solution_FP[-1])
     error = variance + float((solution_FP * (products_FF @ solution_FP - 2 * products_FP)).sum())
     return 1 - error / variance
-
-
-#: Shorter budgets than this, in seconds, limit counting.
-_SHORT = 300.0
-#: How many tokens are counted first within a short budget, and by which factor they grow.
-_FIRST_TOKENS, _GROWTH = 1 << 17, 4
 
 
 @dataclass(frozen=True, slots=True)

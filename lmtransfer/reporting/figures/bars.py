@@ -33,6 +33,15 @@ from lmtransfer.verdicts.spread import Spread
 #: Label of a run, whether it is a control, and its score by language.
 Scored = tuple[str, bool, Mapping[str, float]]
 
+BarKind = Literal["majority", "baseline", "control", "frozen", "finetuned"]
+_FILL: dict[BarKind, str] = {
+    "majority": "#D9D9D9",
+    "baseline": "#BDBDBD",
+    "control": GREY,
+    "frozen": PALETTE[4],
+    "finetuned": PALETTE[0],
+}
+
 
 def language_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
     """One figure for each task with scores by language: all its runs and their controls."""
@@ -81,17 +90,6 @@ def draw_languages(runs: Sequence[Scored], folder: Path, *, name: str, title: st
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5)
         subtitle(axes, "mean over seeds")
         return save(figure, folder, name, title)
-
-
-BarKind = Literal["majority", "baseline", "control", "frozen", "finetuned"]
-
-_FILL: dict[BarKind, str] = {
-    "majority": "#D9D9D9",
-    "baseline": "#BDBDBD",
-    "control": GREY,
-    "frozen": PALETTE[4],
-    "finetuned": PALETTE[0],
-}
 
 
 @dataclass(frozen=True, slots=True)

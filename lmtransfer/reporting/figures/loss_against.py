@@ -17,6 +17,11 @@ from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_te
 from lmtransfer.verdicts.expected_best import expected_best
 from lmtransfer.verdicts.spread import Spread, spread
 
+#: An evaluation, the key that it varied, and the loss at each value.
+_Curve = tuple[Entry, str, list[tuple[float, float]]]
+#: Names of keys on an axis.
+_NAMES = {"memory_length": "memory in evaluation (tokens)"}
+
 
 def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     """One figure for each run that tried at least three learning rates, with its control in grey."""
@@ -121,13 +126,6 @@ def _sweep_figure(sweep: Sweep, folder: Path, name: str) -> SavedFigure | None:
     key = sweep.keys[0]
     metric = f"validation {sweep.metric}" if scored[0].entries[0].is_pretraining else sweep.metric
     return draw_points(series, folder, name=name, title=f"{metric} by {key}", key=key, metric=metric)
-
-
-#: An evaluation, the key that it varied, and the loss at each value.
-_Curve = tuple[Entry, str, list[tuple[float, float]]]
-
-#: Names of keys on an axis.
-_NAMES = {"memory_length": "memory in evaluation (tokens)"}
 
 
 def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:

@@ -33,6 +33,16 @@ Marked = Literal["", "gold", "pred", "both", "gap"]
 #: Characters of the passage that are shown before and after an answer.
 AROUND = 160
 
+#: Up to this many labels are shown: those with the most gold examples.
+MOST_LABELS = 30
+#: The answers of at most so many runs are shown: first the best run of each task, then the second best, and so on.
+MOST_RUNS = 24
+#: Longer texts are cut.
+MOST_CHARACTERS = 600
+_ON_TEST = (
+    "These are answers to test examples. They are not shown, so that nobody chooses a model by looking at test data."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -168,10 +178,6 @@ def _of_same_examples(found: Sequence[Kept]) -> list[Kept]:
     return made
 
 
-#: Up to this many labels are shown: those with the most gold examples.
-MOST_LABELS = 30
-
-
 @dataclass(frozen=True, slots=True)
 class LabelScore:
     """One label.
@@ -218,15 +224,6 @@ def label_scores(answers: Sequence[Kept]) -> tuple[LabelScore, ...]:
 
 def _share(part: int, whole: int) -> float | None:
     return float(part / whole) if whole else None
-
-
-#: The answers of at most so many runs are shown: first the best run of each task, then the second best, and so on.
-MOST_RUNS = 24
-#: Longer texts are cut.
-MOST_CHARACTERS = 600
-_ON_TEST = (
-    "These are answers to test examples. They are not shown, so that nobody chooses a model by looking at test data."
-)
 
 
 @dataclass(frozen=True, slots=True)

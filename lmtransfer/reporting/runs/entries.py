@@ -31,6 +31,8 @@ from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.holm import corrected
 from lmtransfer.verdicts.spread import Spread
 
+_METHODS = {"frozen": "frozen", "full": "finetuned"}
+
 
 def compared(entries: Sequence[Entry]) -> list[Entry]:
     """The entries with their controls and differences; the verdicts of a column are corrected together."""
@@ -137,9 +139,6 @@ def _judged(entry: Entry, control: Spread | None, control_condition: Condition |
         baseline=entry.baseline_mean,
     )
     return replace(entry, control=control, difference=found)
-
-
-_METHODS = {"frozen": "frozen", "full": "finetuned"}
 
 
 def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[Entry]:

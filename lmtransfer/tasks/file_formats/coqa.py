@@ -25,6 +25,9 @@ _WORD = re.compile(r"\S+")
 _PART = re.compile(r"[^\W_]+")
 _MAX_PARTS = 8
 
+KINDS: Final = ("yes", "no", "unknown")
+_UNKNOWN = "unknown"
+
 
 class _Word(NamedTuple):
     """A word between white space, and the pieces that it can be cut into, with their normalised words.
@@ -132,10 +135,7 @@ def _cut(word: str) -> _Word:
     )
 
 
-KINDS: Final = ("yes", "no", "unknown")
 """Answers that are no span of the story."""
-
-_UNKNOWN = "unknown"
 
 
 class _Answer(NamedTuple):

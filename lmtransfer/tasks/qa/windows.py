@@ -24,6 +24,10 @@ from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
+#: Default number of tokens from the start of one window to the start of the next; smaller in short windows.
+STRIDE = 128
+_NUM_SPECIALS = 3
+
 
 class Piece(NamedTuple):
     """Token ids of a text, and the row of each in the table of spellings (None without spellings), int32 (n,)."""
@@ -97,11 +101,6 @@ class QuestionPieces:
     def _piece(self, text: str, ids: np.ndarray) -> Piece:
         ids = ids.astype(np.int32, copy=False)
         return Piece(ids, None if self._character_rows is None else self._character_rows.rows(ids, text))
-
-
-#: Default number of tokens from the start of one window to the start of the next; smaller in short windows.
-STRIDE = 128
-_NUM_SPECIALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ from lmtransfer.tasks.tagging.files import WORDS, FileFormat, Scheme, TaggedFile
 from lmtransfer.tasks.tagging.word_encoding import encode_words
 from lmtransfer.tokenizers.base import Tokenizer
 
+ENCODED = "encoded"
+
 
 class SentenceReader(Reader):
     """Makes sentences from the input of users.
@@ -89,9 +91,6 @@ def _words(line: str, where: str, name: str, fields: Sequence[str]) -> TaggedExa
     if not words:
         raise DataError(f"{where}: {field!r} has no words")
     return TaggedExample(name, words)
-
-
-ENCODED = "encoded"
 
 
 class Tagging(Task):

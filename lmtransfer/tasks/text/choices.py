@@ -27,6 +27,9 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import located_files
 from lmtransfer.tokenizers.base import Tokenizer
 
+#: The question in words, by the value in the files.
+_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+
 
 class ChoiceReader(Reader):
     """Makes texts with choices from lines ``text [SEP] first choice [SEP] second choice``."""
@@ -43,10 +46,6 @@ class ChoiceReader(Reader):
     def of_file(self, source: InputFile) -> Iterator[Given]:
         """Only lines are read."""
         raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")
-
-
-#: The question in words, by the value in the files.
-_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
 
 
 def read_copa(path: Path, *, split: str) -> Iterator[ChoiceExample]:

@@ -33,6 +33,10 @@ _AFTER: dict[_Piece, tuple[_Piece, ...]] = {
 #: The Penn Treebank's codes for brackets and quotation marks.
 _CHARACTERS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 
+FIVE_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
+TWO_LABELS = ("negative", "positive")
+NEUTRAL = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
@@ -125,11 +129,6 @@ def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
 def plain_word(word: str) -> str:
     """Convert a word of the treebank to usual spelling: brackets, quotation marks, no escapes, no no-break space."""
     return _CHARACTERS.get(word) or word.replace("\\/", "/").replace("\\*", "*").replace("\u00a0", " ")
-
-
-FIVE_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
-TWO_LABELS = ("negative", "positive")
-NEUTRAL = 2
 
 
 class SentimentTrees(Classification):

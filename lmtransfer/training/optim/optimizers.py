@@ -13,6 +13,8 @@ from lmtransfer.training.optim.muon import MuonUpdate
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.parameters import classify, groups
 
+NO_DECAY = ("norm", "bias", "embedding")
+
 
 class LambUpdate(torch.optim.Optimizer):
     """Adam's direction, scaled for each parameter to the norm of the parameter.
@@ -65,9 +67,6 @@ class LambUpdate(torch.optim.Optimizer):
             ratios = torch.where((norms > 0) & (sizes > 0), norms / sizes, torch.ones_like(norms))
             torch._foreach_mul_(updates, ratios.unbind())
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
-
-
-NO_DECAY = ("norm", "bias", "embedding")
 
 
 class AdamW(Optimizer):

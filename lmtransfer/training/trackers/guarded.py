@@ -29,6 +29,9 @@ from lmtransfer.system.safe_files import read_json
 from lmtransfer.training.trackers.base import Outcome, Record, Service, TrackedRun, numbers_in
 from lmtransfer.training.trackers.jsonl import Jsonl
 
+#: Longest time that a service may take for one call, in seconds; the first call imports its library.
+PATIENCE = 60.0
+
 
 class CallThread:
     """Makes calls one after the other in a thread; after a call that raises, it makes no more.
@@ -93,10 +96,6 @@ class CallThread:
                     self._calls.clear()
                     self._stopping = True
                 self._changed.notify_all()
-
-
-#: Longest time that a service may take for one call, in seconds; the first call imports its library.
-PATIENCE = 60.0
 
 
 class _Saved(TypedDict):

@@ -21,6 +21,9 @@ from lmtransfer.models.layers.relative.layout import RelativeBlock, RelativeLayo
 from lmtransfer.models.layers.stacked_linear import StackedLinear
 from lmtransfer.models.layers.transformer import TransformerSettings
 
+#: The states of the queries, and which keys they see.
+Stream = tuple[Tensor, RelativeLayout]
+
 
 class RelativeBiases(nn.Module):
     """Learnt biases of the queries: u for the product with keys, v with distances, s with segments.
@@ -198,10 +201,6 @@ class _AddShifted(torch.autograd.Function):
             by_distance = grad.new_zeros(ctx.shape)
         _shifted(by_distance, grad.shape[-1], ctx.offset).copy_(grad)
         return grad, by_distance, None
-
-
-#: The states of the queries, and which keys they see.
-Stream = tuple[Tensor, RelativeLayout]
 
 
 class RelativeLayer(nn.Module):
