@@ -92,10 +92,6 @@ class PretrainingLearner(Learner):
             losses.update(objective.losses(batch, encode))
         return losses, None if batch.follows is None else encode.next_state
 
-    def forward(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """Call ``losses``, for wrappers that call the module."""
-        return self.losses(batch, recurrent_state)
-
     def listed(self) -> list[Objective]:
         """The objectives, in the order of their losses."""
         return [module for module in self.objectives.values() if isinstance(module, Objective)]

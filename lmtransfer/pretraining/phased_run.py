@@ -305,7 +305,6 @@ class PhasedRun:
                 {
                     "name": self.phase.name,
                     "step": state.step,
-                    "updates": state.updates,
                     "tokens": state.tokens,
                     "seconds": state.seconds,
                     "stream_step": self.data[self.place].stream.step_at(state.epoch),
@@ -356,5 +355,5 @@ class PhasedRun:
             build(self.setup.schedule),
             begins=self.phases[first].begins,
             ends=ends,
-            first_update=self.state.phases[first]["updates"] if self.state.phases else 0,
+            first_update=self.state.phases[first]["step"] if self.state.phases else 0,
         )

@@ -13,8 +13,7 @@ class Budget:
     Steps are rounded up: ``epochs=2.5`` with 3 steps per epoch plans 8 full steps.
 
     Args:
-        steps: optimiser steps. A skipped step (a loss that is not finite, an fp16 overflow) does not count, so the
-            planned number of updates is made.
+        steps: optimiser steps; a step without an update (a loss that is not finite, an fp16 overflow) counts.
         tokens: real tokens trained on, over all ranks.
         epochs: passes over the training rows; may be a fraction.
         min_steps: minimum number of steps, if ``epochs`` are fewer steps.
@@ -71,7 +70,7 @@ class Budget:
         """The share of the budget that is used up, in [0, 1]; 1 means done.
 
         Args:
-            steps: updates made so far.
+            steps: steps made so far.
             tokens: real tokens trained on so far.
             seconds: training time so far.
             prepared: the part of ``seconds`` before the first step; it is subtracted from the time and from the budget.

@@ -1,4 +1,4 @@
-"""Callbacks after every step: they can add to its record and return messages for the user."""
+"""Callbacks on the numbers of every step, in order: they can add to its record and return messages for the user."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from lmtransfer.errors import ConfigError, TrainingError
-from lmtransfer.training import distributed
-from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Outcome
 
 #: Approximate number of steps in the running mean of the watched loss.
@@ -17,16 +15,16 @@ _STEPS, _UNTIMED = 10, 3
 
 
 class Callback(Protocol):
-    """Is called for each step after its update."""
+    """Is called for each step, once its numbers are read: on a CPU after each step, on a GPU where a line is logged."""
 
     name: str  #: its state is saved under this name
 
-    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
-        """Process one step and return messages for the user; it may add to ``state.record``.
+    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+        """Process one step and return messages for the user.
 
         Args:
-            outcome: the result of the step.
-            state: the state of the run after the step.
+            outcome: the numbers of the step.
+            record: its line of the log, with ``step``, ``tokens`` and ``seconds`` after it; may be added to.
             fraction: share of the budget that is used up.
         """
         ...
@@ -53,7 +51,7 @@ class NonFiniteGuard:
         self.max_bad_steps = max_bad_steps
         self.in_a_row = 0
 
-    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class.
 
         Raises:
@@ -66,20 +64,20 @@ class NonFiniteGuard:
         if outcome.overflowed:
             if outcome.loss_scale < 1:
                 raise TrainingError(
-                    f"step {state.step}: the float16 gradients overflow even at a loss scale of "
+                    f"step {record['step']}: the float16 gradients overflow even at a loss scale of "
                     f"{outcome.loss_scale:g}; lower optimizer.learning_rate, or set hardware.precision=fp32"
                 )
             return [
-                f"step {state.step}: the float16 gradients overflowed; the weights were not updated, and the loss "
+                f"step {record['step']}: the float16 gradients overflowed; the weights were not updated, and the loss "
                 f"scale is now {outcome.loss_scale:g}"
             ]
         self.in_a_row += 1
-        keys = [key for of_rank in distributed.gather(outcome.bad_keys) for key in of_rank]
+        keys = outcome.bad_keys
         shown = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
         parts = ", ".join(f"{name} {value:g}" for name, value in outcome.losses.items())
-        message = f"step {state.step}: not finite ({parts}; gradient norm {outcome.gradient_norm:g}); no update. " + (
-            f"Batch keys: {shown}" if keys else "The losses are finite, but the gradient is not"
-        )
+        where = f"Batch keys: {shown}" if keys else "The losses are finite, but the gradient is not"
+        norm = f"gradient norm {outcome.gradient_norm:g}"
+        message = f"step {record['step']}: not finite ({parts}; {norm}); no update. {where}"
         if self.in_a_row >= self.max_bad_steps:
             raise TrainingError(
                 f"{message}\n{self.in_a_row} steps in a row were not finite, so training stops; the last checkpoint is "
@@ -109,9 +107,9 @@ class PhaseName:
     def __init__(self, phase: str) -> None:
         self.phase = phase
 
-    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class."""
-        state.record["phase"] = self.phase
+        record["phase"] = self.phase
         return ()
 
     def state_dict(self) -> dict[str, Any]:
@@ -167,30 +165,31 @@ class UnigramPlateau:
         self.left_at: int | None = None
         self.warned = False
 
-    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class; after the loss leaves the plateau, each record has that step as ``plateau_left_at``."""
-        state.record["unigram_entropy"] = round(self.entropy, 4)
+        record["unigram_entropy"] = round(self.entropy, 4)
         if self.left_at is not None:
-            state.record["plateau_left_at"] = self.left_at
+            record["plateau_left_at"] = self.left_at
         value = outcome.losses.get(self.loss)
         if value is None or not outcome.updated or self.left_at is not None:
             return ()
         self.num_seen += 1
         self.mean += (value - self.mean) * max(1 / self.num_seen, 1 / _SMOOTHED_STEPS)
         if self.num_seen >= _SMOOTHED_STEPS and self.mean < (1 - self.margin) * self.entropy:
-            self.left_at = state.step
-            state.record["plateau_left_at"] = state.step
+            self.left_at = record["step"]
+            record["plateau_left_at"] = record["step"]
             return [
-                f"step {state.step:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below the "
-                f"{self.entropy:.2f} nats of token frequencies): the model now uses context"
+                f"step {record['step']:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below "
+                f"the {self.entropy:.2f} nats of token frequencies): the model now uses context"
             ]
         if self.warns and fraction >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
             self.warned = True
             return [
-                f"warning: step {state.step:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram plateau "
-                f"({self.entropy:.2f} nats), so the model knows little more than token frequencies, and transfer will "
-                f"hardly be better than random weights. Try {''.join(f'{remedy}, ' for remedy in self.remedies)}more "
-                "steps with fewer tokens each (train.batch_tokens), a larger budget, or a smaller model"
+                f"warning: step {record['step']:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram "
+                f"plateau ({self.entropy:.2f} nats), so the model knows little more than token frequencies, and "
+                "transfer will hardly be better than random weights. Try "
+                f"{''.join(f'{remedy}, ' for remedy in self.remedies)}more steps "
+                "with fewer tokens each (train.batch_tokens), a larger budget, or a smaller model"
             ]
         return ()
 
@@ -219,11 +218,11 @@ class TokenForecast:
         self.meaning = meaning
         self.seen: list[tuple[float, int]] = []
 
-    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class."""
         if len(self.seen) == _STEPS:
             return ()
-        self.seen.append((state.seconds, state.tokens))
+        self.seen.append((record["seconds"], record["tokens"]))
         if len(self.seen) < _STEPS:
             return ()
         (start_time, before), (now, tokens) = self.seen[_UNTIMED - 1], self.seen[-1]

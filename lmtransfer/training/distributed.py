@@ -1,14 +1,8 @@
 """Several processes under ``torchrun``, one per device, with exactly the same training result as one process.
 
-Gradients are summed once in a step by a ``GradientExchange``, not by DistributedDataParallel. A step then has one sum
-for any number of micro-batches, ranks may have different numbers of micro-batches (or none), and no search for unused
-parameters is needed.
-
-Small values are exchanged between host memories with gloo, so that no device waits. A step has four such exchanges,
-because each needs what lies between it and the one before: the counts, by which the passes divide their losses; memory
-and presence of gradients, after the passes; the losses, which decide whether the weights change; and after the update
-the time and the requests to stop. A step that is launched before the outcome of the one before is known has two more:
-whether to launch it, and its time.
+Gradients are exchanged by PyTorch's engines (``parallel``). Small values go between host memories with gloo, so that no
+device waits. A step has two such exchanges: the counts, by which the passes divide their losses; and at its end the
+time and the requests to stop. A third one, of the losses, is made where they are read.
 """
 
 from __future__ import annotations
@@ -85,7 +79,7 @@ def _part() -> None:
 
 
 @contextmanager
-def _others_needed() -> Iterator[None]:
+def others_needed() -> Iterator[None]:
     """Explain the error of an exchange whose other ranks have ended.
 
     Raises:
@@ -103,10 +97,15 @@ def _others_needed() -> Iterator[None]:
         ) from error
 
 
+def lost_another_rank(error: RuntimeError) -> bool:
+    """Whether an error of PyTorch's engines means that another rank has ended."""
+    return world_size() > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error).lower())
+
+
 def barrier() -> None:
     """Wait for all ranks (with an exchange between hosts, which works on every backend)."""
     if world_size() > 1:
-        with _others_needed():
+        with others_needed():
             dist.all_reduce(torch.zeros(1))
 
 
@@ -130,7 +129,7 @@ def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
     """The first ``size`` bytes of every rank's ``content``, padded with zeros."""
     sent = torch.frombuffer(bytearray(content[:size].ljust(size, b"\0")), dtype=torch.uint8)
     received = [torch.empty_like(sent) for _ in range(world_size())]
-    with _others_needed():
+    with others_needed():
         dist.all_gather(received, sent)
     return [message.numpy().tobytes() for message in received]
 
@@ -151,9 +150,29 @@ def any_rank(flag: bool) -> bool:
 
 def largest_on_device(number: Tensor) -> Tensor:
     """The largest ``number`` of any rank, on the device; the host does not wait for it."""
+    return _reduced(number, dist.ReduceOp.MAX)
+
+
+def sum_on_device(number: Tensor) -> Tensor:
+    """The sum of ``number`` over all ranks, on the device; the host does not wait for it."""
+    return _reduced(number, dist.ReduceOp.SUM)
+
+
+def gather_on_device(tensor: Tensor) -> list[Tensor]:
+    """The ``tensor`` of every rank, in rank order; all have one shape; the host does not wait for them."""
+    if world_size() == 1:
+        return [tensor]
+    content = tensor.contiguous().view(torch.uint8)  # gloo does not know every number format
+    received = [torch.empty_like(content) for _ in range(world_size())]
+    with others_needed():
+        dist.all_gather(received, content)
+    return [of_rank.view(tensor.dtype) for of_rank in received]
+
+
+def _reduced(number: Tensor, operation: Any) -> Tensor:
     if world_size() > 1:
-        with _others_needed():
-            dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        with others_needed():
+            dist.all_reduce(number, op=operation)
     return number
 
 
@@ -162,18 +181,21 @@ def from_main(value: Any) -> Any:
     return gather(value if is_main() else None)[0]
 
 
-def start_sum(tensor: Tensor) -> dist.Work:
-    """Start to add up a tensor over all ranks, in place; every rank must start the same sums in the same order."""
-    with _others_needed():
-        work = dist.all_reduce(tensor, async_op=True)
-    assert work is not None
-    return work
-
-
-def wait(work: dist.Work) -> None:
-    """Wait for an exchange; on a GPU the device waits and the host does not."""
-    with _others_needed():
-        work.wait()
+@torch.no_grad()
+def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of all ranks by name; a rank gets those that it lacks from the first that has them."""
+    if world_size() == 1:
+        return tensors
+    of_ranks = gather({name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()})
+    for name in sorted(set().union(*of_ranks)):
+        having = [number for number, names in enumerate(of_ranks) if name in names]
+        if len(having) < world_size():
+            shape, dtype, device = of_ranks[having[0]][name]
+            tensor = tensors.get(name, torch.empty(shape, dtype=dtype, device=device))
+            with others_needed():
+                dist.broadcast(tensor, src=having[0])
+            tensors[name] = tensor
+    return tensors
 
 
 @torch.no_grad()
@@ -182,5 +204,5 @@ def share_weights(module: nn.Module) -> None:
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:
-        with _others_needed():
+        with others_needed():
             dist.broadcast(tensor.data, src=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -49,6 +49,10 @@ class Learner(nn.Module):
         """The losses of ``batch`` by name, and the recurrent state for the next contiguous batch (or None)."""
         raise NotImplementedError
 
+    def forward(self, batch: Any, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        """Call ``losses``, for the engines of several ranks, which call the module."""
+        return self.losses(batch, recurrent_state)
+
     def on_progress(self, fraction: float) -> None:
         """Change during training, for example by unfreezing more layers; by default it does nothing.
 
@@ -94,6 +98,8 @@ class Step:
         micro_batches: the micro-batches of this rank, in order.
         first_micro_batch: number of the first of them over the whole run and all ranks.
         other_keys: names of the last micro-batches if they come from another stream; these have no such number.
+        fillers: places of micro-batches that repeat rows of the step and do not count: a rank gets them where the step
+            has too few rows, because all ranks make the same number of passes.
     """
 
     number: int
@@ -101,6 +107,7 @@ class Step:
     micro_batches: Sequence[Any] = field(default_factory=tuple)
     first_micro_batch: int = 0
     other_keys: Sequence[tuple[str | int, ...]] = ()
+    fillers: Collection[int] = ()
 
     def key(self, place: int) -> tuple[str | int, ...]:
         """The name of the micro-batch at ``place``, different over the whole run and all ranks (it seeds dropout)."""

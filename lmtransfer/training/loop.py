@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ import torch
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average
-from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.learner import BatchStream, Learner
@@ -26,151 +25,22 @@ from lmtransfer.training.saving import Saving, Snapshot
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.training.update import Launched, Outcome, Updater
+from lmtransfer.training.update import Made, Updater
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far a run is between two steps: what schedule and budget depend on.
+class _Unread:
+    """A step whose numbers the host has not read.
 
     Attributes:
-        step: number of steps taken from the stream.
-        updates: number of these that changed the weights.
-        tokens: real tokens of the updates, over all ranks.
-        seconds: training time.
+        made: the step.
+        record: its line of the log, as far as it is known.
+        fraction: share of the budget that is used up after it.
     """
 
-    step: int
-    updates: int
-    tokens: int
-    seconds: float
-
-    @classmethod
-    def of(cls, state: TrainState) -> Place:
-        """Where a run is whose steps are all noted."""
-        return cls(step=state.step, updates=state.updates, tokens=state.tokens, seconds=state.seconds)
-
-    def share_of(self, budget: Budget, *, prepared: float) -> float:
-        """The share of a budget that is used up here; ``prepared`` as in ``Budget.fraction``."""
-        return budget.fraction(steps=self.updates, tokens=self.tokens, seconds=self.seconds, prepared=prepared)
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A step that is launched.
-
-    Attributes:
-        launched: its tokens, and later its outcome.
-        fraction: share of the budget that was used up before it.
-        epoch: number of epochs seen after it, with fraction.
-        after: the place after it, if it changes the weights.
-    """
-
-    launched: Launched
+    made: Made
+    record: dict[str, Any]
     fraction: float
-    epoch: float
-    after: Place
-
-    def after_skipped(self, tokens: int) -> InFlight:
-        """The same step after one with so many tokens that turned out to be skipped, which its own rate has counted."""
-        return replace(
-            self, after=replace(self.after, updates=self.after.updates - 1, tokens=self.after.tokens - tokens)
-        )
-
-
-class Launcher:
-    """Launches the steps of a run.
-
-    Args:
-        updater: makes the steps.
-        source: the source of their data.
-        plan: the settings.
-        state: the state of the run; only read here.
-        elapsed: returns the training time in seconds, without interruptions.
-        note: shows a message to the user.
-        ahead: whether a step may ever begin before the outcome of the previous one is known.
-        goes_on: whether the step before a place leaves weights that are neither evaluated nor saved, so that the next
-            step may change them at once.
-    """
-
-    def __init__(
-        self,
-        *,
-        updater: Updater,
-        source: StepSource,
-        plan: Plan,
-        state: TrainState,
-        elapsed: Callable[[], float],
-        note: Callable[[str], None],
-        ahead: bool,
-        goes_on: Callable[[Place], bool],
-    ) -> None:
-        self.updater, self.source, self.plan, self.state = updater, source, plan, state
-        self.elapsed, self.note, self.goes_on = elapsed, note, goes_on
-        self._ahead = ahead
-        self._next: InFlight | None = None  # the step that the device makes while the host notes the one before
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the device makes a step that ``take`` has not returned yet."""
-        return self._next is not None
-
-    def take(self) -> InFlight:
-        """The next step, launched; the device may begin the one after it.
-
-        Raises:
-            TrainingError: the memory of the device does not suffice.
-        """
-        made = self._next or self._launch(Place.of(self.state))
-        self._next = self._launch(made.after) if self._may_follow(made) else None
-        return made
-
-    def outcome(self, made: InFlight) -> Outcome:
-        """Wait for the outcome of a step from ``take``; call it once."""
-        outcome = made.launched.outcome()
-        if not outcome.updated and self._next is not None:
-            self._next = self._next.after_skipped(outcome.tokens)
-        return outcome
-
-    def _launch(self, place: Place) -> InFlight:
-        """Let the device make the step after ``place``."""
-        budget, prepared = self.plan.budget, self.state.prepared
-        fraction = place.share_of(budget, prepared=prepared)
-
-        def factor(tokens: int) -> float:
-            timed = budget.by_the_clock and not place.updates  # only the first update needs the time
-            seconds = distributed.from_main(self.elapsed()) if timed else 0.0
-            fraction_after = budget.fraction_after(
-                fraction, place.updates, tokens=place.tokens + tokens, seconds=seconds, prepared=prepared
-            )
-            return self.plan.schedule(step=place.updates, fraction=fraction, fraction_after=fraction_after)
-
-        self.updater.learner.on_progress(fraction)
-        ahead = place.updates > 0 and self._ahead  # a budget in seconds times the first update
-        step, launched = self.source.next(), None
-        while launched is None:
-            try:
-                launched = self.updater.launch(step, factor=factor, ahead=ahead)
-            except OutOfDeviceMemory as error:
-                step, note = self.source.again(step, error)
-                self.note(note)
-        after = Place(
-            step=step.number + 1,
-            updates=place.updates + 1,
-            tokens=place.tokens + launched.tokens,
-            # for the schedule of the next step, if it is launched before this one is noted
-            seconds=distributed.from_main(self.elapsed()) if launched.is_ahead else place.seconds,
-        )
-        return InFlight(launched=launched, fraction=fraction, epoch=step.epoch, after=after)
-
-    def _may_follow(self, made: InFlight) -> bool:
-        """Whether the next step may begin before the outcome of this one is known."""
-        return (
-            made.launched.is_ahead
-            and self.goes_on(made.after)
-            and made.after.share_of(self.plan.budget, prepared=self.state.prepared) < self.plan.until
-            and not agreed_stop()
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +110,7 @@ class Trainer:
         self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
         self.saving = Saving(self.snapshot, output.checkpoints, save_at=plan.save_at)
         self._started_at = 0.0  # time of the start, corrected as if there had been no interruptions
+        self._unread: list[_Unread] = []
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
     def resume(self) -> None:
@@ -269,12 +140,11 @@ class Trainer:
         """
         state = self.state
         self.saving.check()
-        distributed.share_weights(self.learner)
         self._started_at = self.clock() - state.seconds
         with ExitStack() as stack:
             stack.enter_context(stop_on_signals())
             stack.enter_context(self.progress)
-            steps = self._launcher(stack.enter_context(StepSource(self.stream, start=state.step)))
+            source = stack.enter_context(StepSource(self.stream, start=state.step))
             self.learner.train()
             if state.step == 0:
                 self.saving.keep_revisions(seen=-1)
@@ -284,15 +154,18 @@ class Trainer:
                     stop = agreed_stop()
                 else:
                     seen = state.tokens
-                    stop = self._step(steps)
+                    stop = self._step(source)
                     self.saving.keep_revisions(seen=seen)
+                saves = stop or state.finished or self._is_due(self.plan.save_every)
+                if not self.updater.asynchronous or saves or state.evaluation_due or self._is_due(self.plan.log_every):
+                    self._read()
                 if state.evaluation_due and not stop:
                     improved, stop = self._evaluate(), agreed_stop()
-                if not state.evaluation_due:
+                if not self._unread and not state.evaluation_due:
                     self._log()
                 if improved:
                     self.saving.save("best")
-                if stop or state.finished or self._is_due(self.plan.save_every):
+                if saves or stop or state.finished:
                     self.saving.save("last")
                 if stop:
                     saved = (
@@ -303,81 +176,98 @@ class Trainer:
                     raise Interrupted(f"{stop}: stopped after step {state.step:,}{saved}")
         return state
 
-    def _launcher(self, source: StepSource) -> Launcher:
-        return Launcher(
-            updater=self.updater,
-            source=source,
-            plan=self.plan,
-            state=self.state,
-            elapsed=self._elapsed,
-            note=self.progress.note,
-            ahead=self.average is None,
-            goes_on=self._goes_on,
-        )
-
-    def _elapsed(self) -> float:
-        return self.clock() - self._started_at
-
-    def _goes_on(self, place: Place) -> bool:
-        """Whether the weights at a place are neither evaluated nor saved."""
-        every = (self.plan.save_every, None if self.validation is None else self.validation.every)
-        if any(number is not None and place.step % number == 0 for number in every):
-            return False
-        return not self.saving.reached(seen=self.state.tokens, tokens=place.tokens)
-
     def _is_due(self, every: int | None) -> bool:
         return every is not None and self.state.step % every == 0
 
     def _fraction(self) -> float:
-        return Place.of(self.state).share_of(self.plan.budget, prepared=self.state.prepared)
+        """The share of the budget that is used up."""
+        state = self.state
+        return self.plan.budget.fraction(
+            steps=state.step, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
+        )
 
-    def _step(self, steps: Launcher) -> str | None:
-        """Make one step of the optimiser, and its record; the device may begin the next step before it.
+    def _step(self, source: StepSource) -> str | None:
+        """Make one step of the optimiser; a device may still work on it afterwards.
 
         Returns:
-            The name of a signal that requested any rank to stop, or None; None also while a step is in flight.
+            The name of a signal that requested any rank to stop, or None.
         """
-        start_time = self.clock()
-        made = steps.take()
-        outcome = steps.outcome(made)
-        state = self.state
-        state.step, state.epoch = made.after.step, made.epoch
-        state.skipped += not outcome.updated
-        state.tokens += outcome.tokens * outcome.updated
+        start_time, state = self.clock(), self.state
+        fraction = self._fraction()
+        self.learner.on_progress(fraction)
+        step, made = source.next(), None
+        while made is None:
+            try:
+                made = self.updater.make(step, factor=lambda tokens: self._factor(fraction, tokens))
+            except OutOfDeviceMemory as error:
+                step, note = source.again(step, error)
+                self.progress.note(note)
+        state.step, state.epoch = step.number + 1, step.epoch
+        state.tokens += made.tokens
         now = self.clock()
         of_ranks = distributed.gather((now - self._started_at, stop_requested()))
         state.seconds = of_ranks[0][0]
-        self._unlogged_tokens += outcome.tokens
+        self._unlogged_tokens += made.tokens
         self._unlogged_seconds += now - start_time
         if self.plan.budget.by_the_clock:
-            state.shares_used.append(made.fraction)
-        state.record = self._record(outcome)
+            state.shares_used.append(fraction)
         fraction = self._fraction()
-        if fraction >= self.plan.until and not steps.is_ahead:
+        if fraction >= self.plan.until:
             state.finished = "budget"
-        if self.average is not None and outcome.updated:
+        if self.average is not None:
             self.average.on_progress(fraction=fraction)
-        for callback in self.callbacks:
-            for note in callback.on_step_end(outcome, state, fraction=fraction):
-                self.progress.note(note)
+        self._unread.append(_Unread(made, self._record(), fraction))
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
         )
-        return None if steps.is_ahead else first_stop(stop for _, stop in of_ranks)
+        return first_stop(stop for _, stop in of_ranks)
 
-    def _record(self, outcome: Outcome) -> dict[str, Any]:
-        """The line of the log about a step, as far as it is known."""
+    def _factor(self, fraction: float, tokens: int) -> float:
+        """The factor on the peak learning rates of the step that begins at ``fraction`` and has so many tokens."""
+        state, budget = self.state, self.plan.budget
+        timed = budget.by_the_clock and not state.step  # only the first step needs the time
+        if timed and self.updater.asynchronous:
+            torch.cuda.synchronize(self.plan.device)
+        fraction_after = budget.fraction_after(
+            fraction,
+            state.step,
+            tokens=state.tokens + tokens,
+            seconds=distributed.from_main(self.clock() - self._started_at) if timed else 0.0,
+            prepared=state.prepared,
+        )
+        return self.plan.schedule(step=state.step, fraction=fraction, fraction_after=fraction_after)
+
+    def _record(self) -> dict[str, Any]:
+        """The line of the log about a step, as far as it is known before its numbers are read."""
+        state = self.state
         return {
-            "step": self.state.step,
-            "tokens": self.state.tokens,
-            "seconds": round(self.state.seconds, 3),
-            "epoch": self.state.epoch,
-            "loss": outcome.loss,
-            **{f"loss/{name}": value for name, value in outcome.losses.items()},
-            "learning_rate": self.optimizer.learning_rate_at(outcome.factor),
-            "gradient_norm": outcome.gradient_norm,
-            "skipped": self.state.skipped,
+            "step": state.step,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
+            "epoch": state.epoch,
         }
+
+    def _read(self) -> None:
+        """Read the numbers of all steps that were made; the callbacks get them."""
+        start_time = self.clock() if self.updater.asynchronous else 0.0
+        unread, self._unread = self._unread, []
+        for one, outcome in zip(unread, self.updater.read([one.made for one in unread]), strict=True):
+            self.state.skipped += not outcome.updated
+            self.state.record = one.record
+            one.record.update(
+                {
+                    "loss": outcome.loss,
+                    **{f"loss/{name}": value for name, value in outcome.losses.items()},
+                    "learning_rate": self.optimizer.learning_rate_at(outcome.factor),
+                    "gradient_norm": outcome.gradient_norm,
+                    "skipped": self.state.skipped,
+                }
+            )
+            for callback in self.callbacks:
+                for note in callback.on_step_end(outcome, one.record, fraction=one.fraction):
+                    self.progress.note(note)
+        if self.updater.asynchronous:  # the device has made these steps now
+            self._unlogged_seconds += self.clock() - start_time
 
     def _evaluate(self) -> bool:
         """Evaluate; returns whether it is the best so far; after an interruption, a resumed run evaluates first."""

@@ -22,6 +22,25 @@ def map_tensors(recurrent_state: Any, function: Callable[[Tensor], Tensor]) -> A
     return recurrent_state
 
 
+def choose(old: Tensor, before: Any, after: Any) -> Any:
+    """The recurrent state ``before`` a step where ``old`` is true, else the one ``after`` it, on the device.
+
+    Args:
+        old: a scalar of truth on the device.
+        before: the state before the step; where it has no tensor of that shape, its tensors are zeros.
+        after: the state after the step.
+    """
+    if isinstance(after, Tensor):
+        fits = isinstance(before, Tensor) and before.shape == after.shape
+        return torch.where(old, before if fits else torch.zeros_like(after), after)
+    if isinstance(after, tuple | list):
+        given = before if isinstance(before, tuple | list) and len(before) == len(after) else [None] * len(after)
+        return type(after)(choose(old, one, other) for one, other in zip(given, after, strict=True))
+    if isinstance(after, dict):
+        return {key: choose(old, (before or {}).get(key), item) for key, item in after.items()}
+    return after
+
+
 def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
     """Redistribute the recurrent states of the micro-batches of a step to another split of the same rows.
 

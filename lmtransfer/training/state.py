@@ -20,7 +20,6 @@ class PhaseStart(TypedDict):
 
     name: str
     step: Whole
-    updates: Whole
     tokens: Whole
     stream_step: Whole
     seconds: _Seconds
@@ -61,8 +60,9 @@ class TrainState:
 
     Attributes:
         step: number of optimiser steps taken from the stream; batch ``step`` is the next one.
-        skipped: number of these steps without an update (a loss that was not finite, an fp16 overflow).
-        tokens: real tokens of the updates, over all ranks.
+        skipped: number of these steps without an update (a loss that was not finite, an fp16 overflow), as far as the
+            host has read them.
+        tokens: real tokens of the steps, over all ranks.
         seconds: training time, evaluation and saving included.
         prepared: the part of ``seconds`` before the first step, which was spent on counting.
         epoch: number of epochs seen, with fraction.
@@ -94,11 +94,6 @@ class TrainState:
     evaluation_due: bool = False
     shares_used: list[float] = field(default_factory=list)
     phases: list[PhaseStart] = field(default_factory=list)
-
-    @property
-    def updates(self) -> int:
-        """The number of updates made."""
-        return self.step - self.skipped
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain values."""

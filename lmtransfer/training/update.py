@@ -1,9 +1,13 @@
-"""One optimiser step: forward and backward for every micro-batch, then one update with the mean over all of them."""
+"""One optimiser step: forward and backward for every micro-batch, then one update with the mean over all of them.
+
+On a GPU the host launches a step and goes on; the device itself decides whether the weights change. The numbers of the
+step stay on the device until the host reads them, with those of other steps.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,61 +18,14 @@ from lmtransfer.training import distributed
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.micro_batches import Accumulated, OutOfDeviceMemory, accumulate
 from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.precision import Precision
-
-
-class StepNumbers:
-    """The numbers of one step on the device, which the host reads together.
-
-    Args:
-        losses: losses of each micro-batch.
-        norm: norm of the gradient.
-    """
-
-    def __init__(self, losses: Sequence[dict[str, Loss]], norm: Tensor) -> None:
-        self.losses, self.norm = losses, norm
-        #: the counts of each micro-batch that the pass computed (for metrics)
-        self._counts = [
-            {name: loss.count for name, loss in of_batch.items() if isinstance(loss.count, Tensor)}
-            for of_batch in losses
-        ]
-        tensors = [loss.sum for of_batch in losses for loss in of_batch.values()]
-        tensors += [count for of_batch in self._counts for count in of_batch.values()]
-        self._numbers = torch.stack([*(tensor.reshape(()).to(norm) for tensor in tensors), norm])
-        self._copied: torch.Event | None = None
-
-    def not_finite(self) -> Tensor:
-        """1 if any number is not finite, else 0: a float32 scalar on the device."""
-        return (~self._numbers.isfinite()).any().float()
-
-    def copy_to_host(self) -> None:
-        """Copy the numbers as soon as the device has them; the host does not wait."""
-        if self._numbers.device.type == "cuda":
-            on_host = torch.empty(self._numbers.shape, dtype=self._numbers.dtype, pin_memory=True)
-            self._numbers = on_host.copy_(self._numbers, non_blocking=True)
-            self._copied = torch.Event("cuda")
-            self._copied.record()
-
-    def read(self) -> tuple[list[dict[str, float]], list[dict[str, float]], float]:
-        """Wait for the numbers.
-
-        Returns:
-            The loss sums of each micro-batch; the counts of each micro-batch that the pass computed; and the gradient
-            norm.
-        """
-        if self._copied is not None:
-            self._copied.synchronize()
-        *numbers, norm = self._numbers.tolist()
-        values = iter(numbers)
-        sums, found = (
-            [{name: next(values) for name in of_batch} for of_batch in read] for read in (self.losses, self._counts)
-        )
-        return sums, found, norm
+from lmtransfer.training.recurrent_state import choose
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one step.
+    """The numbers of one step.
 
     Attributes:
         losses: mean of each named loss over the whole step (all micro-batches and ranks), before the update; losses
@@ -80,7 +37,7 @@ class Outcome:
         updated: whether the weights changed.
         overflowed: the float16 gradients overflowed, and only the loss scale changed.
         loss_scale: loss scale after the step; 1 except in float16.
-        bad_keys: keys of the micro-batches of this rank whose loss was not finite.
+        bad_keys: keys of the micro-batches of all ranks whose loss was not finite.
     """
 
     losses: dict[str, float]
@@ -94,21 +51,31 @@ class Outcome:
     bad_keys: tuple[str, ...] = ()
 
 
-class Launched:
-    """A step that is made, or will be made by the device without another word of the host.
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A step that is made, or that the device will make without another word of the host.
 
     Attributes:
-        tokens: real tokens of the step over all ranks.
-        is_ahead: the host has not waited for the device, so the outcome is not known yet.
+        tokens: its real tokens over all ranks.
+        counts: count of each loss over all micro-batches and ranks, as far as it was known before the passes.
+        losses: losses of each micro-batch of this rank.
+        keys: which rows or examples each of them holds.
+        norm: norm of the gradient, times the loss scale.
+        skipped: 1 if the weights did not change, else 0.
+        scale: the loss scale of the step.
+        scale_after: the loss scale after it.
+        factor: factor on the peak learning rates.
     """
 
-    def __init__(self, tokens: int, outcome: Callable[[], Outcome], *, is_ahead: bool) -> None:
-        self.tokens, self.is_ahead = tokens, is_ahead
-        self._outcome = outcome
-
-    def outcome(self) -> Outcome:
-        """The result of the step; waits until the device has made it. Call it once."""
-        return self._outcome()
+    tokens: int
+    counts: dict[str, float]
+    losses: Sequence[dict[str, Loss]]
+    keys: Sequence[Sequence[str]]
+    norm: Tensor
+    skipped: Tensor
+    scale: float
+    scale_after: float
+    factor: float
 
 
 class Updater:
@@ -147,150 +114,173 @@ class Updater:
         self.max_grad_norm = max_grad_norm
         self.recurrent_states: dict[int, Any] = {}
         self.asynchronous = torch.device(device).type == "cuda"
+        self._passes = Passes(learner, precision)
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> Outcome:
-        """Train on the data of one step, and wait for its result; see ``launch``."""
-        return self.launch(step, factor=factor).outcome()
+        """Train on the data of one step, and wait for its numbers; see ``make``."""
+        return next(self.read([self.make(step, factor=factor)]))
 
-    def launch(self, step: Step, *, factor: Callable[[int], float], ahead: bool = False) -> Launched:
+    def make(self, step: Step, *, factor: Callable[[int], float]) -> Made:
         """Train on the data of one step.
 
-        If a loss or the gradient is not finite, weights and optimiser state do not change.
+        If a loss or the gradient is not finite on any rank, weights, optimiser state and recurrent states do not
+        change.
 
         Args:
             step: the share of this rank in the step.
             factor: factor on the peak learning rates, as a function of the real tokens of the step over all ranks; it
                 is called on every rank after the gradients are computed.
-            ahead: do not wait for an asynchronous device, which then decides itself whether weights change. A recurrent
-                state, a loss scale and optimisers other than AdamW need the decision of the host, so it waits for them.
 
         Raises:
-            OutOfDeviceMemory: the memory of a device did not suffice; nothing has changed.
+            OutOfDeviceMemory: the memory of the device did not suffice; nothing has changed.
         """
         try:
             passed = accumulate(
-                self.learner,
-                step,
-                recurrent_states=self.recurrent_states,
-                seed=self.seed,
-                device=self.device,
-                precision=self.precision,
+                self._passes, step, recurrent_states=self.recurrent_states, seed=self.seed, device=self.device
             )
         except OutOfDeviceMemory:
             self.optimizer.zero_grad()
             raise
-        numbers = StepNumbers(passed.losses, _gradient_norm(self.optimizer.parameters))
-        ahead = ahead and self.asynchronous and self.precision.scaler is None and self.optimizer.skips_on_device
-        if ahead and not passed.is_recurrent:
-            return self._go_ahead(step, passed, numbers, factor(passed.tokens))
-        outcome = self._finish(step, passed, numbers, factor)
-        return Launched(passed.tokens, lambda: outcome, is_ahead=False)
-
-    def _finish(self, step: Step, passed: Accumulated, numbers: StepNumbers, factor: Callable[[int], float]) -> Outcome:
-        """Wait for the numbers of the step, and update if all are finite."""
-        parameters = self.optimizer.parameters
-        scale, scaler = self.precision.scale, self.precision.scaler
-        sums, found, scaled_norm = numbers.read()
-        norm = scaled_norm / scale
-        losses, loss = _means(passed, sums, found)
-
-        rate_factor = factor(passed.tokens)
-        finite = all(math.isfinite(value) for value in losses.values())
-        updated = finite and math.isfinite(norm)
-        overflowed = finite and not updated and scaler is not None
-        if finite:
-            self.recurrent_states = passed.recurrent_states
-            if scaler is not None:
-                scaler.update(overflowed=overflowed)
-        if updated:
-            _scale_gradients(parameters, _clip_factor(norm, self.max_grad_norm) / scale)
-            self.optimizer.set_factor(rate_factor)
-            self.optimizer.step()
+        norm = gradient_norm(self.optimizer.parameters)
+        skipped = distributed.largest_on_device(_not_finite(passed, norm))
+        scale, rate = self.precision.scale, factor(passed.tokens)
+        self.optimizer.set_factor(rate)
+        if self._waits():
+            self._update_here(passed, norm, skipped)
+        else:
+            self._update_there(passed, norm, skipped)
         self.optimizer.zero_grad()
-        return Outcome(
-            losses=losses,
-            loss=loss,
+        return Made(
             tokens=passed.tokens,
-            gradient_norm=norm,
-            factor=rate_factor,
-            updated=updated,
-            overflowed=overflowed,
-            loss_scale=self.precision.scale,
-            bad_keys=_bad_keys(step.micro_batches, sums),
+            counts=passed.counts,
+            losses=passed.losses,
+            keys=[batch.keys for batch in step.micro_batches],
+            norm=norm,
+            skipped=skipped,
+            scale=scale,
+            scale_after=self.precision.scale,
+            factor=rate,
         )
 
-    def _go_ahead(self, step: Step, passed: Accumulated, numbers: StepNumbers, rate_factor: float) -> Launched:
-        """Let the device update if all numbers of the step are finite, without waiting for it."""
-        gradients = [p.grad for p in self.optimizer.parameters if p.grad is not None]
-        skip = distributed.largest_on_device(numbers.not_finite())
+    def _waits(self) -> bool:
+        """Whether the host decides about the update, for which it waits for the device.
+
+        On a CPU nothing is gained otherwise. The scale of the next float16 loss depends on the gradients of this one.
+        """
+        return not self.asynchronous or self.precision.scaler is not None or not self.optimizer.skips_on_device
+
+    def _update_here(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> None:
+        """Update the weights, unless ``skipped`` is 1."""
+        scale, scaler = self.precision.scale, self.precision.scaler
+        skips = bool(skipped)
+        if scaler is not None and (not skips or self._overflowed(passed, norm)):
+            scaler.update(overflowed=skips)
+        if not skips:
+            self.recurrent_states = passed.recurrent_states
+            _scale_gradients(self.optimizer.parameters, _clip_factor(float(norm) / scale, self.max_grad_norm) / scale)
+            self.optimizer.step()
+
+    def _update_there(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> None:
+        """Let the device update the weights, unless ``skipped`` is 1."""
+        gradients = [own_part(p.grad) for p in self.optimizer.parameters if p.grad is not None]
         if self.max_grad_norm is not None and gradients:
-            torch._foreach_mul_(gradients, (self.max_grad_norm / numbers.norm).clamp(max=1.0))
-        self.optimizer.set_factor(rate_factor)
-        self.optimizer.step(skip=skip)
-        self.optimizer.zero_grad()
-        numbers.copy_to_host()
+            torch._foreach_mul_(gradients, (self.max_grad_norm / norm).clamp(max=1.0))
+        self.optimizer.step(skip=skipped)
+        self.recurrent_states = {
+            place: choose(skipped.bool(), self.recurrent_states.get(place), state)
+            for place, state in passed.recurrent_states.items()
+        }
 
-        def outcome() -> Outcome:
-            sums, found, norm = numbers.read()
-            losses, loss = _means(passed, sums, found)
-            return Outcome(
-                losses=losses,
-                loss=loss,
-                tokens=passed.tokens,
-                gradient_norm=norm,
-                factor=rate_factor,
-                updated=math.isfinite(norm) and all(math.isfinite(value) for value in losses.values()),
-                bad_keys=_bad_keys(step.micro_batches, sums),
-            )
+    @staticmethod
+    def _overflowed(passed: Accumulated, norm: Tensor) -> bool:
+        """Whether the gradient alone is not finite, on all ranks."""
+        finite = all(bool(loss.sum.isfinite()) for losses in passed.losses for loss in losses.values())
+        return all(distributed.gather(finite)) and not bool(norm.isfinite())
 
-        return Launched(passed.tokens, outcome, is_ahead=True)
+    def read(self, made: Sequence[Made]) -> Iterator[Outcome]:
+        """The numbers of steps, in order; waits until the device has made them. Every rank must call this."""
+        of_ranks = distributed.gather([_of_rank(one) for one in made])
+        for place, one in enumerate(made):
+            yield _outcome(one, [steps[place] for steps in of_ranks], has_scaler=self.precision.scaler is not None)
 
 
-def _means(
-    passed: Accumulated, sums: Sequence[dict[str, float]], found: Sequence[dict[str, float]]
-) -> tuple[dict[str, float], float]:
+@dataclass(frozen=True, slots=True)
+class _OfRank:
+    """The numbers of one rank in a step.
+
+    Attributes:
+        losses: for each loss of each micro-batch its name, sum and weight, and the count that the pass found, if any.
+        norm: norm of the gradient.
+        skipped: whether the weights did not change.
+        bad_keys: keys of the micro-batches whose losses are not finite.
+    """
+
+    losses: list[tuple[str, float, float, float | None]]
+    norm: float
+    skipped: bool
+    bad_keys: list[str]
+
+
+def _of_rank(made: Made) -> _OfRank:
+    """The numbers of this rank, which are copied to the host together."""
+    losses = [(name, loss) for of_batch in made.losses for name, loss in of_batch.items()]
+    found = [loss.count for _, loss in losses if isinstance(loss.count, Tensor)]
+    tensors = [*(loss.sum for _, loss in losses), *found, made.skipped]
+    *numbers, skipped, norm = torch.stack([*(t.reshape(()).to(made.norm) for t in tensors), made.norm]).tolist()
+    sums, counts = numbers[: len(losses)], iter(numbers[len(losses) :])
+    values = [
+        (name, value, loss.weight, next(counts) if isinstance(loss.count, Tensor) else None)
+        for (name, loss), value in zip(losses, sums, strict=True)
+    ]
+    sums_left, bad_keys = iter(sums), []
+    for keys, of_batch in zip(made.keys, made.losses, strict=True):
+        if not all([math.isfinite(next(sums_left)) for _ in of_batch]):
+            bad_keys += [str(key) for key in keys]
+    return _OfRank(values, norm / made.scale, bool(skipped), bad_keys)
+
+
+def _outcome(made: Made, of_ranks: Sequence[_OfRank], *, has_scaler: bool) -> Outcome:
     """Mean of each loss over all micro-batches and ranks, and their weighted total."""
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}
-    counts = dict(passed.counts)
-    local = [
-        (name, of_batch[name], delayed.get(name), loss.weight)
-        for of_batch, delayed, losses in zip(sums, found, passed.losses, strict=True)
-        for name, loss in losses.items()
-    ]
-    for of_rank in distributed.gather(local):
-        for name, value, delayed, weight in of_rank:
+    counts = dict(made.counts)
+    for of_rank in of_ranks:
+        for name, value, weight, found in of_rank.losses:
             totals[name], weights[name] = totals.get(name, 0.0) + value, weight
-            if delayed is not None:
-                counts[name] = counts.get(name, 0.0) + delayed
+            if found is not None:
+                counts[name] = counts.get(name, 0.0) + found
     means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
-    return means, sum(weights[name] * mean for name, mean in means.items())
-
-
-def _bad_keys(micro_batches: Sequence[Any], sums: Sequence[dict[str, float]]) -> tuple[str, ...]:
-    return tuple(
-        str(key)
-        for batch, of_batch in zip(micro_batches, sums, strict=True)
-        if not all(math.isfinite(value) for value in of_batch.values())
-        for key in batch.keys
+    own = of_ranks[distributed.rank()]
+    return Outcome(
+        losses=means,
+        loss=sum(weights[name] * mean for name, mean in means.items()),
+        tokens=made.tokens,
+        gradient_norm=own.norm,
+        factor=made.factor,
+        updated=not own.skipped,
+        overflowed=own.skipped and has_scaler and all(math.isfinite(mean) for mean in means.values()),
+        loss_scale=made.scale_after,
+        bad_keys=tuple(key for of_rank in of_ranks for key in of_rank.bad_keys),
     )
 
 
-@torch.no_grad()
-def _gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Euclidean norm over all gradients, a scalar on their device; not finite if any gradient is not finite."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if not gradients:
-        return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+def _not_finite(passed: Accumulated, norm: Tensor) -> Tensor:
+    """1 if a loss that counts something, or the gradient, is not finite, else 0: a float32 scalar on the device."""
+    losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
+    numbers = torch.stack([*(loss.reshape(()).to(norm) for loss in losses), norm])
+    return (~numbers.isfinite()).any().float()
+
+
+def _counts(loss: Loss) -> bool:
+    return isinstance(loss.count, Tensor) or loss.count > 0
 
 
 @torch.no_grad()
 def _scale_gradients(parameters: Sequence[nn.Parameter], factor: float) -> None:
     """Multiply all gradients by ``factor``, in place; does nothing if ``factor`` is 1."""
     if factor != 1:
-        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
+        torch._foreach_mul_([own_part(p.grad) for p in parameters if p.grad is not None], factor)
 
 
 def _clip_factor(norm: float, max_norm: float | None) -> float:

@@ -38,7 +38,7 @@ class _Timed:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
-    def on_step_end(self, outcome: Any, state: Any, *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Any, record: Any, *, fraction: float) -> Sequence[str]:
         self.clock.step(outcome.tokens)
         return ()
 

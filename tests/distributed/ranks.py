@@ -22,17 +22,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fakes.training import WIDTH, FindsLarge, ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
 
-from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError
+from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError, TrainingError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.ranks import end_process
-from lmtransfer.training import distributed, micro_batches
+from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.learner import Loss, Step
-from lmtransfer.training.micro_batches import OutOfDeviceMemory, accumulate
+from lmtransfer.training.learner import Loss
+from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.trackers.jsonl import Jsonl
 
@@ -73,7 +74,7 @@ class _Exchanges:
 
         return counted
 
-    def on_step_end(self, outcome: Any, state: Any, *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Any, record: Any, *, fraction: float) -> Sequence[str]:
         self.until_step.append(self.counts.copy())
         return ()
 
@@ -131,62 +132,52 @@ def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = 
 
 
 class _Uneven(ToyLearner):
-    """With a parameter that only batches of more than four rows use, and with one that no batch uses.
+    """With a parameter that only batches of more than five rows use, and with one that no batch uses."""
 
-    Args:
-        in_backward: called in the middle of each backward pass.
-    """
-
-    def __init__(self, in_backward: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.large = torch.nn.Parameter(torch.ones(WIDTH, dtype=torch.float64))
         self.unused = torch.nn.Parameter(torch.ones(WIDTH, dtype=torch.float64))
-        self.in_backward = in_backward
+        self.no_memory = False
 
     def counts(self, batch: ToyBatch) -> dict[str, int]:
         return {"square": len(batch.x)}
 
     def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        hidden = self.layers[0](batch.x * self.large if len(batch.x) > 4 else batch.x)
-        hidden.register_hook(lambda gradient: self.in_backward())
+        if self.no_memory:
+            raise torch.OutOfMemoryError
+        hidden = self.layers[0](batch.x * self.large if len(batch.x) > 5 else batch.x)
         error = (self.out(self.norm(hidden)).squeeze(-1) - batch.y) ** 2
         return {"square": Loss(error.sum(), len(batch.x))}, recurrent_state
 
 
-def _no_memory() -> None:
-    raise torch.OutOfMemoryError
-
-
 def _gradients(folder: Path) -> dict[str, Any]:
-    """The gradients of five steps; the third step is made twice, at first without enough memory on one rank."""
-    micro_batches._BUCKET_SIZE = WIDTH
+    """The gradients of five steps; from the third on one parameter is frozen."""
     rank, world_size = distributed.rank(), distributed.world_size()
-    exchanges = _Exchanges()
-    in_backward: list[int] = []  # sums that the ranks had started in the middle of a backward pass
-    learner = _Uneven(lambda: in_backward.append(exchanges.counts["all_reduce"]))
-
-    def passes(step: Step) -> None:
+    learner = _Uneven()
+    passes, steps = Passes(learner, Precision()), []
+    for number, step in zip(range(5), ToyStream(per_step=3, rank=rank, world_size=world_size).steps(), strict=False):
         learner.zero_grad()
-        exchanges.counts.clear()
-        in_backward.clear()
-        accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
+        learner.norm.weight.requires_grad_(number < 2)
+        accumulate(passes, step, recurrent_states={}, seed=0, device="cpu")
+        steps.append({name: None if p.grad is None else p.grad.tolist() for name, p in learner.named_parameters()})
+    return {"steps": steps}
 
-    steps, refused = [], []
-    for number, step in zip(range(5), ToyStream(per_step=2, rank=rank, world_size=world_size).steps(), strict=False):
-        if number == 2:
-            counts = learner.in_backward
-            learner.in_backward = _no_memory if rank == min(world_size, 2) - 1 else counts
-            try:
-                passes(step)
-            except OutOfDeviceMemory as error:
-                refused = [error.largest, exchanges.counts["all_reduce"]]
-            learner.in_backward = counts
-        passes(step)
-        gradients = {name: None if p.grad is None else p.grad.tolist() for name, p in learner.named_parameters()}
-        steps.append(
-            {"gradients": gradients, "in backward": in_backward.copy(), "sums": exchanges.counts["all_reduce"]}
-        )
-    return {"steps": steps, "refused": refused}
+
+def _no_memory(folder: Path) -> dict[str, Any]:
+    """The memory of the last rank does not suffice in the second step."""
+    learner = _Uneven()
+    rank, world_size = distributed.rank(), distributed.world_size()
+    passes, messages = Passes(learner, Precision()), []
+    for number, step in zip(range(2), ToyStream(per_step=4, rank=rank, world_size=world_size).steps(), strict=False):
+        learner.no_memory = number == 1 and rank == world_size - 1
+        try:
+            accumulate(passes, step, recurrent_states={}, seed=0, device="cpu")
+        except (TrainingError, MachineError) as error:
+            messages.append(f"{type(error).__name__}: {error}")
+            (folder / f"no_memory-{rank}.json").write_text(json.dumps({"messages": messages}))
+            os._exit(0)
+    return {"messages": messages}
 
 
 def _refused(folder: Path) -> dict[str, Any]:
@@ -217,6 +208,7 @@ CASES = {
     "killed": lambda folder: _train(folder, stream=_Killed),
     "left": _left,
     "gradients": _gradients,
+    "no_memory": _no_memory,
     "refused": _refused,
 }
 

@@ -97,7 +97,7 @@ class FindsLarge(ToyLearner):
 
 
 class ToyStream:
-    """``per_step`` micro-batches of a few rows a step, dealt to ranks in consecutive shares."""
+    """``per_step`` micro-batches of a few rows a step, dealt to ranks in consecutive shares with fillers."""
 
     def __init__(
         self,
@@ -118,11 +118,13 @@ class ToyStream:
         number = start
         while True:
             first = number * self.per_step
-            local = np.array_split(np.arange(first, first + self.per_step), self.world_size)[self.rank]
+            shares = np.array_split(np.arange(first, first + self.per_step), self.world_size)
+            local, most = shares[self.rank], max(map(len, shares))
             yield Step(
                 number=number,
                 epoch=(number + 1) / self.steps_per_epoch,
-                micro_batches=tuple(self.micro_batch(int(n)) for n in local),
+                micro_batches=tuple(self.micro_batch(int(n)) for n in [*local, *[first] * (most - len(local))]),
+                fillers=range(len(local), most),
                 first_micro_batch=int(local[0]) if len(local) else first,
             )
             number += 1

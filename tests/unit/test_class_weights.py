@@ -21,6 +21,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.training.micro_batches import accumulate
+from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.learner import TaskLearner
@@ -70,7 +71,7 @@ def test_the_gradient_of_a_step_does_not_depend_on_micro_batches(micro_batch_tok
     step = next(stream.steps())
     assert (len(step.micro_batches) > 1) == (micro_batch_tokens is not None)
     learner, whole = _learner(), _learner()
-    accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
+    accumulate(Passes(learner, Precision()), step, recurrent_states={}, seed=0, device="cpu")
     batch = source.build(0, source.plan(0), range(24))
     labels = LabelTargets.of(batch.targets).labels
     weights = torch.tensor([0.5, 4.0])

@@ -34,6 +34,7 @@ from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
+from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision, PrecisionName
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
@@ -112,12 +113,11 @@ def _findings_of_two_passes(objective: str) -> list[str]:
             for batch in moved:
                 step = Step(number=0, epoch=0.0, micro_batches=[batch])
                 states = accumulate(
-                    learner,
+                    Passes(learner, Precision(name="bf16", device="cuda")),
                     step,
                     recurrent_states=states,
                     seed=0,
                     device="cuda",
-                    precision=Precision(name="bf16", device="cuda"),
                 ).recurrent_states
     assert states[0] is not None
     return list(watch.findings)

@@ -20,6 +20,7 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
+from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 
 TOKENIZER = NumberTokenizer()
@@ -150,7 +151,7 @@ def test_sixteen_micro_batches_of_one_row_have_the_gradients_of_one_of_sixteen(t
         learner = learner_of().train()
         batches = [source.build(1, plan, range(start, start + size)) for start in range(0, 16, size)]
         step = Step(number=3, epoch=1.0, micro_batches=batches, first_micro_batch=50)
-        accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
+        accumulate(Passes(learner, Precision()), step, recurrent_states={}, seed=0, device="cpu")
         found.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
     assert len(found[0]) > 20
     for name, gradient in found[0].items():

@@ -28,6 +28,7 @@ from lmtransfer.pretraining.continued import take_heads
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.optim.parameters import classify
+from lmtransfer.training.parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.weights import aliases, load_weights, num_parameters, weights
 
@@ -204,7 +205,7 @@ def test_sixteen_micro_batches_of_one_row_have_the_gradients_of_one_of_sixteen(s
         learner = learner_of("disentangled").train()
         batches = [batch_of(source, range(start, start + size)) for start in range(0, 16, size)]
         step = Step(number=3, epoch=1.0, micro_batches=batches, first_micro_batch=50)
-        accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
+        accumulate(Passes(learner, Precision()), step, recurrent_states={}, seed=0, device="cpu")
         found.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
     assert DIFFERENCE in found[0]
     for name, gradient in found[0].items():

@@ -18,7 +18,6 @@ from lmtransfer.pretraining.diagnostics import watchers_of
 from lmtransfer.pretraining.messages import next_lines
 from lmtransfer.training.callbacks import UnigramPlateau
 from lmtransfer.training.optim.optimizers import AdamW, Muon
-from lmtransfer.training.state import TrainState
 
 
 def suggested(corpus: str, *, small: bool) -> list[str]:
@@ -77,7 +76,7 @@ def test_an_optimiser_is_not_advised_to_a_run_that_uses_it() -> None:
         (plateau,) = watchers_of(learner, seconds=None, entropy=2.0, from_scratch=True, optimizer=optimizer)
         assert isinstance(plateau, UnigramPlateau)
         outcome = SimpleNamespace(losses={"mlm": 2.0}, updated=True)
-        said = [plateau.on_step_end(cast(Any, outcome), TrainState(), fraction=0.9) for _ in range(100)]
+        said = [plateau.on_step_end(cast(Any, outcome), {"step": 9}, fraction=0.9) for _ in range(100)]
         advised += [line for lines in said for line in lines]
     assert ["optimizer=muon" in line for line in advised] == [False, True]
     assert all("train.batch_tokens" in line for line in advised)

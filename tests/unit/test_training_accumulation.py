@@ -20,7 +20,7 @@ class _KeepGradients(Optimizer):
         super().__init__(learner, [torch.optim.SGD(learner.parameters(), lr=0.0)])
         self.kept: list[torch.Tensor] = []
 
-    def step(self) -> None:
+    def step(self, *, skip: torch.Tensor | None = None) -> None:
         self.kept = [p.grad.clone() for p in self.parameters if p.grad is not None]
 
 

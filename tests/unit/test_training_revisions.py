@@ -96,8 +96,8 @@ class _Watching:
         self.learner = learner
         self.seen: list[tuple[int, dict[str, torch.Tensor]]] = [(0, weights_of(learner))]
 
-    def on_step_end(self, outcome: Any, state: Any, *, fraction: float) -> tuple[str, ...]:
-        self.seen.append((state.tokens, weights_of(self.learner)))
+    def on_step_end(self, outcome: Any, record: Any, *, fraction: float) -> tuple[str, ...]:
+        self.seen.append((record["tokens"], weights_of(self.learner)))
         return ()
 
     def state_dict(self) -> dict[str, Any]:

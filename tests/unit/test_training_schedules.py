@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -157,15 +156,15 @@ def test_the_warm_up_of_a_budget_in_seconds_begins_with_the_first_updates_time()
         schedule=Linear(warmup_fraction=0.5),
         clock=clock,
     )
-    step, moved = trainer._step, []
+    read, moved = trainer._read, []
 
-    def watched(steps: Any) -> None:
-        step(steps)
+    def watched() -> None:
+        read()
         if not moved:
             moved.append(any(not torch.equal(before[n], t) for n, t in learner.state_dict().items()))
         seen.append(dict(trainer.state.record))
 
-    trainer._step = watched  # type: ignore[method-assign]
+    trainer._read = watched  # type: ignore[method-assign]
     trainer.train()
     first = seen[0]["learning_rate"]
     assert 0.5 * 0.5 / 200 < first <= 0.5 * seen[0]["seconds"] / 200  # its own time, but for the optimiser's

@@ -196,7 +196,7 @@ class _Recorder:
         self.learner = learner
         self.hashes = [_hashes(learner)]
 
-    def on_step_end(self, outcome, state, *, fraction):
+    def on_step_end(self, outcome, record, *, fraction):
         self.hashes.append(_hashes(self.learner))
         return ()
 
@@ -241,12 +241,12 @@ def test_resuming_amid_unfreezing_is_exact(make: type[Optimizer], stop_at: int, 
     straight.train()
     first = parts("resumed", save_every=stop_at)
 
-    def interrupt(step, *, factor, ahead, launch=first.updater.launch):
+    def interrupt(step, *, factor, make=first.updater.make):
         if step.number == stop_at:
             raise _Stopped
-        return launch(step, factor=factor, ahead=ahead)
+        return make(step, factor=factor)
 
-    first.updater.launch = interrupt  # type: ignore[method-assign]
+    first.updater.make = interrupt  # type: ignore[method-assign]
     with pytest.raises(_Stopped):
         first.train()
     second = parts("resumed")

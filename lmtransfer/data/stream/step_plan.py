@@ -132,10 +132,12 @@ class RankShare:
     Attributes:
         first: number of micro-batches that are reserved for earlier ranks.
         micro_batches: row numbers of each micro-batch of this rank.
+        num_fillers: how many of the last of them do not count: they repeat a row of the step.
     """
 
     first: int
     micro_batches: list[np.ndarray]
+    num_fillers: int = 0
 
 
 def rank_share(
@@ -143,8 +145,8 @@ def rank_share(
 ) -> RankShare:
     """Share one step's rows between the ranks, and cut the share of one rank into micro-batches.
 
-    Rows are sorted by length and cut evenly. Every rank has the same number of micro-batches, unless the step has fewer
-    rows than that. Which rows a rank has does not depend on the number of micro-batches.
+    Rows are sorted by length and cut evenly. Every rank has the same number of micro-batches; some are fillers if the
+    step has fewer rows than that. Which rows a rank has does not depend on the number of micro-batches.
 
     Args:
         rows: row numbers, in the step's order.
@@ -156,8 +158,13 @@ def rank_share(
     """
     rows, lengths = _by_length(rows, lengths)
     passes = 1 if pass_tokens is None else max(1, -(-int(lengths.sum(dtype=np.int64)) // (world_size * pass_tokens)))
-    groups = cut_evenly(lengths, world_size * passes)[rank * passes : (rank + 1) * passes]
-    return RankShare(rank * passes, [rows[group] for group in groups if group.start < group.stop])
+    groups = cut_evenly(lengths, world_size * passes)
+    of_ranks = [
+        [rows[group] for group in groups[first : first + passes] if group.start < group.stop]
+        for first in range(0, len(groups), passes)
+    ]
+    num_fillers = max(map(len, of_ranks)) - len(of_ranks[rank])
+    return RankShare(rank * passes, of_ranks[rank] + [rows[:1]] * num_fillers, num_fillers)
 
 
 def micro_batches(

@@ -110,6 +110,7 @@ class _PlannedStep:
     progress: float
     first: int
     local: list[np.ndarray]
+    num_fillers: int
     follows: bool
 
 
@@ -195,7 +196,8 @@ class PlannedStream:
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
             built = tuple(next(batches) for _ in planned.local)
-            yield Step(planned.number, planned.progress, built, planned.first)
+            fillers = range(len(built) - planned.num_fillers, len(built))
+            yield Step(planned.number, planned.progress, built, planned.first, fillers=fillers)
 
     def step_at(self, epoch: float) -> int:
         """The number of the step after ``epoch`` passes over the rows, to continue reading a text.
@@ -279,6 +281,7 @@ class PlannedStream:
                     progress=epoch + edges[place + 1] / len(lengths),
                     first=number * MICRO_BATCHES_PER_STEP + local.first,
                     local=local.micro_batches,
+                    num_fillers=local.num_fillers,
                     follows=place > 0,
                 )
             epoch, first_step = epoch + 1, first_step + num_steps

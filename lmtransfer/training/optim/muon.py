@@ -17,7 +17,9 @@ where it takes a third of the training step of a small encoder:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ from torch import Tensor
 
 from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
+from lmtransfer.training import distributed
+from lmtransfer.training.parallel import is_sharded, own_part, whole
 
 Coefficients = tuple[float, float, float]
 
@@ -125,6 +129,10 @@ class MuonUpdate(torch.optim.Optimizer):
     Attributes:
         product_dtype: dtype of the matrix products, float32 or bfloat16; see ``Optimizer.multiply_in``.
 
+    With several ranks, the matrices of each shape are dealt to them in turn. A rank keeps the means of its own
+    matrices, orthogonalises their updates, and sends them to the others. Of sharded matrices each rank keeps its part
+    of the means, and the updates are gathered before.
+
     Raises:
         ConfigError: there are no coefficients for ``num_iterations``.
     """
@@ -143,39 +151,106 @@ class MuonUpdate(torch.optim.Optimizer):
         super().__init__(parameter_groups or [{"params": []}], {"momentum": momentum, "num_iterations": num_iterations})
         self.splits = splits or {}
         self.product_dtype = torch.float32
+        self._owners: dict[int, int] = {}  # the rank that orthogonalises a parameter, by its ``id``
+        num_of_shape: Counter[torch.Size] = Counter()
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            self._owners[id(parameter)] = num_of_shape[parameter.shape] % distributed.world_size()
+            num_of_shape[parameter.shape] += 1
+
+    def owns(self, parameter: Tensor) -> bool:
+        """Whether this rank keeps the state of a parameter, or its part of it."""
+        return is_sharded(parameter) or self._owners[id(parameter)] == distributed.rank()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient; the gradients are overwritten."""
-        for group in self.param_groups:
-            by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            for parameter, update in zip(parameters, self._with_momentum(parameters, group["momentum"]), strict=True):
-                pieces = self.splits.get(id(parameter), 1)
-                for matrix, part in zip(parameter.chunk(pieces), update.chunk(pieces), strict=True):
-                    by_shape.setdefault(tuple(matrix.shape), []).append((matrix, part))
-            for shape, members in by_shape.items():
-                self._update(members, shape, group)
+        """Update every matrix that has a gradient; the gradients are overwritten.
 
-    def _with_momentum(self, parameters: list[Tensor], momentum: float) -> list[Tensor]:
-        """Replace the gradients in place by Nesterov's mixture with their running means, and return them."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for parameter in parameters:
+        If there is an attribute ``found_inf``, which PyTorch's gradient scaler sets, and it is 1, nothing changes.
+        """
+        skip: Tensor | None = getattr(self, "found_inf", None)
+        for group in self.param_groups:
+            by_shape: dict[tuple[int, ...], list[_Matrix]] = {}
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            self._mix_in_means(parameters, group["momentum"], skip)
+            for parameter in parameters:
+                for matrix in self._matrices(parameter):
+                    by_shape.setdefault(matrix.shape, []).append(matrix)
+            for shape, members in by_shape.items():
+                self._update(members, shape, group, skip)
+
+    def _mix_in_means(self, parameters: list[Tensor], momentum: float, skip: Tensor | None) -> None:
+        """Replace the gradients that this rank needs in place by Nesterov's mixture with their running means."""
+        own = [parameter for parameter in parameters if self.owns(parameter)]
+        for parameter in own:
             if not self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        gradients = [own_part(parameter.grad) for parameter in own if parameter.grad is not None]
+        means = [own_part(self.state[parameter]["momentum_buffer"]) for parameter in own]
+        if skip is not None:
+            for mean, gradient in zip(means, gradients, strict=True):  # a mean does not move towards itself
+                torch.where(skip.bool(), mean, gradient, out=gradient)
         if gradients:
-            means = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
             torch._foreach_lerp_(means, gradients, 1 - momentum)
             torch._foreach_lerp_(gradients, means, momentum)
-        return gradients
 
-    def _update(self, members: list[tuple[Tensor, Tensor]], shape: tuple[int, ...], group: dict[str, Any]) -> None:
-        """Orthogonalise the updates of matrices of one shape together, and apply them."""
-        updates_PRC = torch.empty(len(members), *shape, dtype=self.product_dtype, device=members[0][0].device)
-        torch._foreach_copy_(updates_PRC.unbind(), [update for _, update in members])
-        orthogonal_PRC = orthogonalise(updates_PRC, num_iterations=group["num_iterations"])
+    def _matrices(self, parameter: Tensor) -> Iterator[_Matrix]:
+        """The matrices of a parameter; of a sharded parameter every rank must call this at the same time."""
+        assert parameter.grad is not None
+        pieces, owner = self.splits.get(id(parameter), 1), self._owners[id(parameter)]
+        update, local = whole(parameter.grad), own_part(parameter)
+        height = len(parameter) // pieces
+        begins = 0  # of the rows of this rank
+        if is_sharded(parameter):
+            begins = min(len(parameter), distributed.rank() * -(-len(parameter) // distributed.world_size()))
+        for start in range(0, len(parameter), height):
+            first, last = (min(max(row - start, 0), height) for row in (begins, begins + len(local)))
+            yield _Matrix(
+                shape=(height, *parameter.shape[1:]),
+                rows=slice(first, last),
+                target=local[start + first - begins : start + last - begins],
+                update=update[start : start + height] if owner == distributed.rank() else None,
+                owner=owner,
+            )
+
+    def _update(
+        self, members: list[_Matrix], shape: tuple[int, ...], group: dict[str, Any], skip: Tensor | None
+    ) -> None:
+        """Orthogonalise the updates of matrices of one shape together, each on its rank, and apply them."""
+        own = [matrix.update for matrix in members if matrix.update is not None]
+        num_of_rank = Counter(matrix.owner for matrix in members)
+        device, dtype = members[0].target.device, members[0].target.dtype
+        updates_PRC = torch.empty(max(num_of_rank.values()), *shape, dtype=self.product_dtype, device=device)
+        updates_PRC[len(own) :].zero_()
+        if own:
+            torch._foreach_copy_(updates_PRC[: len(own)].unbind(), own)
+            updates_PRC = orthogonalise(updates_PRC, num_iterations=group["num_iterations"])
+        of_ranks = [iter(of_rank.to(dtype).unbind()) for of_rank in distributed.gather_on_device(updates_PRC)]
+        found = [next(of_ranks[matrix.owner])[matrix.rows] for matrix in members]
         rate = group["lr"] * math.sqrt(max(1.0, shape[0] / shape[1]))
-        matrices = [matrix for matrix, _ in members]
+        targets = [matrix.target for matrix in members]
+        decay = group["lr"] * group["weight_decay"]
+        if skip is not None:
+            torch._foreach_mul_(found, 1 - skip)
+            decay = decay * (1 - skip)
         if group["weight_decay"]:
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(matrices, orthogonal_PRC.to(matrices[0].dtype).unbind(), alpha=-rate)
+            torch._foreach_mul_(targets, 1 - decay)
+        torch._foreach_add_(targets, found, alpha=-rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A matrix to update.
+
+    Attributes:
+        shape: its rows and columns.
+        rows: the rows that this rank has.
+        target: these rows of the weights.
+        update: its whole update; None on ranks that do not orthogonalise it.
+        owner: the rank that does.
+    """
+
+    shape: tuple[int, ...]
+    rows: slice
+    target: Tensor
+    update: Tensor | None
+    owner: int

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.training import distributed
 from lmtransfer.training.optim.muon import MuonUpdate
+from lmtransfer.training.parallel import like, whole
 
 
 class Optimizer:
@@ -64,9 +66,12 @@ class Optimizer:
 
     @property
     def skips_on_device(self) -> bool:
-        """Whether ``step`` takes ``skip``: the fused kernels of AdamW do."""
-        groups = [group for part in self.parts for group in part.param_groups]
-        return all(type(part) is torch.optim.AdamW for part in self.parts) and all(group["fused"] for group in groups)
+        """Whether ``step`` takes ``skip``: Muon and the fused kernels of AdamW do."""
+        return all(
+            isinstance(part, MuonUpdate)
+            or (type(part) is torch.optim.AdamW and all(group["fused"] for group in part.param_groups))
+            for part in self.parts
+        )
 
     def step(self, *, skip: Tensor | None = None) -> None:
         """Update every parameter that has a gradient.
@@ -91,14 +96,17 @@ class Optimizer:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state with keys ``<parameter name>/<entry>``: tensors only (a number becomes a float64 scalar)."""
+        """The state with keys ``<parameter name>/<entry>``: tensors only (a number becomes a float64 scalar).
+
+        Every rank must call this: what one of them has alone, the others get.
+        """
         state = {}
         for part in self.parts:
             for parameter, entries in part.state.items():
                 for entry, value in entries.items():
                     tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-                    state[f"{self.names[id(parameter)]}/{entry}"] = tensor
-        return state
+                    state[f"{self.names[id(parameter)]}/{entry}"] = whole(tensor)
+        return distributed.union(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
         """The reverse of ``state_dict``; tensors are copied to the devices of the parameters.
@@ -147,6 +155,9 @@ class Optimizer:
         for key, value in state.items():
             name, _, entry = key.rpartition("/")
             part, parameter, fused = holders[name]
+            if isinstance(part, MuonUpdate) and not part.owns(parameter):
+                continue
             # fused kernels keep step counts on the device of the parameter, others on the host
             on_device = value.ndim > 0 or fused
-            part.state[parameter][entry] = value.to(parameter.device if on_device else "cpu", copy=True)
+            value = value.to(parameter.device if on_device else "cpu", copy=True)
+            part.state[parameter][entry] = like(parameter, value) if value.ndim else value

@@ -12,7 +12,6 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
-from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Outcome
 from lmtransfer.transfer.experiment.setting import Part
 from lmtransfer.transfer.joint.share import TextShare
@@ -54,6 +53,7 @@ class JointStream:
                 step,
                 micro_batches=(*step.micro_batches, *more.micro_batches),
                 other_keys=[("text", *more.key(place)) for place in range(len(more.micro_batches))],
+                fillers=[*step.fillers, *(len(step.micro_batches) + place for place in more.fillers)],
             )
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
@@ -74,7 +74,7 @@ class LastLosses:
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
 
-    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See ``training.callbacks.Callback``."""
         self.losses.update(outcome.losses)
         return ()

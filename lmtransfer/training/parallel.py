@@ -1,0 +1,156 @@
+"""One learner on several ranks: replicated (DistributedDataParallel) or, if it does not fit a device, sharded (FSDP2).
+
+Either way every rank makes the same number of passes in a step, and after the last one the gradients are the sums over
+all ranks. Both engines average, so each loss is multiplied by the number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lmtransfer.training import distributed
+from lmtransfer.training.learner import HasBlocks, Learner, Loss
+from lmtransfer.training.precision import Precision
+from lmtransfer.training.recurrent_state import detached
+
+
+class Passes:
+    """Runs forward and backward passes, whose gradients add up over the passes of a step and over all ranks.
+
+    Args:
+        learner: computes the losses.
+        precision: number format; its scale multiplies the gradients.
+    """
+
+    def __init__(self, learner: Learner, precision: Precision) -> None:
+        self.learner, self.precision = learner, precision
+        self._forward = _Forward(learner)
+        self._replica: DistributedDataParallel | None = None
+        self._trained: list[bool] = []
+
+    def run(
+        self, batch: Any, recurrent_state: Any, *, counts: Mapping[str, float], counted: bool = True, is_last: bool
+    ) -> tuple[dict[str, Loss], Any]:
+        """Run one micro-batch forward and backward.
+
+        This is a separate function, so that after an error no reference keeps the tensors that filled the memory.
+
+        Args:
+            batch: the micro-batch, on the device of the learner.
+            recurrent_state: recurrent state before it.
+            counts: counts of the losses over the whole step, by which their sums are divided.
+            counted: False for a filler, whose losses do not count.
+            is_last: whether it is the last pass of the step on this rank, after which the ranks exchange gradients.
+
+        Returns:
+            The losses and the next recurrent state, detached.
+        """
+        with self._synchronised(is_last) as forward:
+            with self.precision.autocast():
+                total, losses, recurrent_state = forward(batch, recurrent_state, counts)
+            if total is not None:
+                (total * (self.precision.scale * distributed.world_size() * counted)).backward()
+        return losses, recurrent_state
+
+    @contextmanager
+    def _synchronised(self, is_last: bool) -> Iterator[nn.Module]:
+        """The module to call, whose gradients are exchanged between the ranks if it is the last pass of a step."""
+        if is_sharded(self.learner):
+            self.learner.set_requires_gradient_sync(is_last)  # type: ignore[operator]
+            self.learner.set_is_last_backward(is_last)  # type: ignore[operator]
+            yield self._forward
+            return
+        trained = [parameter.requires_grad for parameter in self.learner.parameters()]
+        if distributed.world_size() == 1 or not any(trained):
+            yield self._forward
+            return
+        if self._replica is None or trained != self._trained:  # unfreezing changes what is exchanged
+            self._trained = trained
+            self._replica = DistributedDataParallel(
+                self._forward,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=True,  # of a head that no row of the last pass needs
+            )
+        with nullcontext() if is_last else self._replica.no_sync():
+            yield self._replica
+
+
+class _Forward(nn.Module):
+    """A forward pass, as the engines want it: a tensor to go back from, and all else detached."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__()
+        self.learner = learner
+
+    def forward(
+        self, batch: Any, recurrent_state: Any, counts: Mapping[str, float]
+    ) -> tuple[Tensor | None, dict[str, Loss], Any]:
+        losses, recurrent_state = self.learner(batch, recurrent_state)
+        parts = [
+            loss.sum * (loss.weight / counts[name]) for name, loss in losses.items() if loss.weight and counts[name]
+        ]
+        total = torch.stack(parts).sum() if parts else None
+        plain = {name: Loss(loss.sum.detach(), loss.count, loss.weight) for name, loss in losses.items()}
+        return total if total is not None and total.requires_grad else None, plain, detached(recurrent_state)
+
+
+def shard(learner: Learner, device: torch.device) -> None:
+    """Give each rank its part of every parameter of a learner; a block is gathered while it computes.
+
+    Args:
+        learner: the learner, on the host; every rank has the same weights.
+        device: device of this rank.
+    """
+    from torch.distributed.fsdp import FSDPModule, fully_shard  # takes a second to import
+
+    distributed.share_weights(learner)
+    mesh = torch.distributed.init_device_mesh(device.type, (distributed.world_size(),))
+    blocks = [block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()]
+    for block in dict.fromkeys(blocks):
+        fully_shard(block, mesh=mesh)
+    fully_shard(learner, mesh=mesh)
+    for module in learner.modules():
+        if isinstance(module, FSDPModule):
+            module.set_reduce_scatter_unused_params(True)
+
+
+def is_sharded(sharded: nn.Module | Tensor) -> bool:
+    """Whether ``shard`` has made a learner, or a parameter, one of which each rank has a part."""
+    return hasattr(sharded, "full_tensor" if isinstance(sharded, Tensor) else "set_requires_gradient_sync")
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank has, which shares its memory; all of it without shards."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, gathered from the ranks if it is sharded; then every rank must call this."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def like(tensor: Tensor, values: Tensor) -> Tensor:
+    """Values for all of a tensor, which every rank has, in shards if the tensor is."""
+    if not is_sharded(tensor):
+        return values
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
+    return distribute_tensor(values.to(tensor.device), mesh, placements, src_data_rank=None)
+
+
+@torch.no_grad()
+def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Euclidean norm over all gradients, a scalar on their device; not finite if any gradient is not finite."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros((), device=parameters[0].device if parameters else None)
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([own_part(g) for g in gradients])))
+    return distributed.sum_on_device(norm.square()).sqrt() if is_sharded(gradients[0]) else norm
