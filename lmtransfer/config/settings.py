@@ -176,6 +176,9 @@ class HardwareSettings(Settings):
     residual: Literal["float32", "bfloat16"] = _doc(
         "states between layers in training: float32, bfloat16 (with bf16)", "float32"
     )
+    shard: bool = _doc(
+        "under torchrun, each process keeps a part of every weight and of the optimiser's state (FSDP2)", False
+    )
 
 
 class ObjectiveSettings(Settings):

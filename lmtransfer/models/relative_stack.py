@@ -129,11 +129,6 @@ class RelativeStack(nn.Module):
         last_ND = self.dropout(self.residual.end(self.final_norm(query_ND)))
         return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
 
-    def unused(self) -> Tensor | float:
-        """0, with a zero gradient for the segment parameters, which rows of one segment do not use."""
-        own = [layer.biases for layer in self.layers if isinstance(layer, RelativeLayer) and layer.biases is not None]
-        return sum((biases.unused() for biases in own), 0.0)
-
     def _keys(self, batch: PackedBatch, recurrent_state: tuple[Tensor, ...] | None) -> Keys:
         if recurrent_state is not None and len(recurrent_state[0]) != batch.num_real:
             raise ValueError(

@@ -102,9 +102,8 @@ class XlnetEncoder(RelativeEncoder):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """See ``RelativeEncoder``."""
-        # Adds 0, so that parameters that a plain pass over one segment does not use have a (zero) gradient.
-        unused_D = 0.0 * self.query + self.stack.unused()
-        return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)
+        # Adds 0, so that the vector of queries, which a plain pass does not use, has a (zero) gradient.
+        return self.dropout(self.token_embedding(batch.tokens_T) + 0.0 * self.query)
 
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None

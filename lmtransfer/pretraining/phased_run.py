@@ -47,6 +47,7 @@ from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
+from lmtransfer.training.parallel import shard
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
@@ -247,6 +248,8 @@ class PhasedRun:
                 self.start.fill_head(objective)
         heads = take_heads(learner, parts.heads)
         prepare_encoders(learner, hardware)
+        if hardware.shard:
+            shard(learner, hardware.device)
         return learner, heads
 
     def _new_optimizer(self) -> Optimizer:

@@ -9,6 +9,7 @@ import torch
 
 from lmtransfer.training import distributed
 from lmtransfer.training.learner import Learner
+from lmtransfer.training.parallel import is_sharded
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
 
@@ -28,6 +29,22 @@ def until_stopped(batches: Iterable[Any]) -> Iterator[Any]:
             raise StopDuringEvaluation
         if batch is not None:
             yield batch
+
+
+def _with_fillers(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    """The batches, and whether they count: a rank repeats one while others have more, for a sharded learner.
+
+    Raises:
+        StopDuringEvaluation: any rank received SIGTERM or Ctrl-C.
+    """
+    iterator = iter(batches)
+    batch = next(iterator, None)
+    filler = next((first for first in distributed.gather(batch) if first is not None), None)
+    while distributed.any_rank(batch is not None):
+        if agreed_stop():
+            raise StopDuringEvaluation
+        yield (filler, False) if batch is None else (batch, True)
+        batch = next(iterator, None)
 
 
 def evaluate_losses(
@@ -63,10 +80,13 @@ def evaluate_losses(
     learner.eval()
     try:
         with torch.no_grad():
-            for batch in until_stopped(batches):
+            even = (
+                _with_fillers(batches) if is_sharded(learner) else ((batch, True) for batch in until_stopped(batches))
+            )
+            for batch, counted in even:
                 with precision.autocast():
-                    losses, recurrent_state = learner.losses(batch.to(device), recurrent_state)
-                for name, loss in losses.items():
+                    losses, recurrent_state = learner(batch.to(device), recurrent_state)
+                for name, loss in losses.items() if counted else ():
                     sums[name] = sums.get(name, 0.0) + float(loss.sum)
                     counts[name] = counts.get(name, 0.0) + float(loss.count)
                     weights[name] = loss.weight

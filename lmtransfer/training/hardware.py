@@ -76,6 +76,7 @@ class Hardware:
         residual: number format of the residual streams in training, see ``layers.residual``.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
         num_workers: number of processes that build batches for this rank.
+        shard: whether each rank keeps a part of every weight, see ``parallel.shard``.
     """
 
     device: torch.device
@@ -87,6 +88,7 @@ class Hardware:
     residual: torch.dtype = torch.float32
     uncompiled: str = ""
     num_workers: int = 0
+    shard: bool = False
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -96,7 +98,8 @@ class Hardware:
         workers = f", {self.num_workers} worker{'s' if self.num_workers > 1 else ''}" if self.num_workers else ""
         recomputed = ", layers recomputed in the backward pass" if self.activation_checkpointing else ""
         residual = "" if self.residual == torch.float32 else ", residual stream in bfloat16"
-        return f"{self.device} ({name}), {number_format}{residual}{compiled}{recomputed}{workers}"
+        sharded = ", weights sharded over the ranks" if self.shard else ""
+        return f"{self.device} ({name}), {number_format}{residual}{compiled}{recomputed}{sharded}{workers}"
 
 
 def setup(
@@ -110,6 +113,7 @@ def setup(
     keep_memory: bool = True,
     keep_threads: bool = False,
     num_workers: int | None = 0,
+    shard: bool = False,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
 
@@ -123,6 +127,7 @@ def setup(
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
         keep_threads: leave PyTorch's number of threads as it is, for a caller who has set it.
         num_workers: number of processes that build batches for each rank; None: see ``useful_workers``.
+        shard: with several ranks, each keeps a part of every weight.
 
     Raises:
         ConfigError: the device does not exist, or does not support the precision, or ``compile`` is true and something
@@ -156,6 +161,7 @@ def setup(
         residual=torch.bfloat16 if residual == "bfloat16" else torch.float32,
         uncompiled=missing,
         num_workers=useful_workers(chosen) if num_workers is None else num_workers,
+        shard=shard and ranks.world_size() > 1,
     )
 
 

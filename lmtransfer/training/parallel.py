@@ -6,6 +6,7 @@ all ranks. Both engines average, so each loss is multiplied by the number of ran
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import register_dataclass
 
 from lmtransfer.training import distributed
-from lmtransfer.training.learner import HasBlocks, Learner, Loss
+from lmtransfer.training.learner import GivesEmbeddings, HasBlocks, Learner, Loss
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import detached
+
+register_dataclass(Loss, field_names=["sum", "count", "weight"])  # so that FSDP2 finds the tensors in it
 
 
 class Passes:
@@ -104,17 +108,23 @@ class _Forward(nn.Module):
 def shard(learner: Learner, device: torch.device) -> None:
     """Give each rank its part of every parameter of a learner; a block is gathered while it computes.
 
+    Embeddings and heads are gathered for a whole pass, and so are blocks that share their parameters (ALBERT's).
+
     Args:
-        learner: the learner, on the host; every rank has the same weights.
+        learner: the learner, with its blocks compiled if they are to be.
         device: device of this rank.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard  # takes a second to import
 
     distributed.share_weights(learner)
     mesh = torch.distributed.init_device_mesh(device.type, (distributed.world_size(),))
-    blocks = [block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()]
-    for block in dict.fromkeys(blocks):
-        fully_shard(block, mesh=mesh)
+    blocks = {block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()}
+    num_uses = Counter(parameter for block in blocks for parameter in block.parameters())
+    tables = [module for module in learner.modules() if isinstance(module, GivesEmbeddings) and module.gives_embeddings]
+    inside = {part for table in tables for part in table.modules()}
+    for block in (part for part in learner.modules() if part in blocks and part not in inside):
+        if all(num_uses[parameter] == 1 for parameter in block.parameters()):
+            fully_shard(block, mesh=mesh)
     fully_shard(learner, mesh=mesh)
     for module in learner.modules():
         if isinstance(module, FSDPModule):

@@ -16,7 +16,7 @@ from lmtransfer.training.checkpoints import STATE, Checkpoint, Checkpoints, pref
 from lmtransfer.training.recurrent_state import flatten, map_tensors, unflatten
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Updater
-from lmtransfer.training.weights import aliases, load_weights, weights
+from lmtransfer.training.weights import aliases, load_weights, num_bytes, weights
 
 
 class Snapshot:
@@ -84,15 +84,14 @@ class Snapshot:
 
     def num_model_bytes(self) -> int:
         """The size of the model, with its heads."""
-        return sum(t.numel() * t.element_size() for t in weights(self.learner.parts()["model"]).values())
+        return num_bytes(self.learner.parts()["model"])
 
     def num_bytes(self) -> int:
         """The approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
         parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
         parts = self.learner.parts()
-        model = weights(parts["model"]) if self.average is not None else {}
-        saved = [model, *(weights(part) for part in parts.values())]
-        return 2 * parameters + sum(t.numel() * t.element_size() for tensors in saved for t in tensors.values())
+        averaged = num_bytes(parts["model"]) if self.average is not None else 0
+        return 2 * parameters + averaged + sum(num_bytes(part) for part in parts.values())
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Restore a checkpoint; returns messages for the user.

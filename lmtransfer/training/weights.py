@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
 from lmtransfer.training.checkpoints import STATE, open_checkpoint
+from lmtransfer.training.parallel import like, whole
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
@@ -18,14 +19,23 @@ def _entries(module: nn.Module) -> dict[str, Tensor]:
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and persistent buffers of a module by name; a shared tensor only under its first name."""
+    """The parameters and persistent buffers of a module by name; a shared tensor only under its first name.
+
+    Of a sharded module they are gathered, so every rank must call this.
+    """
     seen: set[int] = set()
     kept = {}
     for name, tensor in _entries(module).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            kept[name] = tensor.detach()
+            kept[name] = whole(tensor.detach())
     return kept
+
+
+def num_bytes(module: nn.Module) -> int:
+    """The size of what ``weights`` returns."""
+    entries = {id(tensor): tensor for tensor in _entries(module).values()}
+    return sum(tensor.numel() * tensor.element_size() for tensor in entries.values())
 
 
 def num_parameters(module: nn.Module) -> int:
@@ -58,7 +68,7 @@ def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str 
             of them.
     """
     for target, value in _fitting(module, saved, source):
-        target.copy_(value)
+        target.copy_(like(target, value))
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:

@@ -109,7 +109,8 @@ class RelativeAttention(AttentionLayer):
             # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
         counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
-        queries_u = to_blocks(_biased(query_ND, biases.content, width), layout.queries)
+        content_D = biases.content if counts_segments else biases.content + biases.unused()
+        queries_u = to_blocks(_biased(query_ND, content_D, width), layout.queries)
         queries_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
         keys_values = to_blocks(key_value_X2D, layout.keys)
         if biases.segment is not None and counts_segments:

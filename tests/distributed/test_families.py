@@ -1,0 +1,89 @@
+"""Several ranks (gloo, on the CPU) learn what one learns: replicated or sharded, by AdamW or Muon, in every family."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("families.py")
+STEPS = 12
+FEW = ["bert_tiny:mlm_nsp", "transformer_xl_laptop:lm_contiguous"]
+FAMILIES = [
+    *("roberta_laptop:mlm", "distilbert_base:mlm", "albert_laptop:mlm_sop", "electra_laptop:rtd", "modern_laptop:mlm"),
+    *("modern_base:mlm_lm", "gpt2_base:lm", "bi_gpt_laptop:bilm", "elmo_laptop:bilm", "xlnet_laptop:plm"),
+    "word_embeddings_laptop:cbow",
+]
+
+
+def _run(folder: Path, pairs: list[str], *, ranks: int, **settings: Any) -> list[dict[str, Any]]:
+    """Train models on so many ranks; the results by rank."""
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2])}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *launcher, str(SCRIPT), json.dumps(settings), str(folder), *pairs]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=400)
+    assert done.returncode == 0, done.stderr.decode()
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def _assert_same_losses(records: list[dict[str, Any]], alone: list[dict[str, Any]]) -> None:
+    assert [record["step"] for record in records] == [record["step"] for record in alone[-len(records) :]]
+    for record, expected in zip(records, alone[-len(records) :], strict=True):
+        for key in ("loss", "validation/loss"):
+            assert record.get(key, 0.0) == pytest.approx(expected.get(key, 0.0), rel=1e-6), (key, record["step"])
+        assert record["tokens"] == expected["tokens"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The results of one rank by optimiser."""
+    folder = tmp_path_factory.mktemp("alone")
+    return {
+        optimizer: _run(folder / optimizer, FEW, ranks=1, kind="replicated", optimizer=optimizer)[0]
+        for optimizer in ("adamw", "muon")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["replicated", "sharded"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_twelve_uneven_steps_have_the_losses_of_one_rank(
+    kind: str, optimizer: str, ranks: int, ahead: bool, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    results = _run(tmp_path, FEW, ranks=ranks, kind=kind, optimizer=optimizer, ahead=ahead)
+    for pair in FEW:
+        one, first = alone[optimizer][pair], results[0][pair]
+        _assert_same_losses(first["records"], one["records"])
+        whole_weights = sum(of_rank[pair]["weights"] for of_rank in results)
+        assert whole_weights == one["weights"] * (1 if kind == "sharded" else ranks)
+        if kind == "sharded" or optimizer == "muon":  # each rank keeps its part of the moments
+            assert max(of_rank[pair]["state"] for of_rank in results) < one["state"] * (0.75 if ranks == 2 else 0.6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_sharded_run_goes_on_with_another_number_of_ranks(
+    optimizer: str, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    pair = FEW[0]
+    thirds = [(2, "sharded", 1 / 3), (3, "sharded", 2 / 3), (1, "replicated", 1.0)]
+    for ranks, kind, until in thirds:
+        results = _run(tmp_path, [pair], ranks=ranks, kind=kind, optimizer=optimizer, until=until)
+        end = round(until * STEPS)
+        _assert_same_losses(results[0][pair]["records"], alone[optimizer][pair]["records"][:end])
+
+
+@pytest.mark.slow
+def test_every_family_can_be_sharded(tmp_path: Path) -> None:
+    alone = _run(tmp_path / "one", FAMILIES, ranks=1, kind="replicated", optimizer="muon")[0]
+    several = _run(tmp_path / "two", FAMILIES, ranks=2, kind="sharded", optimizer="muon")[0]
+    for pair in FAMILIES:
+        _assert_same_losses(several[pair]["records"], alone[pair]["records"])
