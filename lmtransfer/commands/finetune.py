@@ -69,7 +69,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
     source = open_start(cfg)
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
-    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # compiling takes longer than the training
+    hardware = training_hardware(cfg, run=run, pretrains=False)
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         settings = choose_settings(cfg, source, command=command, hardware=hardware, console=console)
@@ -126,6 +126,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     }
     check(cfg, primary=command, nodes=nodes)
     problems = []
+    if cfg.hardware.shard:
+        problems.append(
+            "hardware.shard=true is for pretraining; here each process has the whole model: set it to false"
+        )
     if cfg.get("init") and cfg.get("model") is not None:
         problems.append("model= and init= are both given: the model comes from the run; leave model= out")
     if cfg.get("init") and cfg.get("tokenizer_from"):

@@ -51,7 +51,7 @@ def run(cfg: DictConfig) -> Path:
     """
     train = check_settings(cfg)
     name = sweep_name(cfg.name)
-    hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
+    hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, pretrains=True)
     setup = TrainingSetup.of(cfg, train, hardware)
     place = Place.of(cfg, command="pretrain")
     resume = bool(cfg.resume) or in_sweep()

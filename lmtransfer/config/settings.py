@@ -173,8 +173,8 @@ class HardwareSettings(Settings):
     activation_checkpointing: bool = _doc(
         "recompute transformer layers in the backward pass: less memory, more time, the same result", False
     )
-    residual: Literal["float32", "bfloat16"] = _doc(
-        "states between layers in training: float32, bfloat16 (with bf16)", "float32"
+    residual: Literal["auto", "float32", "bfloat16"] = _doc(
+        "states between layers in training: auto (bfloat16 in pretraining on CUDA with bf16), float32, bfloat16", "auto"
     )
     shard: bool = _doc(
         "under torchrun, each process keeps a part of every weight and of the optimiser's state (FSDP2)", False

@@ -70,6 +70,8 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     if without:
         choose = "lists no loss; choose an objective (lmtransfer list objectives)"
         raise ConfigError([f"{key}.losses: {choose}" for key in without])
+    if cfg.hardware.shard and len(phases) > 1:
+        raise ConfigError("hardware.shard=true: a run with phases cannot be sharded; set it to false, or phases=null")
     contiguous = any(OmegaConf.select(cfg, f"{phase.objective}.rows.contiguous") for phase in phases)
     if cfg.corpus.get("parts") and contiguous:
         raise ConfigError(CONTIGUOUS_MIXTURE)

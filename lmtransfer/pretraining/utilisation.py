@@ -9,7 +9,7 @@ from torch import nn
 from lmtransfer.models.base import Encoder, encoders_in
 from lmtransfer.models.layers.attention.base import AttentionLayer
 from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.training.flops import training_flops_per_token
 
@@ -26,13 +26,14 @@ def output_share(data: PretrainingData, learner: PretrainingLearner) -> float:
 
 
 def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
-    """FLOP of the forward and the backward pass per token, with every layer computed at every token.
+    """FLOP of the forward and the backward pass per token, of what is computed.
 
     Each matrix counts once for each time that a token is multiplied with it. Layers that share weights count
-    separately, and the generator of an objective counts too. Heads and the output matrix count only at the positions
-    where they are computed: at the share of predicted tokens, or once per row. Embedding tables count nothing. Not
-    counted: the second stream of permutation language models, relative positions, and the convolutions over characters
-    except at one position.
+    separately, and the generator of an objective counts too. Heads, the output matrix and the last layer of an encoder
+    that sees both sides count only at the positions where they are computed: at the share of predicted tokens, or once
+    per row; of the last layer, keys and values count everywhere. Embedding tables count nothing. Not counted: the
+    second stream of permutation language models, relative positions, and the convolutions over characters except at one
+    position.
 
     Args:
         learner: encoder and objectives.
@@ -43,7 +44,11 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     encoder = learner.encoder
     listed = [module for module in learner.modules() if isinstance(module, Objective)]
     encoders = encoders_in(learner)
-    total = sum(_encoder_flops(module, mean_length) for module in encoders)
+    top_share = min(1.0, sum(places[read] for read in needed_output_positions(learner.listed())))
+    top_shares = dict.fromkeys(encoders, top_share)
+    if len(encoders) > 1:
+        top_shares[encoder] = 1.0  # what is beside it is a generator, all of whose text the encoder reads
+    total = sum(_encoder_flops(module, mean_length, top_share=top_shares[module]) for module in encoders)
     if encoder.pooler is not None and any(objective.uses_pooler for objective in listed):
         total += 6 * places["starts"] * _num_weights(encoder.pooler)
     for objective in listed:
@@ -70,8 +75,8 @@ def _places(mean_length: float, target_share: float) -> dict[str, float]:
     return {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
 
 
-def _encoder_flops(encoder: Encoder, mean_length: float) -> float:
-    """FLOP per token in the layers of an encoder, without its pooler."""
+def _encoder_flops(encoder: Encoder, mean_length: float, *, top_share: float) -> float:
+    """FLOP per token in the layers of an encoder, without its pooler; the last is computed at a share of the tokens."""
     pooler = [] if encoder.pooler is None else [encoder.pooler]
     total = training_flops_per_token(
         num_weights=_num_weights(encoder, without=pooler), num_layers=0, dim=0, mean_length=0
@@ -80,7 +85,26 @@ def _encoder_flops(encoder: Encoder, mean_length: float) -> float:
         if isinstance(module, AttentionLayer):
             seen = module.num_seen(mean_length)
             total += training_flops_per_token(num_weights=0, num_layers=1, dim=module.dim, mean_length=seen)
-    return total
+    return total - (1 - top_share) * _skippable_flops(encoder, mean_length)
+
+
+def _skippable_flops(encoder: Encoder, mean_length: float) -> float:
+    """FLOP per token of what the last layer does not compute where it is not read; 0 if it computes all."""
+    top = encoder.blocks()[-1:]
+    attention = [part for block in top for part in block.modules() if isinstance(part, AttentionLayer)]
+    if not attention or encoder.attention != "bidirectional":
+        return 0.0
+    (layer,) = attention
+    if layer.window is not None:  # attention within a window is computed everywhere
+        return training_flops_per_token(
+            num_weights=_num_weights(top[0], without=[layer]), num_layers=0, dim=0, mean_length=0
+        )
+    return training_flops_per_token(
+        num_weights=_num_weights(top[0]) - 2 * layer.dim**2,  # keys and values
+        num_layers=1,
+        dim=layer.dim,
+        mean_length=layer.num_seen(mean_length),
+    )
 
 
 def _num_weights(module: nn.Module, *, without: Collection[nn.Module] = ()) -> int:

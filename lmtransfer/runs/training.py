@@ -114,7 +114,7 @@ def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: boo
     Raises:
         ConfigError: an encoder has no residual stream, or its layers cannot be recomputed.
     """
-    keep_residual(learner, hardware.residual)
+    keep_residual(learner, hardware.residual, required=hardware.residual_set)
     if not are_trained:
         return
     if hardware.compile:
@@ -129,7 +129,7 @@ def eager_hardware(cfg: DictConfig) -> Hardware:
     return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
 
 
-def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) -> Hardware:
+def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardware:
     """The hardware of a training run; the chosen number format is written into the configuration.
 
     Training depends on the format, so ``config.yaml`` names it, and a resumed run keeps it on any machine.
@@ -137,7 +137,8 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
     Args:
         cfg: the command's configuration; ``hardware.precision`` is set to the chosen format.
         run: the run directory, which may exist.
-        compile_by_itself: whether ``hardware.compile=auto`` may compile.
+        pretrains: whether ``hardware.compile=auto`` may compile and ``hardware.residual=auto`` may be bfloat16. With
+            few labels, compiling takes longer than the training, and small differences count.
 
     Raises:
         ConfigError: see ``setup``; or the run to resume began in a format that this device does not have.
@@ -145,9 +146,12 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
     settings = HardwareSettings.from_config(cfg.hardware)
     started_in = _format_of(run) if settings.precision == "auto" else None
     precision = started_in or settings.precision
-    compiled = settings.compile if compile_by_itself else settings.compile is True
+    changes: dict[str, Any] = {"precision": precision}
+    if not pretrains:
+        changes["compile"] = settings.compile is True
+        changes["residual"] = "float32" if settings.residual == "auto" else settings.residual
     try:
-        chosen = settings.model_copy(update={"precision": precision, "compile": compiled})
+        chosen = settings.model_copy(update=changes)
         hardware = setup(**chosen.model_dump(), num_workers=cfg.train.num_workers)
     except ConfigError as error:
         if started_in is None:

@@ -74,6 +74,7 @@ class Hardware:
         compile: whether to compile the blocks.
         activation_checkpointing: whether to recompute transformer layers in the backward pass.
         residual: number format of the residual streams in training, see ``layers.residual``.
+        residual_set: whether that was set, so that a model without such a stream is an error.
         uncompiled: why the blocks of a GPU are not compiled although they might be; empty: no reason.
         num_workers: number of processes that build batches for this rank.
         shard: whether each rank keeps a part of every weight, see ``parallel.shard``.
@@ -86,6 +87,7 @@ class Hardware:
     compile: bool
     activation_checkpointing: bool = False
     residual: torch.dtype = torch.float32
+    residual_set: bool = False
     uncompiled: str = ""
     num_workers: int = 0
     shard: bool = False
@@ -109,7 +111,7 @@ def setup(
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
     activation_checkpointing: bool = False,
-    residual: Literal["float32", "bfloat16"] = "float32",
+    residual: Literal["auto", "float32", "bfloat16"] = "float32",
     keep_memory: bool = True,
     keep_threads: bool = False,
     num_workers: int | None = 0,
@@ -123,7 +125,8 @@ def setup(
         threads: number of CPU threads; None: see ``default_threads``.
         compile: ``auto`` compiles on CUDA, if nothing is missing for it (``missing_to_compile``).
         activation_checkpointing: recompute transformer layers in the backward pass.
-        residual: number format of the residual streams in training; bfloat16 needs the precision bf16.
+        residual: number format of the residual streams in training; ``auto`` takes bfloat16 on a GPU with the precision
+            bf16, which bfloat16 needs.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
         keep_threads: leave PyTorch's number of threads as it is, for a caller who has set it.
         num_workers: number of processes that build batches for each rank; None: see ``useful_workers``.
@@ -151,6 +154,9 @@ def setup(
     missing = missing_to_compile(chosen) if chosen.type == "cuda" and compile else ""
     if missing and compile is True:
         raise ConfigError(f"hardware.compile=true is not possible here: {missing}; use auto or false")
+    if chosen.type == "cuda":
+        _activate_newer_flash_attention(chosen)
+    in_bf16 = residual == "bfloat16" or (residual == "auto" and chosen.type == "cuda" and number_format.name == "bf16")
     return Hardware(
         device=chosen,
         precision=Precision(name=number_format.name, device=chosen),
@@ -158,11 +164,20 @@ def setup(
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" and not missing if compile == "auto" else compile,
         activation_checkpointing=activation_checkpointing,
-        residual=torch.bfloat16 if residual == "bfloat16" else torch.float32,
+        residual=torch.bfloat16 if in_bf16 else torch.float32,
+        residual_set=residual != "auto",
         uncompiled=missing,
         num_workers=useful_workers(chosen) if num_workers is None else num_workers,
         shard=shard and ranks.world_size() > 1,
     )
+
+
+def _activate_newer_flash_attention(device: torch.device) -> None:
+    """Let PyTorch's attention use FlashAttention 3 on a Hopper GPU, if its package is installed."""
+    if torch.cuda.get_device_capability(device)[0] == 9 and find_spec("flash_attn_interface") is not None:
+        from torch.nn.attention import activate_flash_attention_impl
+
+        activate_flash_attention_impl("FA3")
 
 
 def default_threads() -> int:

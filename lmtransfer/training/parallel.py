@@ -6,6 +6,7 @@ all ranks. Both engines average, so each loss is multiplied by the number of ran
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -75,15 +76,20 @@ class Passes:
             yield self._forward
             return
         if self._replica is None or trained != self._trained:  # unfreezing changes what is exchanged
-            self._trained = trained
-            self._replica = DistributedDataParallel(
-                self._forward,
-                broadcast_buffers=False,
-                gradient_as_bucket_view=True,
-                find_unused_parameters=True,  # of a head that no row of the last pass needs
-            )
+            self._trained, self._replica = trained, _replicated(self._forward)
         with nullcontext() if is_last else self._replica.no_sync():
             yield self._replica
+
+
+def _replicated(module: nn.Module) -> DistributedDataParallel:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch 2.13 has two names for broadcast_buffers, 2.11 has one
+        return DistributedDataParallel(
+            module,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=True,  # of a head that no row of the last pass needs
+        )
 
 
 class _Forward(nn.Module):

@@ -30,7 +30,7 @@ FEW = ("bert_tiny", "elmo_laptop", "gpt_mini", "modern_laptop", "xlnet_laptop", 
 
 def _findings(path: Path, head: str, way: str, number_format: PrecisionName) -> list[str]:
     learner, _ = _learner(path, way, head)
-    return step_findings(learner, _batch(head), number_format)
+    return step_findings(learner, [_batch(head)], number_format)
 
 
 def _findings_of_predictions(path: Path, head: str) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from lmtransfer.cli import main
+
 ROOT = Path(__file__).parents[2]
 STEPS = 12
 WORDS = [
@@ -55,3 +57,22 @@ def test_several_ranks_have_the_losses_of_one(ranks: int, micro_batch_tokens: st
     name = f"ranks-{ranks}-{micro_batch_tokens}"
     _pretrain(world, f"name={name}", f"train.micro_batch_tokens={micro_batch_tokens}", ranks=ranks)
     _assert_same_losses(world, name)
+
+
+@pytest.mark.slow
+def test_a_sharded_run_is_read_like_any_other(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretrain(world, "name=sharded", "hardware.shard=true", "train.ema_decay=0.9", ranks=2)
+    _assert_same_losses(world, "sharded")
+    monkeypatch.chdir(world)
+    assert main(["evaluate", "run=runs/pretrain/sharded", "hardware=exact"]) == 0
+    pretrained, evaluated = (
+        json.loads(Path(f"runs/{run}/result.json").read_text())["metrics"]["loss"]
+        for run in ("pretrain/sharded", "evaluate/pretrain-sharded")
+    )
+    assert evaluated == pytest.approx(pretrained, rel=1e-6)  # of the averaged weights
+
+
+@pytest.mark.parametrize("words", [["pretrain", "phases=words_then_masked"], ["finetune", "init=none", "task=sst2"]])
+def test_what_cannot_be_sharded_says_so(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "hardware.shard=true"]) == 2
+    assert "hardware.shard=true" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.cuda.device import FakeCuda, set_capability
-from fakes.cuda.fake_tensors import fake_tensors, to_device
+from fakes.cuda.fake_tensors import fake_tensors
 from fakes.cuda.step import step_findings
 from fakes.cuda.watch import Watch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
@@ -32,10 +32,8 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers.attention.flash import flash_attention
 from lmtransfer.models.layers.attention.layout import Layout
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.training.learner import Step
-from lmtransfer.training.micro_batches import accumulate
-from lmtransfer.training.parallel import Passes
-from lmtransfer.training.precision import Precision, PrecisionName
+from lmtransfer.training.optim.optimizers import AdamW, Muon
+from lmtransfer.training.precision import PrecisionName
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 #: A small model of each family that is not in the table of objectives, or is there with another objective.
@@ -66,6 +64,7 @@ def _findings(
     model: str | None = None,
     changes: dict[str, Any] | None = None,
     built_on: str = "cpu",
+    **more: Any,
 ) -> list[str]:
     """What a step of an objective shows, with batches of a fixed size as compiled models have them."""
     characters = np.tile(np.arange(50, dtype=np.int16) + 1, (NumberTokenizer.vocab_size, 1))
@@ -81,7 +80,7 @@ def _findings(
             characters=characters if model is not None and "elmo" in model else None,
         )
     stream = PlannedStream(source, seed=0, batch_tokens=96)
-    return step_findings(learner, next(stream.steps()).micro_batches[0], number_format)
+    return step_findings(learner, next(stream.steps()).micro_batches, number_format, **more)
 
 
 @pytest.mark.parametrize("objective", NAMES)
@@ -89,38 +88,36 @@ def test_a_step_of_every_objective(objective: str, fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_findings, objective, "bf16") == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [AdamW, Muon])
+@pytest.mark.parametrize(("model", "objective"), FAMILIES.items())
+def test_the_host_waits_at_no_step_between_two_logs(
+    model: str, objective: str, optimizer: type[AdamW | Muon], fake_cuda: FakeCuda
+) -> None:
+    assert fake_cuda(_findings_of_twenty_steps, objective, model, optimizer) == []
+
+
+def _findings_of_twenty_steps(objective: str, model: str, optimizer: type[AdamW | Muon]) -> list[str]:
+    return _findings(objective, "bf16", model, optimizer=optimizer, num_steps=20)
+
+
 @pytest.mark.parametrize(("model", "objective"), FAMILIES.items())
 def test_a_step_of_every_family(model: str, objective: str, fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_findings, objective, "fp16", model) == []
 
 
+@pytest.mark.parametrize("optimizer", [AdamW, Muon])
 @pytest.mark.parametrize("objective", ["bilm", "lm_contiguous", "plm"])
-def test_passes_with_a_recurrent_state(objective: str, fake_cuda: FakeCuda) -> None:
-    """The update after them is decided by the host: see ``WAITS`` in test_training_ahead.py."""
-    assert fake_cuda(_findings_of_two_passes, objective) == []
+def test_steps_with_a_recurrent_state(objective: str, optimizer: type[AdamW | Muon], fake_cuda: FakeCuda) -> None:
+    assert fake_cuda(_findings_with_a_recurrent_state, objective, optimizer) == []
 
 
-def _findings_of_two_passes(objective: str) -> list[str]:
+def _findings_with_a_recurrent_state(objective: str, optimizer: type[AdamW | Muon]) -> list[str]:
     learner, source, _ = built(objective, _store(), "objective.max_length=24", "objective/rows=contiguous")
     stream = PlannedStream(source, seed=0, batch_tokens=96, contiguous=True)
-    batches = [step.micro_batches[0] for step, _ in zip(stream.steps(), range(2), strict=False)]
+    batches = [step.micro_batches[0] for step, _ in zip(stream.steps(), range(4), strict=False)]
     assert batches[1].follows
-    with fake_tensors():
-        to_device(learner)
-        states: dict[int, Any] = {}
-        moved = [batch.to("cuda") for batch in batches]
-        with Watch() as watch:
-            for batch in moved:
-                step = Step(number=0, epoch=0.0, micro_batches=[batch])
-                states = accumulate(
-                    Passes(learner, Precision(name="bf16", device="cuda")),
-                    step,
-                    recurrent_states=states,
-                    seed=0,
-                    device="cuda",
-                ).recurrent_states
-    assert states[0] is not None
-    return list(watch.findings)
+    return step_findings(learner, batches, "bf16", optimizer=optimizer, num_steps=4)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_a_training_takes_its_workers_from_the_configuration(
     gpu.setattr(hardware, "usable_cores", lambda: 16)
     gpu.delenv("LOCAL_WORLD_SIZE", raising=False)
     cfg = OmegaConf.create({"hardware": {"device": "cuda"}, "train": {"num_workers": configured}})
-    assert training_hardware(cfg, run=tmp_path, compile_by_itself=False).num_workers == expected
+    assert training_hardware(cfg, run=tmp_path, pretrains=False).num_workers == expected
 
 
 def test_a_residual_stream_in_bfloat16_needs_products_in_bfloat16(gpu: pytest.MonkeyPatch) -> None:

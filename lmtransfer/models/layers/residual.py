@@ -52,20 +52,21 @@ class ResidualNorm(nn.LayerNorm):
             return nn.functional.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
 
 
-def keep_residual(learner: nn.Module, dtype: torch.dtype) -> None:
+def keep_residual(learner: nn.Module, dtype: torch.dtype, *, required: bool = True) -> None:
     """Set the number format of all residual streams of a learner; weights keep their format.
 
     Args:
         learner: the module with the encoders.
         dtype: ``torch.bfloat16``; ``torch.float32`` leaves everything as it is.
+        required: whether the learner must have such a stream.
 
     Raises:
-        ConfigError: the dtype is bfloat16, and the learner has no residual stream.
+        ConfigError: the dtype is bfloat16, it is required, and the learner has no residual stream.
     """
     if dtype == torch.float32:
         return
     streams = [module for module in learner.modules() if isinstance(module, ResidualStream)]
-    if not streams:
+    if not streams and required:
         raise ConfigError(
             "hardware.residual=bfloat16 needs a model of transformer layers, and this model has no residual stream: "
             "use hardware.residual=float32"
