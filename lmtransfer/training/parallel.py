@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import register_dataclass
 
+from lmtransfer.errors import ConfigError
 from lmtransfer.training import distributed
 from lmtransfer.training.learner import GivesEmbeddings, HasBlocks, Learner, Loss
 from lmtransfer.training.precision import Precision
@@ -71,8 +72,9 @@ class Passes:
             self.learner.set_is_last_backward(is_last)  # type: ignore[operator]
             yield self._forward
             return
-        trained = [parameter.requires_grad for parameter in self.learner.parameters()]
-        if distributed.world_size() == 1 or not any(trained):
+        several = distributed.world_size() > 1
+        trained = [parameter.requires_grad for parameter in self.learner.parameters()] if several else []
+        if not any(trained):
             yield self._forward
             return
         if self._replica is None or trained != self._trained:  # unfreezing changes what is exchanged
@@ -119,9 +121,14 @@ def shard(learner: Learner, device: torch.device) -> None:
     Args:
         learner: the learner, with its blocks compiled if they are to be.
         device: device of this rank.
+
+    Raises:
+        ConfigError: this PyTorch leaves out parameters that no row of a rank needs.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard  # takes a second to import
 
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        raise ConfigError(f"hardware.shard=true needs PyTorch 2.13 or newer; this is {torch.__version__}")
     distributed.share_weights(learner)
     mesh = torch.distributed.init_device_mesh(device.type, (distributed.world_size(),))
     blocks = {block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()}
