@@ -124,6 +124,7 @@ def test_a_budget_is_told_in_hours_of_gpus(inspect: Output) -> None:
     scale = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
     for gpu, peak in (("A100", 312e12), ("H100", 989e12)):
         assert hours[gpu] * scale[units[gpu]] == pytest.approx(total / (0.4 * peak), rel=0.1)
+    assert found["memory"].endswith("2,048 tokens in a forward pass")
     assert "on a GPU" not in inspect("model=gpt_mini", "objective=lm", "train.seconds=60", "measure=false")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,12 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.precision import Precision
 
 #: Measuring stops after this many steps or seconds, whichever is first.
 _STEPS, _SECONDS = 5, 4.0
+#: Bytes that training keeps for a parameter on a GPU.
+_BYTES_OF_A_PARAMETER = 18
 #: Limit of the multiply-add operations in a step that is measured on a CPU.
 _OPERATIONS = 4e11
 
@@ -115,6 +118,32 @@ def measure(
         state_bytes=sum(tensor.nbytes for tensor in optimizer.state_dict().values()),
         activation_bytes=activation_bytes,
     )
+
+
+def memory_on_a_gpu(
+    learner: PretrainingLearner, batches: Sequence[PretrainingBatch], *, tokens: float, device: torch.device, seed: int
+) -> int:
+    """Estimated peak memory of training on a GPU, in bytes, from two small forward passes in bfloat16 on any device.
+
+    A parameter takes 18 bytes: weight, gradient and two moments in float32, and a copy in bfloat16. What a token keeps
+    for the backward pass is the difference between the two passes. On an H200, BERT base and ELECTRA small took what
+    this says to 1 %, a modern encoder 7 % less.
+
+    Args:
+        learner: the learner, on ``device``.
+        batches: two batches, the second larger than the first if there are rows enough.
+        tokens: tokens of a forward pass on the GPU.
+        device: where to compute.
+        seed: of dropout.
+    """
+    in_bf16 = Hardware(device, Precision(name="bf16", device=device), reason="", threads=1, compile=False)
+    learner.train()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(derived_seed(seed, "inspect"))
+        kept = [_kept_for_backward(learner, batch.to(device), in_bf16) for batch in batches]
+    more_tokens = batches[1].num_tokens - batches[0].num_tokens
+    of_token = (kept[1] - kept[0]) / more_tokens if more_tokens else kept[0] / batches[0].num_tokens
+    return round(_BYTES_OF_A_PARAMETER * sum(p.numel() for p in learner.parameters()) + of_token * tokens)
 
 
 def _total(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> Tensor:

@@ -15,7 +15,7 @@ from rich.text import Text as Styled
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.inference.inspection.cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.inference.inspection.cost import Cost, measurable_rows, measure, memory_on_a_gpu, parameter_counts
 from lmtransfer.inference.inspection.rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
 from lmtransfer.inference.inspection.tables import (
     corpus_table,
@@ -45,6 +45,8 @@ from lmtransfer.training.hardware import Hardware, setup
 _COUNTED_AT_ONCE = 64
 _MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
 _FEW_STEPS = 20
+#: About as many tokens of the longest rows estimate the memory of a pass.
+_FEW_TOKENS = 512
 #: Ratio of mean to longest row length below which rows of mixed length get a note.
 _SHORT = 0.5
 
@@ -99,7 +101,15 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     console.print(f"computes on {hardware}", soft_wrap=True)
     share = parts.corruption.expected_targets(1 << 16) / (1 << 16) or 1.0
     of_token = learning_flops(learner, mean_length=float(plan.lengths.mean()), target_share=share)
-    gpus = gpu_table(train, tokens=int(plan.lengths.sum(dtype=np.int64)), steps=steps, flops=of_token)
+    gpus = gpu_table(
+        train,
+        tokens=int(plan.lengths.sum(dtype=np.int64)),
+        steps=steps,
+        flops=of_token,
+        memory=lambda tokens: memory_on_a_gpu(
+            learner, _two_sizes(source, plan, epoch), tokens=tokens, device=hardware.device, seed=cfg.seed
+        ),
+    )
     if gpus is not None:
         console.print(gpus)
     if cfg.measure:
@@ -152,6 +162,13 @@ def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenize
         console.print(STRIP_LEGEND, soft_wrap=True)
         for view in views:
             console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
+
+
+def _two_sizes(source: PretrainingSource, plan: RowPlan, epoch: int) -> list[PretrainingBatch]:
+    """Two small batches of the longest rows, the second with more of them."""
+    longest = np.argsort(-plan.lengths, kind="stable")
+    number = max(1, min(len(longest) // 2, _FEW_TOKENS // int(plan.lengths[longest[0]])))
+    return [source.build(epoch, plan, longest[:rows]) for rows in (number, min(2 * number, len(longest)))]
 
 
 def _measured(

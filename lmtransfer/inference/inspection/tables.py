@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import numpy as np
@@ -180,7 +180,9 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
 _UTILISATION = 0.4
 
 
-def gpu_table(train: TrainSettings, *, tokens: float, steps: int, flops: float) -> Table | None:
+def gpu_table(
+    train: TrainSettings, *, tokens: float, steps: int, flops: float, memory: Callable[[int], int]
+) -> Table | None:
     """How long GPUs take for the budget; None if it is a time.
 
     Args:
@@ -188,6 +190,7 @@ def gpu_table(train: TrainSettings, *, tokens: float, steps: int, flops: float) 
         tokens: tokens of an epoch.
         steps: steps of an epoch.
         flops: FLOP per token of training.
+        memory: bytes that training takes, as a function of the tokens of a forward pass.
     """
     if (
         train.seconds is not None
@@ -200,6 +203,9 @@ def gpu_table(train: TrainSettings, *, tokens: float, steps: int, flops: float) 
     table.add_row("in all", f"{seen * flops:.2e}", "FLOP")
     for gpu in ("A100", "H100"):
         table.add_row(f"one {gpu}", duration(seen * flops / (_UTILISATION * peak_of(gpu))), "")
+    assert train.batch_tokens is not None
+    of_pass = min(train.batch_tokens, train.micro_batch_tokens or train.batch_tokens)
+    table.add_row("memory", _size(memory(of_pass)), f"with {of_pass:,} tokens in a forward pass")
     return table
 
 
