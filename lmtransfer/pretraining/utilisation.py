@@ -85,10 +85,10 @@ def _encoder_flops(encoder: Encoder, mean_length: float, *, top_share: float) ->
         if isinstance(module, AttentionLayer):
             seen = module.num_seen(mean_length)
             total += training_flops_per_token(num_weights=0, num_layers=1, dim=module.dim, mean_length=seen)
-    return total - (1 - top_share) * _skippable_flops(encoder, mean_length)
+    return total - (1 - top_share) * _top_flops(encoder, mean_length)
 
 
-def _skippable_flops(encoder: Encoder, mean_length: float) -> float:
+def _top_flops(encoder: Encoder, mean_length: float) -> float:
     """FLOP per token of what the last layer does not compute where it is not read; 0 if it computes all."""
     top = encoder.blocks()[-1:]
     attention = [part for block in top for part in block.modules() if isinstance(part, AttentionLayer)]

@@ -188,12 +188,12 @@ def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return tensors
     of_ranks = gather({name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()})
     for name in sorted(set().union(*of_ranks)):
-        having = [number for number, names in enumerate(of_ranks) if name in names]
-        if len(having) < world_size():
-            shape, dtype, device = of_ranks[having[0]][name]
+        holders = [number for number, names in enumerate(of_ranks) if name in names]
+        if len(holders) < world_size():
+            shape, dtype, device = of_ranks[holders[0]][name]
             tensor = tensors.get(name, torch.empty(shape, dtype=dtype, device=device))
             with others_needed():
-                dist.broadcast(tensor, src=having[0])
+                dist.broadcast(tensor, src=holders[0])
             tensors[name] = tensor
     return tensors
 

@@ -57,7 +57,7 @@ class Passes:
         Returns:
             The losses and the next recurrent state, detached.
         """
-        with self._synchronised(is_last) as forward:
+        with self._module(is_last) as forward:
             with self.precision.autocast():
                 total, losses, recurrent_state = forward(batch, recurrent_state, counts)
             if total is not None:
@@ -65,7 +65,7 @@ class Passes:
         return losses, recurrent_state
 
     @contextmanager
-    def _synchronised(self, is_last: bool) -> Iterator[nn.Module]:
+    def _module(self, is_last: bool) -> Iterator[nn.Module]:
         """The module to call, whose gradients are exchanged between the ranks if it is the last pass of a step."""
         if is_sharded(self.learner):
             self.learner.set_requires_gradient_sync(is_last)  # type: ignore[operator]

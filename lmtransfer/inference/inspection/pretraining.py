@@ -12,6 +12,8 @@ from omegaconf import DictConfig
 from rich.padding import Padding
 from rich.text import Text as Styled
 
+from lmtransfer.config.component import build
+from lmtransfer.config.plain import resolved
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
 from lmtransfer.data.stream.stream import PlannedStream
@@ -33,7 +35,7 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
 from lmtransfer.pretraining.parts import Parts, build_parts
 from lmtransfer.pretraining.screening import findings_table, screened_parts
-from lmtransfer.pretraining.text import read_text
+from lmtransfer.pretraining.text import Text, read_text
 from lmtransfer.pretraining.utilisation import learning_flops
 from lmtransfer.randomness import derived_seed, permutation
 from lmtransfer.runs.training import build_optimizer, prepare_encoders
@@ -45,8 +47,8 @@ from lmtransfer.training.hardware import Hardware, setup
 _COUNTED_AT_ONCE = 64
 _MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
 _FEW_STEPS = 20
-#: About as many tokens of the longest rows estimate the memory of a pass.
-_FEW_TOKENS = 512
+#: The memory of a pass is estimated from so many rows, and twice as many, of at most so many tokens.
+_FEW_ROWS, _SHORT_ROW = 4, 128
 #: Ratio of mean to longest row length below which rows of mixed length get a note.
 _SHORT = 0.5
 
@@ -69,14 +71,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     parts = build_parts(cfg, text.tokenizer)
     parts.corruption.observe(text.prepared.train)
     learner = _learner(parts, seed=cfg.seed, hardware=hardware)
-    source = PretrainingSource(
-        store=text.prepared.train,
-        rows=parts.rows,
-        corruption=parts.corruption,
-        seed=cfg.seed,
-        output_positions=needed_output_positions(parts.objectives),
-        characters=characters_of(text.tokenizer),
-    )
+    source = _source(cfg, text, parts, parts.rows)
     stream = PlannedStream(
         source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
     )
@@ -107,7 +102,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         steps=steps,
         flops=of_token,
         memory=lambda tokens: memory_on_a_gpu(
-            learner, _two_sizes(source, plan, epoch), tokens=tokens, device=hardware.device, seed=cfg.seed
+            learner, _two_sizes(cfg, text, parts), tokens=tokens, device=hardware.device, seed=cfg.seed
         ),
     )
     if gpus is not None:
@@ -164,11 +159,28 @@ def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenize
             console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
 
 
-def _two_sizes(source: PretrainingSource, plan: RowPlan, epoch: int) -> list[PretrainingBatch]:
-    """Two small batches of the longest rows, the second with more of them."""
-    longest = np.argsort(-plan.lengths, kind="stable")
-    number = max(1, min(len(longest) // 2, _FEW_TOKENS // int(plan.lengths[longest[0]])))
-    return [source.build(epoch, plan, longest[:rows]) for rows in (number, min(2 * number, len(longest)))]
+def _source(cfg: DictConfig, text: Text, parts: Parts, rows: Rows) -> PretrainingSource:
+    return PretrainingSource(
+        store=text.prepared.train,
+        rows=rows,
+        corruption=parts.corruption,
+        seed=cfg.seed,
+        output_positions=needed_output_positions(parts.objectives),
+        characters=characters_of(text.tokenizer),
+    )
+
+
+def _two_sizes(cfg: DictConfig, text: Text, parts: Parts) -> list[PretrainingBatch]:
+    """Two small batches of short rows, the second with more of them.
+
+    On a GPU a token keeps as much for the backward pass in short rows as in long ones, elsewhere more in long ones.
+    """
+    length = min(_SHORT_ROW, parts.rows.max_length)
+    short = build({**resolved(cfg.objective.rows), "max_length": length}, tokenizer=text.tokenizer)
+    source = _source(cfg, text, parts, short)
+    plan = source.plan(0)
+    sizes = (min(number, len(plan.lengths)) for number in (_FEW_ROWS, 2 * _FEW_ROWS))
+    return [source.build(0, plan, range(size)) for size in sizes]
 
 
 def _measured(
