@@ -11,6 +11,7 @@ import shutil
 import sysconfig
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -174,10 +175,11 @@ def setup(
 
 def _activate_newer_flash_attention(device: torch.device) -> None:
     """Let PyTorch's attention use FlashAttention 3 on a Hopper GPU, if its package is installed."""
-    if torch.cuda.get_device_capability(device)[0] == 9 and find_spec("flash_attn_interface") is not None:
+    if torch.cuda.get_device_capability(device)[0] == 9:
         from torch.nn.attention import activate_flash_attention_impl
 
-        activate_flash_attention_impl("FA3")
+        with suppress(ImportError):
+            activate_flash_attention_impl("FA3")
 
 
 def default_threads() -> int:
