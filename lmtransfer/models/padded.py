@@ -8,7 +8,7 @@ Shape legend: T = B L slots, B rows, L slots of a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -71,16 +71,3 @@ class PaddedRows(PackedBatch):
             num_real=0,
             layout=PaddedLayout((), None, tokens_BL.device, block=block),
         )
-
-
-def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layout:
-    """The attention layout of a batch: the one that it contains, or one made from its lengths.
-
-    Args:
-        batch: the rows; ``num_causal`` may state how many of them are causal.
-        device: device of the layout.
-        causal: a token sees only itself and the tokens before it; ignored if the batch has ``num_causal``.
-    """
-    if isinstance(batch, PaddedRows):
-        return replace(batch.layout, causal=causal)
-    return Layout.of(batch.lengths, device=device, causal=causal, num_causal=batch.num_causal)

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
-from lmtransfer.models.layers.attention.layout import Layout
+from lmtransfer.models.layers.attention.layout import Layout, layout_of
 from lmtransfer.models.layers.residual import ResidualStream
 from lmtransfer.models.layers.transformer import TransformerLayer, TransformerSettings
-from lmtransfer.models.padded import layout_of
 
 
 class TransformerStack(nn.Module):

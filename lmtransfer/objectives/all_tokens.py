@@ -17,7 +17,7 @@ from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.sampled_softmax import checked_num_sampled, vocabulary_losses
+from lmtransfer.objectives.token_prediction import checked_num_sampled, vocabulary_losses
 from lmtransfer.training.learner import Loss
 
 

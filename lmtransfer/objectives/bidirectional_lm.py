@@ -15,8 +15,8 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.language_model import neighbours, num_neighbours
-from lmtransfer.objectives.sampled_softmax import checked_num_sampled, vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.token_prediction import checked_num_sampled, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 

@@ -18,9 +18,8 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.sampled_softmax import vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import TokenPrediction
+from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 #: The token after or before a token. Contiguous rows have a label of this name: the token beyond the edge of the row.

@@ -19,9 +19,8 @@ from lmtransfer.models.layers.feed_forward import Activation, activation_module
 from lmtransfer.models.layers.initialisation import truncated_normal_
 from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.sampled_softmax import vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.objectives.token_prediction import TokenPrediction
+from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 

@@ -15,8 +15,8 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.objectives.base import Encode, Objective, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.sampled_softmax import checked_num_sampled, vocabulary_loss
 from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.token_prediction import checked_num_sampled, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 

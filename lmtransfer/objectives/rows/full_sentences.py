@@ -11,8 +11,15 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.data.store.store import TokenStore
-from lmtransfer.objectives.rows.base import Row, RowPlan, Rows, check_not_empty, checked_length, with_specials
-from lmtransfer.objectives.rows.joined import JoinedDocuments
+from lmtransfer.objectives.rows.base import (
+    JoinedDocuments,
+    Row,
+    RowPlan,
+    Rows,
+    check_not_empty,
+    checked_length,
+    with_specials,
+)
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: Number of sentences planned at one time, so that memory does not grow with the corpus; a row ends at the end of such

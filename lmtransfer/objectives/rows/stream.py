@@ -13,6 +13,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import (
     NUM_SPECIAL,
     Frame,
+    JoinedDocuments,
     Row,
     RowPlan,
     Rows,
@@ -20,7 +21,6 @@ from lmtransfer.objectives.rows.base import (
     checked_length,
     with_specials,
 )
-from lmtransfer.objectives.rows.joined import JoinedDocuments
 from lmtransfer.randomness import generator
 from lmtransfer.tokenizers.base import Tokenizer
 

@@ -6,12 +6,13 @@ Shape legend: T packed keys, N packed queries, B sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
+from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.layers.attention.bin_packed_attention import JoinedRows
 from lmtransfer.models.layers.attention.blocks import Block, DenseBlocks, Slots
 from lmtransfer.models.layers.attention.flash import FlashLayout, has_kernel
@@ -128,3 +129,17 @@ class Layout:
     def blocks(self) -> tuple[Block, ...]:
         """The dense blocks."""
         return self.dense.blocks
+
+
+def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layout:
+    """The attention layout of a batch: the one that it contains (``PaddedRows``), or one made from its lengths.
+
+    Args:
+        batch: the rows; ``num_causal`` may state how many of them are causal.
+        device: device of the layout.
+        causal: a token sees only itself and the tokens before it; ignored if the batch has ``num_causal``.
+    """
+    own: Layout | None = getattr(batch, "layout", None)
+    if own is not None:
+        return replace(own, causal=causal)
+    return Layout.of(batch.lengths, device=device, causal=causal, num_causal=batch.num_causal)
