@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _answered(list(arguments))
     os.environ["PYTHONSAFEPATH"] = "1"  # child processes do not import modules from the current folder
-    if "WORLD_SIZE" in os.environ:  # else PyTorch warns of each rank that it found no unused parameters
+    if "WORLD_SIZE" in os.environ:  # or each rank prints a warning of DistributedDataParallel
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     interrupts.begin()
     try:

@@ -145,7 +145,7 @@ def shard(learner: Learner, device: torch.device) -> None:
 
 
 def is_sharded(sharded: nn.Module | Tensor) -> bool:
-    """Whether ``shard`` has made a learner, or a parameter, one of which each rank has a part."""
+    """Whether each rank has only a part of a tensor, or of each parameter of a learner (see ``shard``)."""
     return hasattr(sharded, "full_tensor" if isinstance(sharded, Tensor) else "set_requires_gradient_sync")
 
 
@@ -160,7 +160,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, values: Tensor) -> Tensor:
-    """Values for all of a tensor, which every rank has, in shards if the tensor is."""
+    """The values of a whole tensor, which every rank has, cut into shards if the tensor is sharded."""
     if not is_sharded(tensor):
         return values
     from torch.distributed.tensor import distribute_tensor

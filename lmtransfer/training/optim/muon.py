@@ -153,9 +153,10 @@ class MuonUpdate(torch.optim.Optimizer):
         self.product_dtype = torch.float32
         self._owners: dict[int, int] = {}  # the rank that orthogonalises a parameter, by its ``id``
         num_of_shape: Counter[torch.Size] = Counter()
-        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
-            self._owners[id(parameter)] = num_of_shape[parameter.shape] % distributed.world_size()
-            num_of_shape[parameter.shape] += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._owners[id(parameter)] = num_of_shape[parameter.shape] % distributed.world_size()
+                num_of_shape[parameter.shape] += 1
 
     def owns(self, parameter: Tensor) -> bool:
         """Whether this rank keeps the state of a parameter, or its part of it."""
