@@ -9,23 +9,27 @@ import torch
 from torch import nn
 
 from lmtransfer.models.base import encoders_in
+from lmtransfer.models.layers.cross_entropy import compile_losses
+from lmtransfer.models.layers.embeddings import InputEmbeddings
 
 #: Versions of the code of one class of blocks; PyTorch's own limit is 8.
 _VERSIONS = 64
 
 
 def compile_blocks(learner: nn.Module) -> None:
-    """Compile every block separately, once for each input shape; dense blocks of attention are not compiled.
+    """Compile every block separately, once for each input shape, the embeddings, and on CUDA the cross entropies.
 
-    Blocks of encoders with ``compiles=False`` (relative positions) run without compilation. Of LSTMs only the
-    time steps on CUDA are compiled.
+    Dense blocks of attention are not compiled. Encoders with ``compiles=False`` (relative positions) run without
+    compilation. Of LSTMs only the time steps on CUDA are compiled.
     """
     _keep_by_instructions()
     _allow_versions()
     for encoder in encoders_in(learner):
         if encoder.compiles:
-            for block in encoder.blocks():
-                block.compile(dynamic=False)
+            embeddings = [module for module in encoder.modules() if isinstance(module, InputEmbeddings)]
+            for module in (*embeddings, *encoder.blocks()):
+                module.compile(dynamic=False)
+    compile_losses()
 
 
 def _allow_versions() -> None:

@@ -133,5 +133,5 @@ class GeneratorEncoder(Encoder):
     ) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
         self.check_length(batch)
-        embedded_TD = self.project(self._embeddings[0](batch))
+        embedded_TD = self.project(self._embeddings[0](batch.tokens_T, batch.positions_T, batch.segments_T))
         return EncoderOutput(layers=self.stack(embedded_TD, batch, output_positions, causal=self.is_causal))

@@ -171,9 +171,9 @@ class NormalisedEmbeddings(nn.Module):
         self.dropout = Dropout(dropout)
         self.apply(truncated_normal_)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """The embeddings, (T, D)."""
-        return self.dropout(self.norm(self.token(batch.tokens_T)))
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
+        """Ids of tokens, int64 (T,) -> their embeddings, (T, D); positions and segments change nothing."""
+        return self.dropout(self.norm(self.token(tokens_T)))
 
 
 class ModernEncoder(TransformerEncoder):

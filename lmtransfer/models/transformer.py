@@ -64,12 +64,12 @@ class TransformerStack(nn.Module):
 
 
 class TokenEmbeddings(Protocol):
-    """A module that returns the embeddings of a batch, (T, E), and has a token embedding ``token``."""
+    """A module that embeds tokens, and has a token embedding ``token``."""
 
     token: nn.Embedding
 
-    def __call__(self, batch: PackedBatch) -> Tensor:
-        """The embeddings, (T, E)."""
+    def __call__(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
+        """Ids of tokens, positions and segments, int64 (T,) each -> their embeddings, (T, E)."""
         ...
 
 
@@ -111,7 +111,7 @@ class TransformerEncoder(Encoder):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """The input of the layers, (T, D)."""
-        return self.embeddings(batch)
+        return self.embeddings(batch.tokens_T, batch.positions_T, batch.segments_T)
 
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None

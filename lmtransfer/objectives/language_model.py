@@ -178,7 +178,7 @@ def neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> tuple[Tensor, T
     if neighbour in batch.labels:
         targets_T[edges[: packed.num_real]] = batch.labels[neighbour]
     else:
-        weights_T[edges] = 0.0
+        weights_T.index_fill_(0, edges, 0.0)
     weights_T[packed.num_tokens :] = 0.0  # filler
     end = None if packed.num_causal is None else sum(packed.lengths[: packed.num_causal])
     return targets_T[:end], weights_T[:end]

@@ -200,7 +200,7 @@ class Updater:
 
     def read(self, made: Sequence[Made]) -> Iterator[Outcome]:
         """The numbers of steps, in order; waits until the device has made them. Every rank must call this."""
-        of_ranks = distributed.gather([_of_rank(one) for one in made])
+        of_ranks = distributed.gather(_of_this_rank(made))
         for place, one in enumerate(made):
             yield _outcome(one, [steps[place] for steps in of_ranks], has_scaler=self.precision.scaler is not None)
 
@@ -222,12 +222,26 @@ class _OfRank:
     bad_keys: list[str]
 
 
-def _of_rank(made: Made) -> _OfRank:
+def _of_this_rank(steps: Sequence[Made]) -> list[_OfRank]:
     """The numbers of this rank, which are copied to the host together."""
+    tensors = [_on_device(made) for made in steps]
+    if not tensors:
+        return []
+    numbers = iter(torch.stack([t.reshape(()).to(steps[0].norm) for of_step in tensors for t in of_step]).tolist())
+    return [_of_rank(made, [next(numbers) for _ in of_step]) for made, of_step in zip(steps, tensors, strict=True)]
+
+
+def _on_device(made: Made) -> list[Tensor]:
+    """The numbers of a step that the device has: sums and counts of the losses, whether it was skipped, the norm."""
+    losses = [loss for of_batch in made.losses for loss in of_batch.values()]
+    counts = [loss.count for loss in losses if isinstance(loss.count, Tensor)]
+    return [*(loss.sum for loss in losses), *counts, made.skipped, made.norm]
+
+
+def _of_rank(made: Made, on_device: Sequence[float]) -> _OfRank:
+    """The numbers of this rank; ``on_device`` are the values of ``_on_device``."""
     losses = [(name, loss) for of_batch in made.losses for name, loss in of_batch.items()]
-    found = [loss.count for _, loss in losses if isinstance(loss.count, Tensor)]
-    tensors = [*(loss.sum for _, loss in losses), *found, made.skipped]
-    *numbers, skipped, norm = torch.stack([*(t.reshape(()).to(made.norm) for t in tensors), made.norm]).tolist()
+    *numbers, skipped, norm = on_device
     sums, counts = numbers[: len(losses)], iter(numbers[len(losses) :])
     values = [
         (name, value, loss.weight, next(counts) if isinstance(loss.count, Tensor) else None)

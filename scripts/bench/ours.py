@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ from torch import nn
 
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.bert import BertEncoder
-from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.runs.training import prepare_encoders
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Output, Trainer
@@ -51,21 +52,30 @@ class _Timed:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained: the learner on its device, its steps, its optimiser, and whether its blocks are compiled."""
+    """What is trained: the learner on its device, its steps and its optimiser."""
 
     learner: nn.Module
     stream: PlannedStream
     optimizer: AdamW
     hardware: Hardware
-    compiled: bool
 
 
 def training_of(setting: Setting) -> Training:
     """Build the training of a part."""
-    hardware = setup(device=setting.device, threads=setting.threads)
     pretraining = setting.part not in FINETUNING
-    compiled = hardware.compile and pretraining
-    stream, tokenizer = stream_of(setting, one_size=compiled, few_shapes=hardware.device.type == "cpu")
+    hardware = setup(
+        device=setting.device,
+        threads=setting.threads,
+        compile="auto" if pretraining else False,
+        residual="auto" if pretraining else "float32",
+        num_workers=None if pretraining else 0,
+    )
+    stream, tokenizer = stream_of(
+        setting,
+        one_size=hardware.compile,
+        few_shapes=hardware.device.type == "cpu",
+        num_workers=hardware.num_workers,
+    )
     encoder = BertEncoder(
         vocab_size=setting.vocab_size or tokenizer.vocab_size,
         dim=setting.dim,
@@ -76,9 +86,8 @@ def training_of(setting: Setting) -> Training:
     )
     learner = PretrainingLearner(encoder, objectives_of(setting)) if pretraining else _classifier(setting, encoder)
     learner.to(hardware.device)
-    if compiled:
-        compile_blocks(learner)
-    return Training(learner, stream, AdamW(learner=learner, learning_rate=LEARNING_RATE), hardware, compiled)
+    prepare_encoders(learner, hardware)
+    return Training(learner, stream, AdamW(learner=learner, learning_rate=LEARNING_RATE), hardware)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -97,11 +106,11 @@ def measure(setting: Setting) -> dict[str, Any]:
             device=hardware.device,
             precision=hardware.precision,
             max_grad_norm=1.0,
-            log_every=10**9,
+            log_every=math.gcd(setting.warmup, setting.steps),
         ),
         output=Output(callbacks=[_Timed(clock)]),
     ).train()
-    flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if training.compiled else ", eager")
+    flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if hardware.compile else ", eager")
     return {
         **clock.result(),
         "flags": flags,

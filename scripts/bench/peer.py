@@ -39,7 +39,7 @@ Row = dict[str, Tensor]
 def measure(setting: Setting, flags: Flags, *, lean: bool) -> dict[str, Any]:
     """Train and measure the time."""
     hardware = setup(device=setting.device, threads=setting.threads, keep_memory=flags.lent)
-    stream, tokenizer = stream_of(setting, one_size=False, few_shapes=False)
+    stream, tokenizer = stream_of(setting, one_size=False, few_shapes=False, num_workers=0)
     rows = _rows(setting, stream)
     model = getattr(transformers, _CLASSES[setting.part])(_config(setting, flags, tokenizer))
     clock = Clock(warmup=setting.warmup, device=setting.device)

@@ -68,13 +68,16 @@ def objectives_of(setting: Setting) -> Sequence[Any]:
     return [MaskedLanguageModel(), *([NextSentencePrediction()] if setting.part == "pairs" else [])]
 
 
-def stream_of(setting: Setting, *, one_size: bool, few_shapes: bool) -> tuple[PlannedStream, Tokenizer]:
+def stream_of(
+    setting: Setting, *, one_size: bool, few_shapes: bool, num_workers: int
+) -> tuple[PlannedStream, Tokenizer]:
     """The steps of a part, read in the same way as by the commands.
 
     Args:
         setting: the part.
         one_size: whether pretraining batches are filled up to one size, for compiled blocks.
         few_shapes: whether pretraining batches have few sizes.
+        num_workers: number of processes that build pretraining batches.
     """
     corpus, tokenizer = text()
     if setting.part in FINETUNING:
@@ -95,9 +98,10 @@ def stream_of(setting: Setting, *, one_size: bool, few_shapes: bool) -> tuple[Pl
         capacity=step_tokens if one_size else None,
         few_shapes=few_shapes,
     )
+    loader: dict[str, Any] = {"num_workers": num_workers, "pin_memory": setting.device == "cuda"}
     if setting.part == "ragged":
-        return PlannedStream(source, seed=0, batch_tokens=step_tokens), tokenizer
-    return PlannedStream(source, seed=0, batch_examples=setting.rows), tokenizer
+        return PlannedStream(source, seed=0, batch_tokens=step_tokens, **loader), tokenizer
+    return PlannedStream(source, seed=0, batch_examples=setting.rows, **loader), tokenizer
 
 
 def _rows(setting: Setting, tokenizer: Tokenizer) -> Rows:

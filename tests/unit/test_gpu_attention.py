@@ -20,10 +20,10 @@ HEADS, WIDTH = 4, 64
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def _tensors(num_queries: int, device: torch.device) -> list[Tensor]:
+def _tensors(num_queries: int, num_keys: int, device: torch.device) -> list[Tensor]:
     """Queries, keys and values, and the gradient that reaches the output: values that bfloat16 holds exactly."""
     torch.manual_seed(0)
-    rows = [num_queries, sum(LENGTHS), sum(LENGTHS), num_queries]
+    rows = [num_queries, num_keys, num_keys, num_queries]
     return [torch.randn(n, HEADS, WIDTH).to(device, torch.bfloat16) for n in rows]
 
 
@@ -38,7 +38,7 @@ def _results(attend: Attend, tensors: list[Tensor], dtype: torch.dtype) -> list[
 
 def _check(layout: Layout, num_queries: int, *, window: int | None) -> None:
     device = gpu()
-    tensors = _tensors(num_queries, device)
+    tensors = _tensors(num_queries, sum(layout.lengths), device)
 
     def chosen(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attention(query, key, value, layout, reach=window)
@@ -64,6 +64,11 @@ def test_flash_is_no_further_from_float32_than_twice_dense(causal: bool, window:
     _check(Layout.of(LENGTHS, device=gpu(), causal=causal), sum(LENGTHS), window=window)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_of_long_sequences_of_one_length_is_no_further_from_float32_than_twice_dense(causal: bool) -> None:
+    _check(Layout.of([256] * 3, device=gpu(), causal=causal), 3 * 256, window=None)
+
+
 def test_flash_of_selected_queries_is_no_further_from_float32_than_twice_dense() -> None:
     asked = [1, 20, 0, 64, 5, 1, 30, 0]  # of each sequence; of two of them nothing
     _check(Layout.of(LENGTHS, asked, device=gpu()), sum(asked), window=None)
@@ -71,7 +76,7 @@ def test_flash_of_selected_queries_is_no_further_from_float32_than_twice_dense()
 
 def test_dense_blocks_in_float32_equal_those_of_the_cpu() -> None:
     device = gpu()
-    tensors = _tensors(sum(LENGTHS), device)
+    tensors = _tensors(sum(LENGTHS), sum(LENGTHS), device)
     results = []
     for place in (device, torch.device("cpu")):
         layout = Layout.of(LENGTHS, device=place, causal=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,44 +84,96 @@ def _chunks(size: int, vocabulary: int, device: torch.device) -> Iterator[slice]
     return (slice(start, start + rows) for start in range(0, size, rows))
 
 
-def logit_chunks(
+class _Chunk(NamedTuple):
+    """What is computed of the logits of some positions.
+
+    Attributes:
+        losses: the cross entropies, (m,).
+        best: the most probable ids, int64 (m,).
+        gradient: the gradient of the weighted sum of the losses with respect to the logits, (m, V); None: not wanted.
+        bias_gradient: its sum over the positions, (V,); None: not wanted.
+    """
+
+    losses: Tensor
+    best: Tensor
+    gradient: Tensor | None
+    bias_gradient: Tensor | None
+
+
+def _chunks_of_logits(
     hidden_MD: Tensor,
     weight_VD: Tensor,
     bias_V: Tensor | None,
     targets_M: Tensor,
+    weights_M: Tensor | None = None,
+    *,
+    needs_gradient: bool,
+    needs_bias: bool = False,
     read_logits: ReadLogits | None = None,
-) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Split the positions into chunks whose logits stay in cache, or on other devices do not fill the memory.
-
-    Yields:
-        The slice of the chunk; its cross entropies and its most probable ids, (m,); its probabilities, (m, V).
-    """
-    accumulate = torch.promote_types(hidden_MD.dtype, torch.float32)
-    size = len(targets_M)
+) -> Iterator[tuple[slice, _Chunk]]:
+    """Split the positions into chunks whose logits stay in cache, or on other devices do not fill the memory."""
+    compute = _compute_chunk if hidden_MD.device.type == "cpu" else _compute_on_device
     rows = max(1, chunk_logits(hidden_MD.device) // len(weight_VD))
-    for start in range(0, size, rows):
+    for start in range(0, len(targets_M), rows):
         part = slice(start, start + rows)
         logits = torch.nn.functional.linear(hidden_MD[part], weight_VD, bias_V)
         if read_logits is not None:
             read_logits(part, logits)
-        targets = targets_M[part, None]
-        top, best = logits.max(-1, keepdim=True)
-        probabilities = logits.softmax(-1, dtype=accumulate)
-        # log p[target] = (logit - top) + log p[top], which does not underflow even for a very small p[target].
-        top_log = probabilities.gather(-1, best).log_()
-        losses = -(logits.gather(-1, targets).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
-        yield part, losses, best[:, 0], probabilities
+        weights = None if weights_M is None else weights_M[part]
+        yield part, compute(logits, targets_M[part], weights, needs_gradient, needs_bias)
+
+
+def _compute_chunk(
+    logits: Tensor, targets: Tensor, weights: Tensor | None, needs_gradient: bool, needs_bias: bool
+) -> _Chunk:
+    """See ``_Chunk``; the gradient is float32 or wider, in the memory of the probabilities."""
+    accumulate = torch.promote_types(logits.dtype, torch.float32)
+    top, best = logits.max(-1, keepdim=True)
+    probabilities = logits.softmax(-1, dtype=accumulate)
+    # log p[target] = (logit - top) + log p[top], which does not underflow even for a very small p[target].
+    top_log = probabilities.gather(-1, best).log_()
+    losses = -(logits.gather(-1, targets[:, None]).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
+    if not needs_gradient:
+        return _Chunk(losses, best[:, 0], None, None)
+    gradient = probabilities.scatter_add_(-1, targets[:, None], torch.full_like(probabilities[:, :1], -1.0))
+    if weights is not None:
+        torch.mul(gradient, weights[:, None], out=gradient)
+    # Summed here, in the accumulating dtype and in cache: a later sum over the rows would first copy all rows.
+    return _Chunk(losses, best[:, 0], gradient, gradient.sum(0) if needs_bias else None)
+
+
+def _compute_fused(
+    logits: Tensor, targets: Tensor, weights: Tensor | None, needs_gradient: bool, needs_bias: bool
+) -> _Chunk:
+    """See ``_Chunk``; to be compiled, without a tensor of the size of the logits but the gradient, in their dtype."""
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    top, best = exact.max(-1, keepdim=True)
+    shifted = exact - top
+    powers = shifted.exp()
+    total = powers.sum(-1, keepdim=True)
+    losses = (total.log() - shifted.gather(-1, targets[:, None]))[:, 0]
+    if not needs_gradient:
+        return _Chunk(losses, best[:, 0], None, None)
+    at_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
+    gradient = powers / total - at_target.to(exact.dtype)
+    if weights is not None:
+        gradient = gradient * weights[:, None]
+    return _Chunk(losses, best[:, 0], gradient.to(logits.dtype), gradient.sum(0) if needs_bias else None)
+
+
+#: What computes a chunk on devices other than the CPU, see ``compile_losses``.
+_compute_on_device = _compute_chunk
+
+
+def compile_losses() -> None:
+    """Compile the cross entropies of this process, for devices other than the CPU."""
+    global _compute_on_device
+    _compute_on_device = torch.compile(_compute_fused)
 
 
 def chunk_logits(device: torch.device) -> int:
     """Number of logits of one chunk."""
     return _CHUNK_LOGITS if device.type == "cpu" else CHUNK_LOGITS_ELSEWHERE
-
-
-def subtract_targets(probabilities: Tensor, targets: Tensor) -> None:
-    """Turn probabilities into the gradient of the cross entropies with respect to the logits, in place."""
-    minus_one = torch.full_like(probabilities[:, :1], -1.0)
-    probabilities.scatter_add_(-1, targets[:, None], minus_one)
 
 
 def loss_inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -159,17 +211,23 @@ class _CrossEntropySum(torch.autograd.Function):
         losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
-        # Summed here, in the accumulating dtype and in cache: a later sum over the rows would first copy all rows.
         needs_bias = bias_V is not None and ctx.needs_input_grad[2]
         bias_gradient_V = torch.zeros(vocabulary if needs_bias else 0, dtype=accumulate, device=hidden_MD.device)
-        for part, losses, best, probabilities in logit_chunks(hidden_MD, weight, bias, targets_M, read_logits):
-            losses_M[part], hits_M[part] = losses, best == targets_M[part]
-            if needs_gradient:
-                subtract_targets(probabilities, targets_M[part])
-                torch.mul(probabilities, weights_M[part, None], out=probabilities)
-                gradient_MV[part] = probabilities
-                if needs_bias:
-                    bias_gradient_V += probabilities.sum(0)
+        for part, chunk in _chunks_of_logits(
+            hidden_MD,
+            weight,
+            bias,
+            targets_M,
+            weights_M,
+            needs_gradient=needs_gradient,
+            needs_bias=needs_bias,
+            read_logits=read_logits,
+        ):
+            losses_M[part], hits_M[part] = chunk.losses, chunk.best == targets_M[part]
+            if chunk.gradient is not None:
+                gradient_MV[part] = chunk.gradient
+            if chunk.bias_gradient is not None:
+                bias_gradient_V += chunk.bias_gradient
         ctx.save_for_backward(hidden_MD, weight, gradient_MV, bias_gradient_V)
         ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(hits_M)
@@ -212,16 +270,23 @@ class _LargeCrossEntropySum(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_MD) if needs_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if needs_gradient else None
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=accumulate)
-        for part, losses, best, probabilities in logit_chunks(hidden_MD, weight, bias, targets_M, read_logits):
-            total += (losses * weights_M[part]).sum()
-            hits_M[part] = best == targets_M[part]
-            if grad_hidden is None or grad_weight is None:
+        for part, chunk in _chunks_of_logits(
+            hidden_MD,
+            weight,
+            bias,
+            targets_M,
+            weights_M,
+            needs_gradient=needs_gradient,
+            needs_bias=bias is not None,
+            read_logits=read_logits,
+        ):
+            total += (chunk.losses * weights_M[part]).sum()
+            hits_M[part] = chunk.best == targets_M[part]
+            if grad_hidden is None or grad_weight is None or chunk.gradient is None:
                 continue
-            subtract_targets(probabilities, targets_M[part])
-            probabilities.mul_(weights_M[part, None])
-            if grad_bias is not None:
-                grad_bias += probabilities.sum(0)
-            gradient = probabilities.to(dtype)
+            if grad_bias is not None and chunk.bias_gradient is not None:
+                grad_bias += chunk.bias_gradient
+            gradient = chunk.gradient.to(dtype)
             grad_hidden[part] = gradient @ weight
             grad_weight += gradient.T @ hidden_MD[part]
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
@@ -330,11 +395,10 @@ class _CrossEntropies(torch.autograd.Function):
         losses_M = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=hidden_MD.device)
         best_M = torch.empty_like(targets_M)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
-        for part, losses, best, probabilities in logit_chunks(hidden_MD, weight, bias, targets_M):
-            losses_M[part], best_M[part] = losses, best
-            if needs_gradient:
-                subtract_targets(probabilities, targets_M[part])
-                gradient_MV[part] = probabilities
+        for part, chunk in _chunks_of_logits(hidden_MD, weight, bias, targets_M, needs_gradient=needs_gradient):
+            losses_M[part], best_M[part] = chunk.losses, chunk.best
+            if chunk.gradient is not None:
+                gradient_MV[part] = chunk.gradient
         ctx.save_for_backward(hidden_MD, weight, gradient_MV)
         ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(best_M)

@@ -5,9 +5,9 @@ Shape legend: T tokens of a packed batch, D width.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.layers.dropout import Dropout
 
 
@@ -47,11 +47,19 @@ class InputEmbeddings(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=norm_eps) if norm else nn.Identity()
         self.dropout = Dropout(dropout)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """The embeddings, (T, D)."""
-        positions_T = batch.positions_T + self.position_offset if self.position_offset else batch.positions_T
-        hidden_TD = self.token(batch.tokens_T) + self.position(positions_T)
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
+        """Ids of tokens, positions and segments, int64 (T,) each -> their embeddings, (T, D)."""
+        hidden_TD = self.token(tokens_T) + self.position(positions_T + self.position_offset)
         if self.segment is not None:
-            one = self.segment.num_embeddings == 1
-            hidden_TD = hidden_TD + (self.segment.weight[0] if one else self.segment(batch.segments_T))
+            hidden_TD = hidden_TD + self._of_segments(self.segment, segments_T)
         return self.dropout(self.norm(hidden_TD))
+
+    @staticmethod
+    def _of_segments(segment: nn.Embedding, segments_T: Tensor) -> Tensor:
+        """(T, D), or (D,) if there is only one segment."""
+        if segment.num_embeddings == 1:
+            return segment.weight[0]
+        if segment.num_embeddings == 2 and segments_T.device.type != "cpu":
+            # The gradient is a sum. That of a lookup lets the threads of all tokens wait for one another at two rows.
+            return torch.where(segments_T[:, None] == 0, segment.weight[0], segment.weight[1])
+        return segment(segments_T)

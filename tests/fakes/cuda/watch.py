@@ -69,6 +69,8 @@ class Watch(TorchDispatchMode):
                     yield f"waits: {name} by a mask"
                 if index is not None and index.device.type == "cpu":
                     yield f"waits: {name} by an index on the host"
+            if name != "index" and any(isinstance(v, Tensor) and v.device.type == "cpu" for v in args[2:3]):
+                yield f"waits: {name} of a number on the host"
         if name == "repeat_interleave" and kwargs.get("output_size") is None:
             yield "waits: repeat_interleave without output_size"
         if name == "segment_reduce" and not kwargs.get("unsafe", False):

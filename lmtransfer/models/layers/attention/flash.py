@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lmtransfer.data.batch import upload
 
@@ -27,6 +28,9 @@ _MEAN_LENGTH = 64
 _in_use: dict[int, list[int]] = {}
 #: The maximum length is rounded up to this, or to its double, and so on. The kernel works on blocks of 128 queries.
 _LENGTH = 128
+#: From this length on, sequences of equal length are computed by cuDNN, whose kernels are made for Hopper. On an H100,
+#: BERT base with rows of 512 tokens trains 1.10 times as fast; rows of 128 gain nothing.
+_EQUAL_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class FlashLayout:
         cu_queries, cu_keys: offsets of the sequences, int32; the spare sequences after them are empty.
         max_queries, max_keys: no sequence is longer; the number of thread blocks depends on these limits.
         causal: a query sees only keys at its own position and before.
+        equal_length: the length of every sequence, if they have the same and every token is a query; else None.
     """
 
     cu_queries: Tensor
@@ -44,6 +49,7 @@ class FlashLayout:
     max_queries: int
     max_keys: int
     causal: bool
+    equal_length: int | None = None
 
     @classmethod
     def of(
@@ -61,7 +67,8 @@ class FlashLayout:
         cu_keys = upload(_offsets(lengths, size), device)
         max_keys = _doubled(max(lengths, default=0), start=_LENGTH)
         if counts is None:
-            return cls(cu_keys, cu_keys, max_keys, max_keys, causal)
+            equal_length = lengths[0] if len(set(lengths)) == 1 else None
+            return cls(cu_keys, cu_keys, max_keys, max_keys, causal, equal_length)
         max_queries = _doubled(max(counts, default=0), start=_LENGTH)
         return cls(upload(_offsets(counts, size), device), cu_keys, max_queries, max_keys, causal)
 
@@ -97,6 +104,8 @@ def flash_attention(
     from torch.nn.attention.varlen import varlen_attn
 
     width = query_NHK.shape[-1]
+    if layout.equal_length is not None and layout.equal_length >= _EQUAL_LENGTH and reach is None and width % 8 == 0:
+        return _of_equal_length(query_NHK, key_THK, value_THK, layout.equal_length, causal=layout.causal)
     spare = -width % _HEAD_MULTIPLE
     if spare:
         query_NHK, key_THK, value_THK = (
@@ -116,6 +125,14 @@ def flash_attention(
     )
     assert isinstance(output, Tensor)  # it is a pair only if the call requests auxiliary results
     return output[..., :width] if spare else output
+
+
+def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, causal: bool) -> Tensor:
+    """``flash_attention`` of sequences of one length by cuDNN; where it refuses, by PyTorch's own kernel."""
+    q, k, v = (states.unflatten(0, (-1, length)).transpose(1, 2) for states in (query, key, value))
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        output = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return output.transpose(1, 2).reshape(query.shape)
 
 
 def _num_sequences(number: int, *, num_tokens: int) -> int:
