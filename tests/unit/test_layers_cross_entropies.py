@@ -39,6 +39,24 @@ def test_values_and_gradients_are_those_of_dense_logits(chunk: int, monkeypatch:
         torch.testing.assert_close(local, their)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_a_gpu_compiles_is_what_a_cpu_computes(dtype: torch.dtype, weighted: bool) -> None:
+    torch.manual_seed(0)
+    logits, targets = 8 * torch.randn(23, 41), torch.randint(41, (23,))
+    logits[3, targets[3]] = -80.0  # a probability that float32 rounds to 0
+    weights = torch.randn(23) if weighted else None
+    given = logits.to(dtype), targets, weights
+    ours, theirs = module._compute_fused(*given, True, True), module._compute_chunk(*given, True, True)
+    assert ours.gradient is not None
+    assert theirs.gradient is not None
+    torch.testing.assert_close(ours.losses, theirs.losses)
+    assert torch.equal(ours.best, theirs.best)
+    torch.testing.assert_close(ours.gradient, theirs.gradient.to(dtype))
+    torch.testing.assert_close(ours.bias_gradient, theirs.bias_gradient)
+    assert module._compute_fused(*given, False, False)[2:] == (None, None)
+
+
 def test_of_no_positions_and_in_bfloat16() -> None:
     hidden, weight, bias, targets = _inputs(torch.float32)
     none, _ = cross_entropies(hidden[:0], weight, bias, targets[:0])

@@ -34,7 +34,7 @@ def _flash() -> Iterator[None]:
 def _check(layout: Layout, num_queries: int, *, width: int, window: int | None = None) -> None:
     """Output and gradients are those of the dense blocks, within what bfloat16 can hold."""
     torch.manual_seed(0)
-    rows = [torch.randn(n, 2, width).bfloat16() for n in (num_queries, *[sum(LENGTHS)] * 2, num_queries)]
+    rows = [torch.randn(n, 2, width).bfloat16() for n in (num_queries, *[sum(layout.lengths)] * 2, num_queries)]
     results = []
     for dtype in (torch.bfloat16, torch.float32):
         query, key, value, upstream = (tensor.to(dtype) for tensor in rows)
@@ -55,6 +55,19 @@ def _check(layout: Layout, num_queries: int, *, width: int, window: int | None =
 @pytest.mark.parametrize("causal", [False, True])
 def test_flash_is_what_dense_blocks_compute(causal: bool, window: int | None, width: int) -> None:
     _check(Layout.of(LENGTHS, causal=causal), sum(LENGTHS), width=width, window=window)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences_of_one_length_are_computed_together(causal: bool) -> None:
+    layout = Layout.of([256, 256], causal=causal)
+    assert layout.flash is not None
+    assert layout.flash.equal_length == 256
+    _check(layout, 512, width=8)
+
+
+@pytest.mark.parametrize("lengths", [[256, 255], [128, 128]])
+def test_other_sequences_are_not(lengths: list[int]) -> None:
+    assert FlashLayout.of(lengths, None, CPU, causal=False).equal_length is None
 
 
 @pytest.mark.parametrize("width", [16, 41])

@@ -41,7 +41,8 @@ class FlashLayout:
         cu_queries, cu_keys: offsets of the sequences, int32; the spare sequences after them are empty.
         max_queries, max_keys: no sequence is longer; the number of thread blocks depends on these limits.
         causal: a query sees only keys at its own position and before.
-        equal_length: the length of every sequence, if they have the same and every token is a query; else None.
+        equal_length: the length of every sequence, if all have one that cuDNN is faster for (``_EQUAL_LENGTH``), and
+            every token is a query; else None.
     """
 
     cu_queries: Tensor
@@ -67,8 +68,8 @@ class FlashLayout:
         cu_keys = upload(_offsets(lengths, size), device)
         max_keys = _doubled(max(lengths, default=0), start=_LENGTH)
         if counts is None:
-            equal_length = lengths[0] if len(set(lengths)) == 1 else None
-            return cls(cu_keys, cu_keys, max_keys, max_keys, causal, equal_length)
+            is_equal = len(set(lengths)) == 1 and lengths[0] >= _EQUAL_LENGTH
+            return cls(cu_keys, cu_keys, max_keys, max_keys, causal, lengths[0] if is_equal else None)
         max_queries = _doubled(max(counts, default=0), start=_LENGTH)
         return cls(upload(_offsets(counts, size), device), cu_keys, max_queries, max_keys, causal)
 
@@ -104,7 +105,7 @@ def flash_attention(
     from torch.nn.attention.varlen import varlen_attn
 
     width = query_NHK.shape[-1]
-    if layout.equal_length is not None and layout.equal_length >= _EQUAL_LENGTH and reach is None and width % 8 == 0:
+    if layout.equal_length is not None and reach is None and width % _HEAD_MULTIPLE == 0:
         return _of_equal_length(query_NHK, key_THK, value_THK, layout.equal_length, causal=layout.causal)
     spare = -width % _HEAD_MULTIPLE
     if spare:
