@@ -12,16 +12,17 @@ from fakes.tasks import bert, labels_head, random_examples
 
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.layers.attention.layout import Layout
+from lmtransfer.models.layers.embeddings import InputEmbeddings
 from lmtransfer.models.layers.transformer import TransformerLayer
 from lmtransfer.tasks.source import TaskSource, coarse_size
 from lmtransfer.transfer.method import TransferMethod
 
 
-def test_the_layers_are_compiled_and_nothing_else() -> None:
+def test_the_embeddings_and_the_layers_are_compiled_and_nothing_else() -> None:
     learner = TransferMethod(freeze="full").learner(bert(), head=labels_head(2), seed=0)
     compile_blocks(learner)
     compiled = [type(module) for module in learner.modules() if module._compiled_call_impl is not None]
-    assert compiled == [TransformerLayer, TransformerLayer]
+    assert compiled == [InputEmbeddings, TransformerLayer, TransformerLayer]
 
 
 def test_sizes_are_few_and_hold_the_tokens() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -126,7 +127,7 @@ def test_autocast_on_a_cpu_samples_from_float32_and_a_gpu_from_the_logits_of_the
 
 def _on_cuda() -> tuple[list[str], int]:
     """The dtypes of the products, and how many tensors of all logits are float32."""
-    with fake_tensors():
+    with fake_tensors(), mock.patch.object(cross_entropy, "_compute_on_device", cross_entropy._compute_chunk):
         hidden, weight, bias = (torch.zeros(*shape, device="cuda") for shape in ((4096, 8), (30_000, 8), (30_000,)))
         targets, numbers = (torch.zeros(4096, device="cuda", dtype=dtype) for dtype in (torch.int64, torch.float32))
         with _Made(4096 * 30_000) as made, torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):

@@ -62,8 +62,8 @@ def test_the_encoders_of_a_learner_are_the_outermost_and_each_is_there_once() ->
     assert encoders_in(nn.Linear(1, 1)) == []
 
 
-def test_blocks_are_compiled_where_the_encoder_says_that_they_may_be() -> None:
+def test_blocks_and_embeddings_are_compiled_where_the_encoder_says_that_they_may_be() -> None:
     learner = nn.ModuleList([bert(), Recurrent(vocab_size=9)])
     compile_blocks(learner)
     compiled = [module for module in learner.modules() if module._compiled_call_impl is not None]
-    assert compiled == learner[0].blocks()
+    assert compiled == [learner[0].embeddings, *learner[0].blocks()]
