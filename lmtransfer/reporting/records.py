@@ -22,6 +22,8 @@ Format = Literal["csv", "parquet", "latex"]
 #: The file of each format.
 FILES: Mapping[Format, str] = {"csv": "records.csv", "parquet": "records.parquet", "latex": "table.tex"}
 
+#: Columns of whole numbers, which may be unknown.
+_WHOLE = ("seed", "pretraining_seed", "num_train")
 #: What the result of a training says of its cost, under the same names.
 _COST = ("seconds", "tokens", "tokens_per_second", "peak_memory", "num_parameters", "num_trained_parameters", "flops")
 
@@ -61,7 +63,7 @@ def records(entries: Sequence[Entry]) -> pd.DataFrame:
         kinds = {type(value) for value in frame[name].dropna()}
         if len(kinds) > 1 and not kinds <= {int, float}:
             frame[name] = [None if pd.isna(value) else json.dumps(value) for value in frame[name].astype(object)]
-    return frame
+    return frame.astype(dict.fromkeys(_WHOLE, "Int64"))
 
 
 def write_records(entries: Sequence[Entry], folder: Path, kind: Format) -> Path:
