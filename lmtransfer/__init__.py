@@ -1,7 +1,7 @@
 """lmtransfer: pretrain a text encoder, transfer it, and measure by how much pretraining helped.
 
 The commands are functions: ``from lmtransfer import pretrain, probe, finetune, evaluate, predict, export, report``.
-``load`` brings a run into memory. Everything is imported when it is first used.
+``load`` brings a run into memory, ``load_records`` the scores of all runs. Everything is imported at its first use.
 """
 
 import os
@@ -11,10 +11,10 @@ from lmtransfer.system.waiting import set_waiting
 TYPE_CHECKING = False  # as in typing, which the current folder could replace as long as __main__ has not run
 
 if TYPE_CHECKING:
-    from lmtransfer.api import evaluate, export, finetune, load, predict, pretrain, probe, report
+    from lmtransfer.api import evaluate, export, finetune, load, load_records, predict, pretrain, probe, report
 
 __version__ = "0.1.0"
-__all__ = ["evaluate", "export", "finetune", "load", "predict", "pretrain", "probe", "report"]
+__all__ = ["evaluate", "export", "finetune", "load", "load_records", "predict", "pretrain", "probe", "report"]
 
 set_waiting(os.environ)  # here, because this file is imported before any import of torch for this package
 

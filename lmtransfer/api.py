@@ -39,6 +39,7 @@ from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers
 from lmtransfer.interop.importing.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
+from lmtransfer.reporting.records import load_records as load_records
 from lmtransfer.reporting.runs.collect import read_metrics
 from lmtransfer.runs.result import JointResult, RunResult
 from lmtransfer.runs.saved import SavedRun

@@ -480,6 +480,9 @@ class ReportSettings(_WithData):
     margin: Positive | None = _doc(_MARGIN)
     verdicts: bool = _doc("false: for a demonstration, whose runs are too short to be judged", True)
     figures: bool = _doc("false: tables only, without matplotlib", True)
+    format: Literal["csv", "parquet", "latex"] | None = _doc(
+        "csv or parquet: also all scores as records, a row for each seed; latex: also the table"
+    )
     data_root: Folder | None = _doc("the texts of wrong answers are read here again, if the tasks' files are there")
 
 

@@ -1,0 +1,165 @@
+"""All runs as one table of pandas, to draw and to compute with: a row for each score of each seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lmtransfer.reporting.render.cells import COLUMNS, PLUS_MINUS, cells, without_empty
+from lmtransfer.reporting.runs.collect import Run, collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.reporting.runs.scores import number
+from lmtransfer.system.mappings import leaves
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Format = Literal["csv", "parquet", "latex"]
+#: The file of each format.
+FILES: Mapping[Format, str] = {"csv": "records.csv", "parquet": "records.parquet", "latex": "table.tex"}
+
+#: Columns of whole numbers, which may be unknown.
+_WHOLE = ("seed", "pretraining_seed", "num_train")
+#: What the result of a training says of its cost, under the same names.
+_COST = ("seconds", "tokens", "tokens_per_second", "peak_memory", "num_parameters", "num_trained_parameters", "flops")
+
+
+def load_records(*roots: str | Path) -> pd.DataFrame:
+    """Read the runs of some folders, ``runs`` by default, as one table; see ``records``.
+
+    Raises:
+        RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
+    """
+    return records(make_entries(collect(*map(Path, roots or ["runs"]))))
+
+
+def records(entries: Sequence[Entry]) -> pd.DataFrame:
+    """The scores of all runs, a row for each seed of a run, of its control and of each of its baselines.
+
+    A run without a score has one row. Columns:
+
+    - ``run``, ``command``, ``state``: the folder of the run below the folder that was read, what made it, and
+      "finished", "unfinished" or "torn";
+    - ``side``: "run", "control", "majority", or the name of a baseline;
+    - ``seed``, ``pretraining_seed``; ``metric``, ``score``: the metric that decides, in the units of ``result.json``;
+      ``metrics.<name>``: every metric;
+    - ``task``, ``split``, ``num_train``, ``transfer``; ``model``, ``objective``, ``corpus``, ``pretraining`` (the run
+      that the weights come from), ``pretraining_tokens``, ``pretraining_seconds``;
+    - ``seconds``, ``tokens``, ``tokens_per_second``, ``peak_memory`` (bytes), ``num_parameters``,
+      ``num_trained_parameters``, ``flops``: of the training of this seed, where it is known;
+    - ``config.<key>``: every setting of the run. A column with values of several types holds them as JSON.
+    """
+    import pandas as pd
+
+    rows = [row for entry in entries for row in _rows(entry)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    ordered = sorted(names, key=lambda name: name.startswith("metrics.") + 2 * name.startswith("config."))
+    frame = pd.DataFrame(rows, columns=ordered)
+    for name in frame.columns:
+        kinds = {type(value) for value in frame[name].dropna()}
+        if len(kinds) > 1 and not kinds <= {int, float}:
+            frame[name] = [None if pd.isna(value) else json.dumps(value) for value in frame[name].astype(object)]
+    return frame.astype(dict.fromkeys(_WHOLE, "Int64"))
+
+
+def write_records(entries: Sequence[Entry], folder: Path, kind: Format) -> Path:
+    """Write ``records`` as CSV or Parquet, or the table of the report as LaTeX, which needs the package booktabs.
+
+    Args:
+        entries: all runs.
+        folder: folder of the report, which exists.
+        kind: the format.
+
+    Returns:
+        The file.
+    """
+    import pandas as pd
+
+    path = folder / FILES[kind]
+    if kind == "csv":
+        records(entries).to_csv(path, index=False)
+    elif kind == "parquet":
+        records(entries).to_parquet(path, index=False)
+    else:
+        headings, lines = without_empty(list(COLUMNS), [cells(row) for row in table_rows(entries)])
+        table = pd.DataFrame(lines, columns=headings).to_latex(index=False, escape=True)
+        path.write_text(table.replace(PLUS_MINUS, r"$\pm$"), encoding="utf-8")
+    return path
+
+
+def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
+    """The rows of a run, its control and its baselines."""
+    result, metric, shared = entry.run.result, entry.metric or "", _shared(entry)
+    settings = {f"config.{key}": value for key, value in leaves(dict(entry.run.config))}
+    own = "control" if entry.is_control else "run"
+    sides: list[tuple[str, Any, Sequence[Run]]] = [(own, result, entry.seeds)]
+    sides += [("control", result.get("control"), entry.controls)]
+    baselines = result.get("baselines")
+    sides += [(name, node, ()) for name, node in (baselines.items() if isinstance(baselines, Mapping) else ())]
+    sides += [("majority", {"metrics": result.get("majority")}, ())]
+    for side, node, runs in sides:
+        scores = list(_scores(node, [run for run in runs if run.is_seed] or runs))
+        if not scores and side == own:
+            scores = [_cost(result)]
+        for of_seed in scores:
+            score = {"metric": metric or None, "score": of_seed.get(f"metrics.{metric}")}
+            yield {**shared, "side": side, "seed": None, "pretraining_seed": None, **score, **of_seed, **settings}
+
+
+def _shared(entry: Entry) -> dict[str, Any]:
+    """What all rows of a run have in common."""
+    return {
+        "run": entry.run.key,
+        "command": entry.run.command,
+        "state": entry.run.state,
+        "side": None,
+        "seed": None,
+        "pretraining_seed": None,
+        "metric": None,
+        "score": None,
+        "task": entry.task or None,
+        "split": entry.split or None,
+        "num_train": entry.num_train,
+        "transfer": entry.transfer or None,
+        "model": entry.model or None,
+        "objective": entry.objective or None,
+        "corpus": entry.corpus or None,
+        "pretraining": None if entry.source is None else entry.source.key,
+        "pretraining_tokens": entry.pretraining_tokens,
+        "pretraining_seconds": entry.pretraining_seconds,
+        **dict.fromkeys(_COST),
+    }
+
+
+def _scores(node: Any, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """The metrics of each seed in a ``result.json`` or in its part about a control or a baseline, and its cost."""
+    if not isinstance(node, Mapping):
+        return
+    listed = node.get("seeds")
+    seeds = [seed for seed in listed if isinstance(seed, Mapping)] if isinstance(listed, list) else []
+    for seed in seeds or [node]:
+        metrics = seed.get("metrics")
+        known = {name: number(value) for name, value in metrics.items()} if isinstance(metrics, Mapping) else {}
+        if not any(value is not None for value in known.values()):
+            continue
+        scores = {f"metrics.{name}": value for name, value in known.items()}
+        numbers = {name: number(seed.get(name)) for name in ("seed", "pretraining_seed") if name in seed}
+        yield {**numbers, **scores, **_cost(_result_of(seed, node, runs, alone=len(seeds) < 2))}
+
+
+def _result_of(seed: Mapping[str, Any], node: Mapping[str, Any], runs: Sequence[Run], *, alone: bool) -> Mapping:
+    """The ``result.json`` of a seed's own folder; if there is only one seed, that of the run."""
+    folders = [f"seed-{seed.get('seed')}", f"pretraining-{seed.get('pretraining_seed')}"]
+    named = [run for run in runs if run.name == folders[0]]
+    named = [run for run in named if folders[1] in run.key.split("/")] or named
+    if len(named) == 1:
+        return named[0].result
+    return (runs[0].result if len(runs) == 1 else node) if alone else {}
+
+
+def _cost(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: number(result.get(name)) for name in _COST}
