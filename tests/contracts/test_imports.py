@@ -73,6 +73,7 @@ INNER: dict[str, tuple[str, ...]] = {
         "sweep_table",
         "page",
         "write",
+        "records",
         "comparison",
     ),
 }
