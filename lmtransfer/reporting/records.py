@@ -60,7 +60,7 @@ def records(entries: Sequence[Entry]) -> pd.DataFrame:
     ordered = sorted(names, key=lambda name: name.startswith("metrics.") + 2 * name.startswith("config."))
     frame = pd.DataFrame(rows, columns=ordered)
     for name in frame.columns:
-        kinds = {type(value) for value in frame[name].dropna()}
+        kinds = {type(value) for value in frame[name] if not pd.isna(value)}
         if len(kinds) > 1 and not kinds <= {int, float}:
             frame[name] = [None if pd.isna(value) else json.dumps(value) for value in frame[name].astype(object)]
     return frame.astype(dict.fromkeys(_WHOLE, "Int64"))
