@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.inspection.kept_texts import TaskTexts
-from lmtransfer.reporting.records import write_records
+from lmtransfer.reporting.records import FILES
 from lmtransfer.reporting.render.terminal import print_report, report_console
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
@@ -22,7 +22,7 @@ from lmtransfer.study.progress import watch
 
 
 def run(cfg: DictConfig) -> Path:
-    """Read the runs, print the table, and write report.html, report.md, report.json and figures/, and ``format``.
+    """Read the runs, print the table, and write the report: report.html, .md, .json, figures/, the file of ``format``.
 
     Returns:
         The folder of the report.
@@ -57,12 +57,13 @@ def run(cfg: DictConfig) -> Path:
         figures=cfg.figures,
         sections=find_sections(roots),
         texts=TaskTexts(data_root=cfg.data_root),
+        records=cfg.format,
     )
     console = report_console()
     print_report(entries, sweeps, console)
     if cfg.format is not None:
-        path = write_records(entries, folder, cfg.format)
-        console.print(f"{'Table' if cfg.format == 'latex' else 'Records'}: {path}", markup=False, soft_wrap=True)
+        kind = "Table" if cfg.format == "latex" else "Records"
+        console.print(f"{kind}: {folder / FILES[cfg.format]}", markup=False, soft_wrap=True)
     console.print(f"Page with figures, settings and versions: {folder / 'report.html'}", markup=False, soft_wrap=True)
     return folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lmtransfer.reporting.render.cells import COLUMNS, PLUS_MINUS, cells, without_empty
 from lmtransfer.reporting.runs.collect import Run, collect
@@ -18,9 +18,8 @@ from lmtransfer.system.mappings import leaves
 if TYPE_CHECKING:
     import pandas as pd
 
-Format = Literal["csv", "parquet", "latex"]
 #: The file of each format.
-FILES: Mapping[Format, str] = {"csv": "records.csv", "parquet": "records.parquet", "latex": "table.tex"}
+FILES: Mapping[str, str] = {"csv": "records.csv", "parquet": "records.parquet", "latex": "table.tex"}
 
 #: Columns of whole numbers, which may be unknown.
 _WHOLE = ("seed", "pretraining_seed", "num_train")
@@ -66,16 +65,13 @@ def records(entries: Sequence[Entry]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(_WHOLE, "Int64"))
 
 
-def write_records(entries: Sequence[Entry], folder: Path, kind: Format) -> Path:
+def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
     """Write ``records`` as CSV or Parquet, or the table of the report as LaTeX, which needs the package booktabs.
 
     Args:
         entries: all runs.
         folder: folder of the report, which exists.
-        kind: the format.
-
-    Returns:
-        The file.
+        kind: a key of ``FILES``.
     """
     import pandas as pd
 
@@ -88,7 +84,6 @@ def write_records(entries: Sequence[Entry], folder: Path, kind: Format) -> Path:
         headings, lines = without_empty(list(COLUMNS), [cells(row) for row in table_rows(entries)])
         table = pd.DataFrame(lines, columns=headings).to_latex(index=False, escape=True)
         path.write_text(table.replace(PLUS_MINUS, r"$\pm$"), encoding="utf-8")
-    return path
 
 
 def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
@@ -107,7 +102,7 @@ def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
             scores = [_cost(result)]
         for of_seed in scores:
             score = {"metric": metric or None, "score": of_seed.get(f"metrics.{metric}")}
-            yield {**shared, "side": side, "seed": None, "pretraining_seed": None, **score, **of_seed, **settings}
+            yield {**shared, "side": side, **score, **of_seed, **settings}
 
 
 def _shared(entry: Entry) -> dict[str, Any]:

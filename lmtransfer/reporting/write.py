@@ -13,6 +13,7 @@ from lmtransfer.reporting.figures.all_figures import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.texts import Texts
+from lmtransfer.reporting.records import write_records
 from lmtransfer.reporting.render.answer import answer
 from lmtransfer.reporting.render.markdown import markdown_report
 from lmtransfer.reporting.runs.entry import Entry
@@ -31,6 +32,7 @@ def write_report(
     figures: bool = True,
     sections: Sequence[Section] = (),
     texts: Texts | None = None,
+    records: str | None = None,
 ) -> list[SavedFigure]:
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``; an earlier report is overwritten.
 
@@ -42,6 +44,7 @@ def write_report(
         figures: whether to draw figures.
         sections: parts of the HTML page that come right after the answer.
         texts: finds the texts of examples for the HTML page; None: no texts are shown.
+        records: format of the records (see ``records.FILES``); None: none are written.
 
     Returns:
         The figures, in the order of the page.
@@ -59,6 +62,8 @@ def write_report(
             }
             for name, text in pages.items():
                 write_text(folder / name, text)
+            if records is not None:
+                write_records(entries, folder, records)
     except OSError as error:
         raise RunDirectoryError(
             f"to={folder}: the report cannot be written ({error.strerror or error}); give another folder with to="

@@ -72,8 +72,8 @@ INNER: dict[str, tuple[str, ...]] = {
         "render",
         "sweep_table",
         "page",
-        "write",
         "records",
+        "write",
         "comparison",
     ),
 }

@@ -91,7 +91,7 @@ class _Chunk(NamedTuple):
         losses: the cross entropies, (m,).
         best: the most probable ids, int64 (m,).
         gradient: the gradient of the weighted sum of the losses with respect to the logits, (m, V); None: not wanted.
-        bias_gradient: its sum over the positions, (V,); None: not wanted.
+        bias_gradient: its sum over the positions, (V,); None: not wanted, or there is no bias, or there are no weights.
     """
 
     losses: Tensor
@@ -106,13 +106,13 @@ def _chunks_of_logits(
     bias_V: Tensor | None,
     targets_M: Tensor,
     weights_M: Tensor | None = None,
+    read_logits: ReadLogits | None = None,
     *,
     needs_gradient: bool,
-    needs_bias: bool = False,
-    read_logits: ReadLogits | None = None,
 ) -> Iterator[tuple[slice, _Chunk]]:
     """Split the positions into chunks whose logits stay in cache, or on other devices do not fill the memory."""
     compute = _compute_chunk if hidden_MD.device.type == "cpu" else _compute_on_device
+    needs_bias = bias_V is not None and weights_M is not None
     rows = max(1, chunk_logits(hidden_MD.device) // len(weight_VD))
     for start in range(0, len(targets_M), rows):
         part = slice(start, start + rows)
@@ -211,18 +211,9 @@ class _CrossEntropySum(torch.autograd.Function):
         losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
-        needs_bias = bias_V is not None and ctx.needs_input_grad[2]
-        bias_gradient_V = torch.zeros(vocabulary if needs_bias else 0, dtype=accumulate, device=hidden_MD.device)
-        for part, chunk in _chunks_of_logits(
-            hidden_MD,
-            weight,
-            bias,
-            targets_M,
-            weights_M,
-            needs_gradient=needs_gradient,
-            needs_bias=needs_bias,
-            read_logits=read_logits,
-        ):
+        bias_gradient_V = torch.zeros(0 if bias is None else vocabulary, dtype=accumulate, device=hidden_MD.device)
+        given = (hidden_MD, weight, bias, targets_M, weights_M, read_logits)
+        for part, chunk in _chunks_of_logits(*given, needs_gradient=needs_gradient):
             losses_M[part], hits_M[part] = chunk.losses, chunk.best == targets_M[part]
             if chunk.gradient is not None:
                 gradient_MV[part] = chunk.gradient
@@ -270,16 +261,8 @@ class _LargeCrossEntropySum(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_MD) if needs_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if needs_gradient else None
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=accumulate)
-        for part, chunk in _chunks_of_logits(
-            hidden_MD,
-            weight,
-            bias,
-            targets_M,
-            weights_M,
-            needs_gradient=needs_gradient,
-            needs_bias=bias is not None,
-            read_logits=read_logits,
-        ):
+        given = (hidden_MD, weight, bias, targets_M, weights_M, read_logits)
+        for part, chunk in _chunks_of_logits(*given, needs_gradient=needs_gradient):
             total += (chunk.losses * weights_M[part]).sum()
             hits_M[part] = chunk.best == targets_M[part]
             if grad_hidden is None or grad_weight is None or chunk.gradient is None:
