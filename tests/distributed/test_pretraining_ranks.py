@@ -48,7 +48,8 @@ def _assert_same_losses(world: Path, run: str) -> None:
     one, several = (_records(world, name) for name in ("ranks-1", run))
     assert [record["step"] for record in several] == list(range(1, STEPS + 1))
     for key in ("loss", "gradient_norm", "tokens"):
-        assert [record[key] for record in several] == pytest.approx([record[key] for record in one], rel=0, abs=1e-6)
+        # What differs is the order of sums in float32: a few units in the last place after twelve steps.
+        assert [record[key] for record in several] == pytest.approx([record[key] for record in one], rel=1e-6)
 
 
 @pytest.mark.slow
