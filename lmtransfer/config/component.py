@@ -27,6 +27,7 @@ from typing import Any, TypeGuard
 
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, full_key, is_broken, to_plain
+from lmtransfer.config.settings import Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.optional import missing
 from lmtransfer.system.validation import Misfit, describe, join, validated
@@ -363,8 +364,15 @@ class Argument:
 
 @functools.cache
 def arguments_of(cls: type) -> Mapping[str, Argument]:
-    """The arguments that ``cls(...)`` accepts by name, in order."""
-    parameters = inspect.signature(cls).parameters.values()
+    """The arguments that ``cls(...)`` accepts by name, in order.
+
+    A class whose constructor takes ``**settings`` describes them in its model ``Settings``.
+    """
+    parameters = list(inspect.signature(cls).parameters.values())
+    model = getattr(cls, "Settings", None)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters) and isinstance(model, type) and issubclass(model, Settings):
+        fields = model.model_fields.items()
+        return {name: Argument(field.rebuild_annotation(), field.is_required()) for name, field in fields}
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     namespace = getattr(inspect.getattr_static(cls, "__init__"), "__globals__", vars(sys.modules[cls.__module__]))
     return {p.name: Argument(_evaluate(p.annotation, namespace), p.default is p.empty) for p in named}

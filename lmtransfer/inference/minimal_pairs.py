@@ -197,7 +197,7 @@ def _scores(
         predictor=predictor,
         tokenizer=saved.tokenizer,
         frame=pretrained.frame,
-        hidden=task.hidden,
+        hidden=task.settings.hidden,
         device=hardware.device,
         autocast=hardware.precision.autocast,
     )
@@ -214,4 +214,4 @@ def _method(predictor: Objective, task: MinimalPairs) -> str:
     """A description of the scoring method."""
     if predictor.predicts != "masked":
         return f"log-probability by {predictor.name}"
-    return f"pseudo-log-likelihood by {predictor.name}, hidden: {task.hidden}"
+    return f"pseudo-log-likelihood by {predictor.name}, hidden: {task.settings.hidden}"

@@ -35,7 +35,7 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
         ConfigError: pooling or layers do not fit the run.
         DataError: the split is missing or malformed, or its scores are hidden.
     """
-    choice = VectorChoice(task.layers, task.pooling, prefix="task.")
+    choice = VectorChoice(task.settings.layers, task.settings.pooling, prefix="task.")
     embedder = embedder_of(saved, choice, hardware=hardware, max_length=task.max_length)
     pairs = task.examples(split)
     hidden = sum(not pair.has_gold for pair in pairs)
@@ -52,7 +52,7 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
     cut = [f"{embedded.num_cut:,} sentences are cut to {embedder.max_length} tokens"] if embedded.num_cut else []
     return ZeroShotScores(
         metrics=task.score(pairs, answers),
-        method=f"cosine of vectors, {embedder.method}" + (", standardised" if task.standardise else ""),
+        method=f"cosine of vectors, {embedder.method}" + (", standardised" if task.settings.standardise else ""),
         chance=CHANCE,
         num_scored=len(pairs),
         num_tokens=embedded.num_tokens,
@@ -80,7 +80,7 @@ def _embed(pairs: Sequence[TextExample], embedder: Embedder) -> Embedded:
 
 def _answers(embedded: Embedded, task: SentenceSimilarity) -> list[ScoreAnswer]:
     scale = None
-    if task.standardise:
+    if task.settings.standardise:
         scale = Standardising(dim=embedded.vectors.shape[1])
         scale.fit([torch.from_numpy(embedded.vectors)])
     unit = finished(embedded.vectors, standardising=scale, normalise=True).astype(np.float64)

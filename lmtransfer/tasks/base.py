@@ -8,13 +8,17 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+import pydantic
+from pydantic_core import ErrorDetails
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import join, shown
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
+from lmtransfer.tasks.settings import TaskSettings
 from lmtransfer.tokenizers.base import Tokenizer
 
 
@@ -61,7 +65,18 @@ class Task(ABC):
 
     Features that only some tasks have are declared here with defaults, so that callers need not know the class.
 
+    A task that is built from a config is constructed with the fields of its model ``Settings``; a subclass that has
+    further settings derives a model from that of its base. A subclass may also have a constructor of its own, with one
+    argument for each setting.
+
+    Args:
+        settings: the fields of ``Settings``.
+
+    Raises:
+        ConfigError: a field is missing, unknown or of the wrong type.
+
     Attributes:
+        settings: the settings, checked.
         name: the task's name in tables and ``result.json``.
         labels: the label names in order, empty for regression; every run stores them, and other runs are matched to
             them by name.
@@ -80,9 +95,11 @@ class Task(ABC):
         baseline_name: name of the ``baseline``; None: the label that it gives to every example.
     """
 
+    Settings: ClassVar[type[TaskSettings]] = TaskSettings
     zero_shot: ClassVar[bool] = False
     baseline_name: ClassVar[str | None] = None
 
+    settings: TaskSettings
     name: str
     main_metric: str
     splits: tuple[str, ...]
@@ -94,6 +111,14 @@ class Task(ABC):
     folds: int | None = None
     notes: Mapping[str, Notes] = MappingProxyType({})
     no_answer: bool = False
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            self.settings = self.Settings(**settings)
+        except pydantic.ValidationError as error:
+            raise ConfigError([_problem(problem) for problem in error.errors()]) from None
+        self.name, self.max_length = self.settings.name, self.settings.max_length
+        self.num_train, self.dev_from_train = self.settings.num_train, self.settings.dev_from_train
 
     @property
     @abstractmethod
@@ -198,3 +223,9 @@ class Task(ABC):
         Raises:
             ConfigError: the settings do not fit.
         """
+
+
+def _problem(problem: ErrorDetails) -> str:
+    """A problem of a setting in words."""
+    key = join("task", *problem["loc"])
+    return f"{key}: missing" if problem["type"] == "missing" else f"{key}={shown(problem['input'])}: {problem['msg']}"

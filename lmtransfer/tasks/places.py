@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,20 @@ class LocatedFiles:
     ``datasets.save_to_disk``.
 
     Args:
-        files: file of each split; null: the split has no file.
+        files: names of the file of each split, which are tried in order; messages show the first. A split without a
+            name has no file.
         data_root: folder that holds the data folders.
         task: the task's name, for messages.
 
     Raises:
-        ConfigError: a file has no name.
+        ConfigError: a name is empty.
     """
 
-    def __init__(self, *, files: Mapping[str, str | None], data_root: str | None, task: str) -> None:
-        empty = [split for split, file in files.items() if file == ""]
+    def __init__(self, *, files: Mapping[str, Sequence[str]], data_root: str | None, task: str) -> None:
+        empty = [split for split, names in files.items() if "" in names]
         if empty:
             raise ConfigError([f"task.{split}, task.files.{split}: is empty; set a file or null" for split in empty])
-        self._files = {split: file for split, file in files.items() if file is not None}
+        self._files = {split: tuple(names) for split, names in files.items() if names}
         self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
         self._task = task
 
@@ -43,23 +44,33 @@ class LocatedFiles:
 
     def find(self, split: str) -> Path | None:
         """Find the file of a split; None if it is not on this machine."""
-        if split not in self._files:
-            return None
-        for path in self._paths(split):
-            found = find_file(path)
-            if found is not None or (path.is_dir() and any(path.glob("*.arrow"))):
-                return found or path
+        for name in self._files.get(split, ()):
+            for path in self._paths(name):
+                found = find_file(path)
+                if found is not None or (path.is_dir() and any(path.glob("*.arrow"))):
+                    return found or path
         return None
 
-    def _paths(self, split: str) -> list[Path]:
-        """The paths that are searched for a split's file; a single one if it is absolute."""
-        return list(dict.fromkeys(folder / self._files[split] for folder in self._folders))
+    def found(self, split: str) -> Path:
+        """Find the file of a split.
+
+        Raises:
+            DataError: it is not on this machine.
+        """
+        path = self.find(split)
+        if path is None:
+            raise self.missing(split)
+        return path
+
+    def _paths(self, name: str) -> list[Path]:
+        """The paths that are searched for a file; a single one if its name is absolute."""
+        return list(dict.fromkeys(folder / name for folder in self._folders))
 
     def places(self, split: str) -> str:
         """List the paths that are searched for a split's file, for messages."""
         if split not in self._files:
             return "(none configured)"
-        return " or ".join(map(str, self._paths(split)))
+        return " or ".join(map(str, self._paths(self._files[split][0])))
 
     def missing(self, split: str, *, has_folds: bool = False) -> DataError:
         """Make the error for a missing file, if there is no other source either.
@@ -75,9 +86,9 @@ class LocatedFiles:
                 f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; set "
                 f"task.{split}= or task.files.{split}= to a file{folds}"
             )
-        file = self._files[split]
+        file = self._files[split][0]
         problem = f"task {self._task}, split {split}: no file {self.places(split)}"
-        for path in self._paths(split):
+        for path in self._paths(file):
             if path.is_dir():
                 inside = sorted(one.parent.name for one in path.glob("*/*.arrow"))
                 which = f"such as {file}/{inside[0]} (it has {', '.join(dict.fromkeys(inside))})" if inside else "in it"
@@ -112,11 +123,6 @@ class HubSource:
     name: str
     config: str | None = None
     splits: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, name: str | None, config: str | None, splits: Mapping[str, str] | None) -> HubSource | None:
-        """Make the source from a task's settings; None if there is no name."""
-        return None if name is None else cls(name, config, dict(splits or {}))
 
     def origin(self, split: str) -> str:
         """Describe a split in words, for messages."""

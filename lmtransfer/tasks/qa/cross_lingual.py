@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.tasks.answers import SpanAnswer
-from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.file_formats.answer_places import QuestionFile
 from lmtransfer.tasks.languages import (
     PLACE,
     check_languages,
@@ -18,7 +18,6 @@ from lmtransfer.tasks.languages import (
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.task import SpanQa
-from lmtransfer.tasks.qa.windows import STRIDE
 
 #: Name of a question's language in its metadata.
 _LANGUAGE = "language"
@@ -30,37 +29,26 @@ class CrossLingualQa(SpanQa):
     The metrics are over the questions of all languages, by SQuAD's script; F1 is also given for each language, as
     ``language/de/f1``. The same question has the same published id in every language, so ids get the language's code.
 
-    Args:
-        name: the task's name in tables and results.
-        languages: the languages that are scored; each replaces ``{language}`` in the names of files.
-        files: a file or a list of files for each split; a name with ``{language}`` stands for one file per language.
-        stride: tokens between the starts of two windows of a long passage.
-        max_question_tokens: longest question in tokens.
-        max_answer_tokens: longest answer in tokens.
-        bad_answers: what to do with gold answers that are not where the file says.
-        max_length: longest sequence in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        data_root: folder that holds the data folders.
-
     Raises:
         ConfigError: there is no language, or one occurs twice; see also ``SpanQa``.
     """
 
+    class Settings(SpanQa.Settings):
+        """The settings of questions in several languages.
+
+        Attributes:
+            languages: the languages that are scored; each replaces ``{language}`` in the names of files.
+            files: a file or a list of files for each split; a name with ``{language}`` stands for one file per
+                language.
+        """
+
+        languages: Sequence[str]
+        files: Mapping[str, str | Sequence[str] | None]
+
+    settings: Settings
+
     def __init__(
-        self,
-        *,
-        name: Name,
-        languages: Sequence[str],
-        files: Mapping[str, str | Sequence[str] | None],
-        stride: int = STRIDE,
-        max_question_tokens: LargeCount = 64,
-        max_answer_tokens: LargeCount = 30,
-        bad_answers: BadAnswersPolicy = "refuse",
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        data_root: Folder | None = None,
+        self, *, languages: Sequence[str], files: Mapping[str, str | Sequence[str] | None], **settings: Any
     ) -> None:
         self.languages = check_languages(languages)
         self._languages_of: dict[str, list[str | None]] = {}
@@ -73,18 +61,7 @@ class CrossLingualQa(SpanQa):
             ]
             named[split] = [file for file, _ in pairs]
             self._languages_of[split] = [code for _, code in pairs]
-        super().__init__(
-            name=name,
-            files=named,
-            stride=stride,
-            max_question_tokens=max_question_tokens,
-            max_answer_tokens=max_answer_tokens,
-            bad_answers=bad_answers,
-            max_length=max_length,
-            num_train=num_train,
-            dev_from_train=dev_from_train,
-            data_root=data_root,
-        )
+        super().__init__(languages=languages, files=named, **settings)
 
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
         """Compute the metrics over all languages, and F1 for each; see ``SpanQa``."""

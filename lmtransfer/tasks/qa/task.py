@@ -9,11 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
+from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
@@ -24,11 +24,12 @@ from lmtransfer.tasks.file_formats.span_rows import read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object, two_texts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.places import HubSource, LocatedFiles
+from lmtransfer.tasks.places import LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.gold_tokens import text_of_tokens
 from lmtransfer.tasks.qa.sets import SETS, Answered, SpanFormat
 from lmtransfer.tasks.qa.windows import STRIDE, WindowedQuestion, encode_questions
+from lmtransfer.tasks.settings import FileSettings, HubSettings, TaskSettings
 from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -141,113 +142,73 @@ def _question(line: str, where: str, name: str) -> QuestionExample:
 class SpanQa(Task):
     """Questions about passages, answered by a span of the passage and scored like the official script of the data.
 
-    Files are searched as in ``LocatedFiles``. Splits without a file on this machine are loaded from the hub.
-
-    Args:
-        name: the task's name in tables and results.
-        file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question per line (see
-            ``tasks.file_formats.span_rows``), or SQuAD's format if a file's name ends in ``.json``.
-        hub: ``datasets`` name for splits without a file, with SQuAD's columns; null: files only.
-        hub_config: its configuration.
-        hub_splits: hub name of each split; the same name if it is not listed.
-        files: file of each split, such as ``{train: squad/train-v1.1.json}``; if there are several, all are read.
-        train: file or files of the training split, instead of ``files``.
-        dev: file or files of the dev split, instead of ``files``.
-        test: file or files of the test split, which may lack the answers, instead of ``files``.
-        no_answer: whether a question may have no answer. If not, the null score is still trained, on windows that do
-            not contain the answer, but it never decides an answer.
-        null_threshold: null odds above which there is no answer; the scores also report the best threshold.
-        labels: other kinds of answer; CoQA's are yes, no and unknown.
-        stride: tokens from the start of one window of a long passage to the start of the next.
-        max_question_tokens: longest question, with its history.
-        max_answer_tokens: longest answer that is given.
-        history_turns: number of earlier turns of a dialogue that precede the question.
-        bad_answers: what to do with gold answers that are not where the file says: ``refuse`` raises an error;
-            ``skip`` leaves them out and counts them in ``notes``.
-        max_length: longest sequence in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        data_root: folder that holds the data folders.
+    If there are several files for a split, all are read. A file of the test split may lack the answers.
 
     Attributes:
         notes: unusual input by split, from the last call of ``examples`` for the split.
 
     Raises:
-        ConfigError: a number is out of its range, there is no file, or ``labels`` and ``no_answer`` do not fit the
-            format.
+        ConfigError: there is no file, or ``labels`` and ``no_answer`` do not fit the format.
     """
 
+    class Settings(TaskSettings, FileSettings, HubSettings):
+        """The settings of question answering.
+
+        Attributes:
+            file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question per line (see
+                ``tasks.file_formats.span_rows``), or SQuAD's format if a file's name ends in ``.json``.
+            no_answer: whether a question may have no answer. If not, the null score is still trained, on windows that
+                do not contain the answer, but it never decides an answer.
+            null_threshold: null odds above which there is no answer; the scores also report the best threshold.
+            labels: other kinds of answer; CoQA's are yes, no and unknown.
+            stride: tokens from the start of one window of a long passage to the start of the next.
+            max_question_tokens: longest question, with its history.
+            max_answer_tokens: longest answer that is given.
+            history_turns: number of earlier turns of a dialogue that precede the question.
+            bad_answers: what to do with gold answers that are not where the file says: ``refuse`` raises an error;
+                ``skip`` leaves them out and counts them in ``notes``.
+        """
+
+        file_format: SpanFormat = "squad"
+        no_answer: bool = False
+        null_threshold: float = 0.0
+        labels: Sequence[str] = ()
+        stride: LargeCount = STRIDE
+        max_question_tokens: LargeCount = 64
+        max_answer_tokens: LargeCount = 30
+        history_turns: Whole = 0
+        bad_answers: BadAnswersPolicy = "refuse"
+
+    settings: Settings
     main_metric = "f1"
     baseline_name = "no answer"
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        files: Mapping[str, str | Sequence[str] | None] | None = None,
-        train: str | Sequence[str] | None = None,
-        dev: str | Sequence[str] | None = None,
-        test: str | Sequence[str] | None = None,
-        file_format: SpanFormat = "squad",
-        hub: str | None = None,
-        hub_config: str | None = None,
-        hub_splits: Mapping[str, str] | None = None,
-        no_answer: bool = False,
-        null_threshold: float = 0.0,
-        labels: Sequence[str] = (),
-        stride: int = STRIDE,
-        max_question_tokens: LargeCount = 64,
-        max_answer_tokens: LargeCount = 30,
-        history_turns: int = 0,
-        bad_answers: BadAnswersPolicy = "refuse",
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        data_root: Folder | None = None,
-    ) -> None:
-        self.name = name
-        self.file_format: SpanFormat = file_format
-        self.no_answer, self.null_threshold = no_answer, null_threshold
-        self.questions = SETS[file_format](no_answer=no_answer, threshold=null_threshold)
-        self.labels = tuple(str(label) for label in labels)
-        self.stride, self.max_question_tokens = stride, max_question_tokens
-        self.max_answer_tokens, self.history_turns = max_answer_tokens, history_turns
-        self.bad_answers: BadAnswersPolicy = bad_answers
-        self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
-        named = {split: given for split, given in {"train": train, "dev": dev, "test": test}.items() if given}
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        asked = self.settings
+        self.no_answer, self.labels = asked.no_answer, tuple(asked.labels)
+        self.questions = SETS[asked.file_format](no_answer=asked.no_answer, threshold=asked.null_threshold)
         self.files = {
-            split: [
-                LocatedFiles(files={split: file}, data_root=data_root, task=name)
-                for file in ([given] if isinstance(given, str) else given)
-            ]
-            for split, given in {**(files or {}), **named}.items()
-            if given
+            split: [LocatedFiles(files={split: [file]}, data_root=asked.data_root, task=self.name) for file in names]
+            for split, names in asked.file_names().items()
+            if names
         }
-        self.hub = HubSource.of(hub, hub_config, hub_splits)
-        self.splits = tuple(dict.fromkeys([*self.files, *(hub_splits or {})]))
+        self.hub = asked.hub_source()
+        self.splits = tuple(dict.fromkeys([*self.files, *(asked.hub_splits or {})]))
         self.notes: dict[str, Notes] = {}
-        problems = [
-            f"task.{key}={value}: must be at least {least}"
-            for key, value, least in (
-                ("stride", stride, 1),
-                ("max_question_tokens", max_question_tokens, 1),
-                ("max_answer_tokens", max_answer_tokens, 1),
-                ("history_turns", history_turns, 0),
-            )
-            if value < least
-        ]
+        problems, kinds = [], self.questions.kinds
         if not self.splits:
             problems.append("task.files is empty: set a file for each split (task.files.train=...)")
-        if hub is not None and not self.questions.on_hub:
+        if self.hub is not None and not self.questions.on_hub:
             problems.append(
-                f"task.hub={hub}: only SQuAD's columns can be read from the hub; set files for {file_format}"
+                f"task.hub={asked.hub}: only SQuAD's columns can be read from the hub; set files for "
+                f"{asked.file_format}"
             )
-        kinds = self.questions.kinds
         if sorted(self.labels) != sorted(kinds):
             problems.append(
-                f"task.labels={list(self.labels)}: must be [{', '.join(kinds)}] in the format {file_format}"
+                f"task.labels={list(self.labels)}: must be [{', '.join(kinds)}] in the format {asked.file_format}"
             )
-        if kinds and no_answer:
+        if kinds and asked.no_answer:
             problems.append(
                 "task.no_answer=true: is not allowed for CoQA, where unanswerable questions have the answer unknown, "
                 "one of task.labels"
@@ -257,12 +218,12 @@ class SpanQa(Task):
 
     def reader(self) -> QuestionReader:
         """Return the reader that makes questions from the input of users."""
-        return QuestionReader(SpanSpec.kind, file_format=self.file_format, labels=self.labels)
+        return QuestionReader(SpanSpec.kind, file_format=self.settings.file_format, labels=self.labels)
 
     @property
     def head(self) -> HeadSpec:
         """A head for the first and last token of a span, or another kind of answer."""
-        return SpanSpec(len(self.labels), max_answer_tokens=self.max_answer_tokens)
+        return SpanSpec(len(self.labels), max_answer_tokens=self.settings.max_answer_tokens)
 
     def examples(self, split: str) -> list[QuestionExample]:
         """All questions of a split, in the order of its files; see ``Task.examples``."""
@@ -300,9 +261,10 @@ class SpanQa(Task):
         Raises:
             ConfigError: ``stride`` is larger than a window of ``longest`` tokens.
         """
-        if self.stride != STRIDE and self.stride > longest:
+        stride = self.settings.stride
+        if stride != STRIDE and stride > longest:
             raise ConfigError(
-                f"task.stride={self.stride}: is longer than a window of {longest} tokens (task.max_length, or the "
+                f"task.stride={stride}: is longer than a window of {longest} tokens (task.max_length, or the "
                 f"maximum of the encoder), and windows overlap if they start at most {longest // 2} tokens apart; set "
                 f"a number from 1 to {longest}"
             )
@@ -316,16 +278,16 @@ class SpanQa(Task):
             tokenizer,
             max_length=max_length,
             num_segments=num_segments,
-            stride=self.stride,
-            max_question_tokens=self.max_question_tokens,
-            history_turns=self.history_turns,
-            max_answer_tokens=self.max_answer_tokens,
+            stride=self.settings.stride,
+            max_question_tokens=self.settings.max_question_tokens,
+            history_turns=self.settings.history_turns,
+            max_answer_tokens=self.settings.max_answer_tokens,
         )
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[SpanAnswer]:
         """Yield one answer per question, over all windows of its passage; see ``decode_spans``."""
         return decode_spans(
-            encoded, outputs, labels=self.labels, no_answer=self.no_answer, threshold=self.null_threshold
+            encoded, outputs, labels=self.labels, no_answer=self.no_answer, threshold=self.settings.null_threshold
         )
 
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
@@ -368,12 +330,12 @@ class SpanQa(Task):
         if self.hub is not None and not (paths and all(paths)):
             places = " or ".join(file.places(split) for file in located) or "(none configured)"
             origin = self.hub.origin(split)
-            yield origin, read_span_hub(self.hub, split, bad_answers=self.bad_answers, places=places)
+            yield origin, read_span_hub(self.hub, split, bad_answers=self.settings.bad_answers, places=places)
             return
         for file, path in zip(located, paths, strict=True):
             if path is None:
                 raise file.missing(split)
-            yield str(path), self.questions.read(path, bad_answers=self.bad_answers, kinds=self.labels)
+            yield str(path), self.questions.read(path, bad_answers=self.settings.bad_answers, kinds=self.labels)
 
 
 def _ratio(scores: Mapping[str, float], examples: Sequence[QuestionExample]) -> Ratio:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
@@ -26,7 +25,7 @@ from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.places import HubSource, LocatedFiles
+from lmtransfer.tasks.settings import FileSettings, HubSettings, TaskSettings
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.files import WORDS, FileFormat, Scheme, TaggedFiles, words_fields
 from lmtransfer.tasks.tagging.word_encoding import encode_words
@@ -96,34 +95,8 @@ def _words(line: str, where: str, name: str, fields: Sequence[str]) -> TaggedExa
 class Tagging(Task):
     """Sentences with one tag per word, from one file for each split or from a ``datasets`` name.
 
-    Files are searched as in ``LocatedFiles``. Splits without a file on this machine are loaded from the hub. Tags may
-    be missing in splits whose name begins with ``test``.
-
-    Args:
-        name: the task's name in tables and results.
-        scheme: meaning of the tags. ``words``: a property of each single word; the metric is accuracy over words.
-            ``bio``: spans and their kinds (also BIOES, BILOU); the main metric is F1 of spans. ``iob1``: the same, in
-            files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO. null: by
-            the tags of the training split.
-        labels: the tags in order; null: those of the training file, sorted, ``O`` first.
-        files: file of each split, such as ``{train: wnut17/train.conll}``.
-        train: file of the training split, instead of ``files``.
-        dev: file of the development split, instead of ``files``.
-        test: file of the test split, instead of ``files``.
-        file_format: ``conll`` (columns, a blank line between sentences), ``conllu``, ``jsonl`` or ``parquet``.
-        word_column: conll: number of the word's column from 1, null: 1; jsonl and parquet: field of the words, null:
-            ``words`` or ``tokens``.
-        tag_column: conll: number of the tag's column, null: the last one; jsonl and parquet: field of the tags, null:
-            ``tags``; conllu: ``upos`` or ``xpos``, null: ``upos``.
-        hub: ``datasets`` name for splits without a file; null: files only.
-        hub_config: its configuration.
-        hub_splits: hub name of each split; the same name if it is not listed.
-        hub_columns: its columns of the words and of the tags.
-        max_length: longest sequence in tokens, specials included; null: the longest input of the encoder. Longer
-            sentences are read in windows.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        data_root: folder that holds the data folders.
+    Tags may be missing in splits whose name begins with ``test``. Sentences longer than ``max_length`` are read in
+    windows.
 
     Attributes:
         notes: unusual input by split, from the last call of ``examples``; under ``"encoded"`` from the last ``encode``.
@@ -133,46 +106,50 @@ class Tagging(Task):
             two, repeat a tag, or do not fit the scheme. Labels that are found in the data are checked on first use.
     """
 
+    class Settings(TaskSettings, FileSettings, HubSettings):
+        """The settings of tagging.
+
+        Attributes:
+            scheme: meaning of the tags. ``words``: a property of each single word; the metric is accuracy over words.
+                ``bio``: spans and their kinds (also BIOES, BILOU); the main metric is F1 of spans. ``iob1``: the same,
+                in files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO.
+                null: by the tags of the training split.
+            labels: the tags in order; null: those of the training file, sorted, ``O`` first.
+            file_format: ``conll`` (columns, a blank line between sentences), ``conllu``, ``jsonl`` or ``parquet``.
+            word_column: conll: number of the word's column from 1, null: 1; jsonl and parquet: field of the words,
+                null: ``words`` or ``tokens``.
+            tag_column: conll: number of the tag's column, null: the last one; jsonl and parquet: field of the tags,
+                null: ``tags``; conllu: ``upos`` or ``xpos``, null: ``upos``.
+            hub_columns: the columns of the words and of the tags on the hub.
+        """
+
+        scheme: Scheme | None = None
+        labels: Sequence[str] | None = None
+        file_format: FileFormat = "conll"
+        word_column: int | str | None = None
+        tag_column: int | str | None = None
+        hub_columns: Sequence[str] = ("tokens", "tags")
+
+    settings: Settings
     baseline_name = "most frequent tag"
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        scheme: Scheme | None = None,
-        labels: Sequence[str] | None = None,
-        files: Mapping[str, str | None] | None = None,
-        train: str | None = None,
-        dev: str | None = None,
-        test: str | None = None,
-        file_format: FileFormat = "conll",
-        word_column: int | str | None = None,
-        tag_column: int | str | None = None,
-        hub: str | None = None,
-        hub_config: str | None = None,
-        hub_splits: Mapping[str, str] | None = None,
-        hub_columns: Sequence[str] = ("tokens", "tags"),
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        data_root: Folder | None = None,
-    ) -> None:
-        self.name = name
-        self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
-        named = {split: given for split, given in {"train": train, "dev": dev, "test": test}.items() if given}
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        asked = self.settings
         self.files = TaggedFiles(
-            LocatedFiles(files={**(files or {}), **named}, data_root=data_root, task=name),
-            file_format=file_format,
-            word_column=word_column,
-            tag_column=tag_column,
-            scheme=scheme,
-            hub=HubSource.of(hub, hub_config, hub_splits),
-            hub_columns=hub_columns,
+            asked.located_files(task=self.name),
+            file_format=asked.file_format,
+            word_column=asked.word_column,
+            tag_column=asked.tag_column,
+            scheme=asked.scheme,
+            hub=asked.hub_source(),
+            hub_columns=asked.hub_columns,
         )
         self.splits = self.files.splits
         self.notes: dict[str, Notes] = {}
-        if labels is not None:
-            self.labels = self._checked([in_nfc(str(label), "task.labels") for label in labels], scheme or "words")
+        if asked.labels is not None:
+            labels = [in_nfc(label, "task.labels") for label in asked.labels]
+            self.labels = self._checked(labels, asked.scheme or "words")
 
     @property
     def scheme(self) -> Scheme:

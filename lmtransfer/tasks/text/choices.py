@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import ConfigError, DataError
@@ -20,11 +19,11 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
 from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, json_object
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.settings import FileSettings, TaskSettings
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
 from lmtransfer.tasks.text.choice_example import ChoiceExample
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.files import located_files
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: The question in words, by the value in the files.
@@ -101,22 +100,11 @@ class MultipleChoice(Task):
     Each choice is a pair of texts of its own, and the head says whether it is right; the answer is the choice with the
     highest odds. This differs from a softmax over the choices of a text (BERT on SWAG: Devlin et al. 2019, section
     4.4): each pair is an independent row, so micro-batches need not keep the choices of a text together.
-
-    Args:
-        name: the task's name in tables and results.
-        max_length: longest pair in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
     """
 
     main_metric = "accuracy"
     labels = ("wrong", "right")
     baseline_name = "most frequent choice"
-
-    def __init__(
-        self, *, name: Name, max_length: Count | None, num_train: LargeCount | None, dev_from_train: OpenShare | None
-    ) -> None:
-        self.name, self.max_length, self.num_train, self.dev_from_train = name, max_length, num_train, dev_from_train
 
     @abstractmethod
     def examples(self, split: str) -> Sequence[ChoiceExample]:
@@ -195,44 +183,26 @@ class MultipleChoice(Task):
 class Copa(MultipleChoice):
     """COPA: which of two alternatives is the cause or the effect of a premise, in the format of SuperGLUE.
 
-    Args:
-        name: the task's name in tables and results.
-        files: file of each split; several names for one are tried in order.
-        max_length: longest pair in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        data_root: folder that holds the data folders.
-
     Raises:
         ConfigError: there is no file.
     """
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        files: Mapping[str, str | Sequence[str] | None],
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        data_root: Folder | None = None,
-    ) -> None:
-        super().__init__(name=name, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train)
-        self._located = located_files(files, task=name, data_root=data_root)
-        self.splits = self._located[0].splits
+    class Settings(TaskSettings, FileSettings):
+        """The settings of COPA."""
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.files = self.settings.located_files(task=self.name)
+        self.splits = self.files.splits
         if not self.splits:
             raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
 
     def examples(self, split: str) -> list[ChoiceExample]:
         """Read all examples of a split; see ``Task.examples``."""
-        path = self._find(split)
+        path = self.files.found(split)
         found = list(read_copa(path, split=split))
         if not found:
             raise DataError(f"{path}: contains no examples")
-        return found
-
-    def _find(self, split: str) -> Path:
-        found = next((path for path in (located.find(split) for located in self._located) if path is not None), None)
-        if found is None:
-            raise self._located[0].missing(split)
         return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-from lmtransfer.config.types import Count, DropoutProb, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.answers import LabelAnswer
@@ -23,7 +22,6 @@ from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
-from lmtransfer.tasks.text.single_label import LabelMetric
 
 
 class CrossLingualClassification(TextClassification):
@@ -32,79 +30,45 @@ class CrossLingualClassification(TextClassification):
     The metrics are over the examples of all scored languages; the main metric is also given for each language, as
     ``language/de/accuracy``. The held-out part, which chooses checkpoints, is in the training language.
 
-    Args:
-        name: the task's name in tables and results.
-        labels: names of the labels in order.
-        language: the training language, which replaces ``{language}`` in the names of files.
-        languages: the languages that are scored.
-        text_column: column of the text, or of the first text of a pair.
-        text_pair_column: column of the second text; null: single texts.
-        label_column: column of the label.
-        language_column: column of the language; the training file need not have it.
-        files: file of each split; several names for one are tried in order.
-        label_aliases: further spellings of labels, such as ``{contradictory: contradiction}``.
-        metrics: names of the metrics; the first is the main one.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
-            each label has the same total weight; null: all 1.
-        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1.
-        data_root: folder that holds the data folders.
-
     Raises:
         ConfigError: ``language`` is no code, or one of ``languages`` occurs twice.
     """
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        labels: Sequence[str],
-        language: str,
-        languages: Sequence[str],
-        text_column: str | Sequence[str],
-        label_column: str | Sequence[str],
-        language_column: str,
-        files: Mapping[str, str | Sequence[str] | None],
-        text_pair_column: str | Sequence[str] | None = None,
-        label_aliases: Mapping[str, str] | None = None,
-        metrics: Sequence[LabelMetric] = ("accuracy",),
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: DropoutProb = 0.0,
-        data_root: Folder | None = None,
-    ) -> None:
-        self.languages, self.language = check_languages(languages), language
-        if any(PLACE in file for file in _names(files)) and not language.isalnum():
-            raise ConfigError(f"task.language={language}: must be the code of a language, such as en")
-        self._language_column, self._aliases = language_column, dict(label_aliases or {})
-        super().__init__(
-            name=name,
-            labels=labels,
-            text_column=text_column,
-            text_pair_column=text_pair_column,
-            label_column=label_column,
-            files={split: [file.replace(PLACE, language) for file in _names({split: files[split]})] for split in files},
-            metrics=metrics,
-            max_length=max_length,
-            num_train=num_train,
-            dev_from_train=dev_from_train,
-            class_weights=class_weights,
-            label_smoothing=label_smoothing,
-            data_root=data_root,
-        )
+    class Settings(TextClassification.Settings):
+        """The settings of a classification in several languages.
 
-    def read_from(self, files: Any, *, columns: TextColumns, **rest: Any) -> None:
-        """Set the source of the examples, with the column of languages; see ``TextFileTask``."""
-        language = Column((self._language_column,), "task.language_column", required=False)
-        super().read_from(files, columns=replace(columns, language=language), **rest)
+        Attributes:
+            files: file of each split; several names for one are tried in order.
+            language: the training language, which replaces ``{language}`` in the names of files.
+            languages: the languages that are scored.
+            language_column: column of the language; the training file need not have it.
+            label_aliases: further spellings of labels, such as ``{contradictory: contradiction}``.
+        """
+
+        files: Mapping[str, str | Sequence[str] | None]
+        language: str
+        languages: Sequence[str]
+        language_column: str
+        label_aliases: Mapping[str, str] | None = None
+
+    settings: Settings
+
+    def __init__(self, *, files: Mapping[str, str | Sequence[str] | None], language: str, **settings: Any) -> None:
+        names = {split: [given] if isinstance(given, str) else list(given or ()) for split, given in files.items()}
+        if any(PLACE in file for given in names.values() for file in given) and not language.isalnum():
+            raise ConfigError(f"task.language={language}: must be the code of a language, such as en")
+        in_language = {split: [file.replace(PLACE, language) for file in given] for split, given in names.items()}
+        super().__init__(files=in_language, language=language, **settings)
+        self.languages = check_languages(self.settings.languages)
+
+    def text_columns(self) -> TextColumns:
+        """Return the columns that are read, with that of the languages."""
+        language = Column((self.settings.language_column,), "task.language_column", required=False)
+        return replace(super().text_columns(), language=language)
 
     def example_of(self, row: TextRow) -> TextExample:
         """Make the example of a row; see ``TextFileTask``."""
-        gold = None if row.gold is None else self._aliases.get(row.gold, row.gold)
+        gold = None if row.gold is None else (self.settings.label_aliases or {}).get(row.gold, row.gold)
         return replace(super().example_of(replace(row, gold=gold)), language=row.language)
 
     def examples(self, split: str) -> list[TextExample]:
@@ -137,8 +101,3 @@ class CrossLingualClassification(TextClassification):
         items = places_in_languages(languages, [example.label for example in examples])
         clusters = groups_of_translations(found.clusters, items)
         return replace(found, clusters=clusters, classes=classes[0], class_names=classes[1])
-
-
-def _names(files: Mapping[str, str | Sequence[str] | None]) -> list[str]:
-    """All names of files."""
-    return [name for given in files.values() for name in ([given] if isinstance(given, str) else given or [])]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.parquet_files import named_label
-from lmtransfer.data.tables import BadRows, Column, Record, Row, TableLayout, check_columns, read_rows, rows_of
+from lmtransfer.data.tables import BadRows, Column, Record, Row, check_columns, read_rows, rows_of
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.found_labels import in_nfc
-from lmtransfer.tasks.places import HubSource, LocatedFiles, load_hub_table
+from lmtransfer.tasks.places import HubSource, load_hub_table
+from lmtransfer.tasks.settings import ColumnNames, TextTableSettings
 from lmtransfer.tasks.text.example import TextExample
 
 #: The number with which ``datasets`` marks a hidden label.
 HIDDEN_NUMBER = "-1"
-
-#: Files of each split; several names for one split are tried in order.
-SplitFiles = Mapping[str, str | Sequence[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +66,22 @@ class TextColumns:
     language: Column | None = None
 
     @classmethod
-    def of(
-        cls,
-        *,
-        text_column: str | Sequence[str],
-        text_pair_column: str | Sequence[str] | None,
-        id_column: str | None,
-        **gold_column: str | Sequence[str],
-    ) -> TextColumns:
-        """Make the columns from the arguments of a task; ``gold_column`` is the column of the gold answer.
+    def of(cls, settings: TextTableSettings, *, gold: str) -> TextColumns:
+        """Make the columns from the settings of a task.
+
+        Args:
+            settings: the settings.
+            gold: name of the setting with the column of the gold answer.
 
         Raises:
             ConfigError: a list of names is empty, or the text column is also the column of the gold answers.
         """
-        ((setting, gold),) = gold_column.items()
+        text_pair, names = settings.text_pair_column, settings.id_column
         columns = cls(
-            text=_column("text_column", text_column),
-            text_pair=None if text_pair_column is None else _column("text_pair_column", text_pair_column),
-            gold=_column(setting, gold),
-            id=None if id_column is None else _column("id_column", id_column),
+            text=_column("text_column", settings.text_column),
+            text_pair=None if text_pair is None else _column("text_pair_column", text_pair),
+            gold=_column(gold, getattr(settings, gold)),
+            id=None if names is None else _column("id_column", names),
         )
         for text in (columns.text, columns.text_pair):
             if text is not None and text.names == columns.gold.names:
@@ -107,7 +102,7 @@ class TextColumns:
         return [column for column in found if column is not None]
 
 
-def _column(setting: str, names: str | Sequence[str]) -> Column:
+def _column(setting: str, names: ColumnNames) -> Column:
     if not names:
         raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of possible names")
     return Column((names,) if isinstance(names, str) else tuple(names), f"task.{setting}")
@@ -116,20 +111,11 @@ def _column(setting: str, names: str | Sequence[str]) -> Column:
 class TextFiles:
     """The splits of a task: from files, or from the hub for splits without a file on this machine.
 
-    A relative path is searched below ``data_root``, then below the working directory. ``.gz``, ``.xz`` and ``.zst``
-    files are read directly. A split whose name begins with ``test`` may lack the column of gold answers, as published
-    test sets do.
-
     Args:
-        task: the task's name, for messages.
-        files: file of each split, or several names for it, such as ``[cola/train.tsv, CoLA/train.tsv]``.
+        settings: the files, their columns and their format; the data set on the hub.
         columns: the columns that are read.
-        layout: format of the files.
         hidden_values: values in the files that mean a hidden gold answer.
-        dropped_values: values in the files that mean no gold answer, for example if annotators did not agree; such
-            rows are left out and counted.
-        hub: the data set on the hub for splits without a file; None: files only.
-        data_root: folder that holds the data folders.
+        task: the task's name, for messages.
 
     Attributes:
         columns: the columns that are read.
@@ -141,26 +127,17 @@ class TextFiles:
     """
 
     def __init__(
-        self,
-        *,
-        task: str,
-        files: SplitFiles,
-        columns: TextColumns,
-        layout: TableLayout,
-        hidden_values: Iterable[str],
-        dropped_values: Iterable[str],
-        hub: HubSource | None,
-        data_root: str | None,
+        self, settings: TextTableSettings, columns: TextColumns, *, hidden_values: Iterable[str], task: str
     ) -> None:
         self._task = task
-        self._located = located_files(files, task=task, data_root=data_root)
+        self._located = settings.located_files(task=task)
         self.columns = columns
-        self.layout = layout
+        self.layout = settings.layout()
         self._hidden = frozenset(hidden_values)
-        self._dropped = frozenset(dropped_values)
-        self._hub = hub
+        self._dropped = frozenset(settings.dropped_values)
+        self._hub = hub = settings.hub_source()
         self.notes: dict[str, Notes] = {}
-        self.splits = tuple(dict.fromkeys([*self._located[0].splits, *(hub.splits if hub else ())]))
+        self.splits = tuple(dict.fromkeys([*self._located.splits, *(hub.splits if hub else ())]))
         if not self.splits:
             raise ConfigError(
                 "task.files is empty and task.hub is null: set a file for each split (task.files.train=...), or a "
@@ -178,7 +155,7 @@ class TextFiles:
             return str(path)
         if self._hub is not None:
             return self._hub.origin(split)
-        raise self._located[0].missing(split, has_folds=True)
+        raise self._located.missing(split, has_folds=True)
 
     def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
         """Read the examples of a split, in the order of the source.
@@ -213,13 +190,13 @@ class TextFiles:
         if path is not None:
             yield from self.rows_of(path, split, notes, with_gold=with_gold)
         elif self._hub is not None:
-            places = self._located[0].places(split)
+            places = self._located.places(split)
             wanted = self.columns.wanted(with_gold=with_gold)
             bad_rows = BadRows(self.layout.bad_rows, notes)
             records = hub_records(self._hub, split, wanted, places=places)
             yield from self._text_rows(rows_of(records, wanted, bad_rows), split, bad_rows)
         else:
-            raise self._located[0].missing(split, has_folds=True)
+            raise self._located.missing(split, has_folds=True)
 
     def rows_of(self, path: Path, split: str, notes: Notes, *, with_gold: bool) -> Iterator[TextRow]:
         """Read the rows of a file.
@@ -271,11 +248,10 @@ class TextFiles:
 
     def _find(self, split: str) -> Path | None:
         if split not in self.splits and self._hub is None:
-            raise self._located[0].missing(split, has_folds=True)
+            raise self._located.missing(split, has_folds=True)
         if split not in self.splits:
             raise DataError(f"split={split}: task {self._task} has the splits {', '.join(self.splits)}")
-        found = (located.find(split) for located in self._located)
-        return next((path for path in found if path is not None), None)
+        return self._located.find(split)
 
     def _text_rows(self, rows: Iterator[Row], split: str, bad_rows: BadRows) -> Iterator[TextRow]:
         num_texts = 1 if self.columns.text_pair is None else 2
@@ -335,23 +311,3 @@ def hub_records(source: HubSource, split: str, wanted: Sequence[Column], *, plac
             for name, value in zip(columns, cells, strict=True)
         }
         yield Record(number, f"{where}, row {number}", values, renamed)
-
-
-def located_files(files: SplitFiles, *, task: str, data_root: str | None) -> list[LocatedFiles]:
-    """Locate the first names of all splits, then the second ones, and so on.
-
-    Args:
-        files: file of each split, or several names for it.
-        task: the task's name, for messages.
-        data_root: folder that holds the data folders.
-    """
-    names = {split: [file] if isinstance(file, str) else list(file or ()) for split, file in files.items()}
-    depth = max(map(len, names.values()), default=0)
-    return [
-        LocatedFiles(
-            files={split: tried[rank] if rank < len(tried) else None for split, tried in names.items()},
-            data_root=data_root,
-            task=task,
-        )
-        for rank in range(max(1, depth))
-    ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Folder, Name
+from lmtransfer.config.types import Folder
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.settings import TaskSettings
 from lmtransfer.tasks.without_head import TaskWithoutHead
 
 #: Accuracy of random answers.
@@ -26,16 +27,6 @@ class MinimalPairs(TaskWithoutHead):
     length, and a tie is wrong (Warstadt et al. 2020, section 4, "simple LM method", and their result_processing).
     The accuracy is the mean over paradigms; the accuracy of a phenomenon is the mean over its paradigms.
 
-    Args:
-        name: the task's name in tables and results.
-        folder: folder with one file for each paradigm, below ``data_root`` or the working directory.
-        hub: ``datasets`` name if there are no files; null: files only.
-        paradigms: names of the paradigms to score; null: all paradigms in the source.
-        pairs_each: number of pairs of each paradigm, from the first; null: all.
-        hidden: for a masked model, the positions that are masked with a token: ``token``, only that token (Salazar et
-            al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
-        data_root: folder that holds the data folders.
-
     Raises:
         ConfigError: ``pairs_each`` is less than 1, or ``paradigms`` is empty.
     """
@@ -43,24 +34,40 @@ class MinimalPairs(TaskWithoutHead):
     main_metric = "accuracy"
     splits = ("test",)
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        folder: str,
-        hub: str | None = None,
-        paradigms: Sequence[str] | None = None,
-        pairs_each: int | None = None,
-        hidden: Literal["token", "rest_of_word"] = "token",
-        data_root: Folder | None = None,
-    ) -> None:
-        if pairs_each is not None and pairs_each < 1:
-            raise ConfigError(f"task.pairs_each={pairs_each} is not allowed: use 1 or more, or null for all")
-        if paradigms is not None and not paradigms:
+    class Settings(TaskSettings):
+        """The settings of minimal pairs; there is no training.
+
+        Attributes:
+            folder: folder with one file for each paradigm, below ``data_root`` or the working directory.
+            hub: ``datasets`` name if there are no files; null: files only.
+            paradigms: names of the paradigms to score; null: all paradigms in the source.
+            pairs_each: number of pairs of each paradigm, from the first; null: all.
+            hidden: for a masked model, the positions that are masked with a token: ``token``, only that token (Salazar
+                et al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
+            data_root: folder that holds the data folders.
+        """
+
+        folder: str
+        hub: str | None = None
+        paradigms: Sequence[str] | None = None
+        pairs_each: int | None = None
+        hidden: Literal["token", "rest_of_word"] = "token"
+        data_root: Folder | None = None
+        max_length: None = None
+        num_train: None = None
+        dev_from_train: None = None
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        asked = self.settings
+        if asked.pairs_each is not None and asked.pairs_each < 1:
+            raise ConfigError(f"task.pairs_each={asked.pairs_each} is not allowed: use 1 or more, or null for all")
+        if asked.paradigms is not None and not asked.paradigms:
             raise ConfigError("task.paradigms=[] is not allowed: list paradigms, or set null for all")
-        self.name, self.folder, self.hub, self.hidden = name, folder, hub, hidden
-        self.paradigms, self.pairs_each = paradigms, pairs_each
-        self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
+        roots = [*([] if asked.data_root is None else [Path(asked.data_root)]), Path.cwd()]
+        self._folders = [root / asked.folder for root in roots]
 
     def examples(self, split: str) -> list[MinimalPair]:
         """Read the pairs, paradigm by paradigm.
@@ -71,21 +78,21 @@ class MinimalPairs(TaskWithoutHead):
         """
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
-        found = (paradigm_files(folder / self.folder) for folder in self._folders)
+        found = map(paradigm_files, self._folders)
         files = next((files for files in found if files), None)
-        if files is None and self.hub is None:
+        if files is None and self.settings.hub is None:
             raise DataError(
                 f"task {self.name}: no .jsonl files in {self._places()}. Set data_root= or LMTRANSFER_DATA to the "
-                f"folder that contains {self.folder}, or task.folder= to the folder itself"
+                f"folder that contains {self.settings.folder}, or task.folder= to the folder itself"
             )
+        most = self.settings.pairs_each
         if files is None:
-            assert self.hub is not None
-            groups = groupby(
-                read_hub_pairs(self.hub, self.paradigms, places=f"in {self._places()}"), key=lambda pair: pair.paradigm
-            )
-            pairs = [pair for _, group in groups for pair in islice(group, self.pairs_each)]
+            assert self.settings.hub is not None
+            everything = read_hub_pairs(self.settings.hub, self.settings.paradigms, places=f"in {self._places()}")
+            groups = groupby(everything, key=lambda pair: pair.paradigm)
+            pairs = [pair for _, group in groups for pair in islice(group, most)]
         else:
-            pairs = [pair for path in self._chosen(files) for pair in islice(read_pairs(path), self.pairs_each)]
+            pairs = [pair for path in self._chosen(files) for pair in islice(read_pairs(path), most)]
         if not pairs:
             raise DataError(f"task {self.name}: the files in {self._places()} contain no pairs")
         _check_unique(pairs)
@@ -130,16 +137,16 @@ class MinimalPairs(TaskWithoutHead):
         )
 
     def _chosen(self, files: dict[str, Path]) -> Iterator[Path]:
-        missing = [name for name in self.paradigms or () if name not in files]
+        missing = [name for name in self.settings.paradigms or () if name not in files]
         if missing:
             raise DataError(
                 f"task.paradigms: no file of {', '.join(missing)} in {self._places()}; there are files of "
                 f"{', '.join(files)}"
             )
-        yield from (files[name] for name in self.paradigms or files)
+        yield from (files[name] for name in self.settings.paradigms or files)
 
     def _places(self) -> str:
-        return " or ".join(str(folder / self.folder) for folder in self._folders)
+        return " or ".join(map(str, self._folders))
 
 
 def _check_unique(pairs: Sequence[MinimalPair]) -> None:

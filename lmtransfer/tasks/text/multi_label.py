@@ -6,17 +6,14 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
-from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
@@ -25,6 +22,7 @@ from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, lis
 from lmtransfer.tasks.heads import HeadSpec, MultiLabelSpec
 from lmtransfer.tasks.metrics.labels import THRESHOLD
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.settings import ColumnNames
 from lmtransfer.tasks.targets import NO_LABEL, LabelSetTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
@@ -43,34 +41,6 @@ class MultiLabel(TextFileTask):
     decided by itself: it is given if its probability is above 0.5. Subsets and held-out parts are random; they do not
     keep the proportions of the labels.
 
-    Args:
-        name: the task's name in tables and results.
-        labels: names of the labels in order; null: those in the training file, by alphabet, or by the order of columns.
-        text_column: column of the text, or of the first text of a pair.
-        label_column: column of the labels. Of several names, a file has one; or all, each with 1 or 0 for one label.
-        label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have equally many
-            (two or more) values, all 0 or 1.
-        files: file of each split, such as ``{train: my/train.tsv}``; several names for one are tried in order.
-        train: file of the training split, instead of ``files``.
-        dev: file of the dev split, instead of ``files``.
-        test: file of the test split, instead of ``files``.
-        separator: what separates the names of labels; white space around a name does not count.
-        text_pair_column: column of the second text; null: single texts.
-        id_column: column of the examples' names; null: names are ``split:number``, from 0.
-        columns: names of all columns, for files without a header line.
-        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
-            or ``parquet`` (or arrow); null: by the file's name, and by its quotation marks if it is tab-separated.
-        delimiter: the character between columns, or ``tab``; null: the one with which the first line names the columns.
-        bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
-        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
-        metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not count the
-            sampling of the examples, because no example has a share in it.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        folds: number of folds of the training split for cross-validation, if there is no dev split; null: none.
-        data_root: folder that holds the data folders.
-
     Raises:
         ConfigError: there are fewer than two labels, a label occurs twice, ``separator`` is empty, or there is no file.
             Labels that are found in the data are checked on first use.
@@ -79,63 +49,43 @@ class MultiLabel(TextFileTask):
     kind = MultiLabelSpec.kind
     baseline_name = "labels of most examples"
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        labels: Sequence[str] | None,
-        text_column: str | Sequence[str],
-        label_column: str | Sequence[str],
-        label_form: LabelForm | None = None,
-        files: Mapping[str, str | Sequence[str] | None] | None = None,
-        train: str | None = None,
-        dev: str | None = None,
-        test: str | None = None,
-        separator: str = ",",
-        text_pair_column: str | Sequence[str] | None = None,
-        id_column: str | None = None,
-        columns: Sequence[str] | None = None,
-        file_format: TableFormat | None = None,
-        delimiter: str | None = None,
-        bad_rows: BadRowsPolicy = "refuse",
-        encoding_errors: EncodingErrors = "strict",
-        metrics: Sequence[LabelSetMetric] = ("micro_f1", "macro_f1", "average_precision"),
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        folds: Folds | None = None,
-        data_root: Folder | None = None,
-    ) -> None:
-        super().__init__(
-            name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
-        )
-        if not separator:
+    class Settings(TextFileTask.Settings):
+        """The settings of a task with sets of labels.
+
+        Attributes:
+            labels: names of the labels in order; null: those in the training file, by alphabet, or by the order of
+                columns.
+            label_column: column of the labels. Of several names, a file has one; or all, each with 1 or 0 for one
+                label.
+            label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have equally
+                many (two or more) values, all 0 or 1.
+            separator: what separates the names of labels; white space around a name does not count.
+            metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not count
+                the sampling of the examples, because no example has a share in it.
+        """
+
+        labels: Sequence[str] | None
+        label_column: ColumnNames
+        label_form: LabelForm | None = None
+        separator: str = ","
+        metrics: Sequence[LabelSetMetric] = ("micro_f1", "macro_f1", "average_precision")
+
+    settings: Settings
+    gold_setting = "label_column"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if not self.settings.separator:
             raise ConfigError("task.separator: is empty; set the character between two labels, such as ','")
-        self._separator = separator
-        if labels is not None:
-            self.labels = _checked([in_nfc(str(label), "task.labels") for label in labels])
-        self._label_form, self._form = label_form, label_form or "names"
+        if self.settings.labels is not None:
+            self.labels = _checked([in_nfc(label, "task.labels") for label in self.settings.labels])
+        self._form = self.settings.label_form or "names"
         self._forms: dict[str, LabelForm] = {}
-        read = TextColumns.of(
-            text_column=text_column,
-            text_pair_column=text_pair_column,
-            id_column=id_column,
-            label_column=label_column,
-        )
-        self.read_from(
-            files,
-            train=train,
-            dev=dev,
-            test=test,
-            columns=replace(read, gold=replace(read.gold, may_be_list=True, each=True)),
-            layout=TableLayout.of_task(file_format, columns, 0, bad_rows, encoding_errors, delimiter),
-            hub=None,
-            hidden_values=(),
-            dropped_values=(),
-            data_root=data_root,
-            folds=folds,
-        )
-        self._label_column = " or ".join(read.gold.names)
+
+    def text_columns(self) -> TextColumns:
+        """Return the columns that are read; that of the labels may hold lists, or be several."""
+        columns = super().text_columns()
+        return replace(columns, gold=replace(columns.gold, may_be_list=True, each=True))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -149,7 +99,7 @@ class MultiLabel(TextFileTask):
                 f"task.labels=null: the labels are read from the training file, but task {self.name} has none; list "
                 "them in task.labels=[...], or set task.files.train= to a file"
             )
-        column, origin = f"task.label_column={self._label_column}", self.origin("train")
+        column, origin = f"task.label_column={self.gold_column}", self.origin("train")
         if self._form_of("train") == "vectors":
             first = next(cells for row in self.files.rows("train", Notes()) if (cells := self._cells(row)))
             return [str(number) for number in range(len(first))]
@@ -166,7 +116,7 @@ class MultiLabel(TextFileTask):
             found = f"only the label {short(next(iter(counts)))}" if counts else "no label"
             raise DataError(
                 f"{origin}: {num_rows:,} rows have {found}, but at least two labels are needed; does {column} name the "
-                f"column of the labels, and does task.separator={self._separator!r} separate them?"
+                f"column of the labels, and does task.separator={self.settings.separator!r} separate them?"
             )
         check_labels(counts, origin=origin, things="labels of rows", column=column)
         return sorted(counts)
@@ -174,14 +124,14 @@ class MultiLabel(TextFileTask):
     def _cells(self, row: TextRow) -> Cells:
         """What the labels of a row are written as; None if they cannot be read, which is refused with the examples."""
         try:
-            return None if row.gold is None else label_cells(row.gold, self._separator)
+            return None if row.gold is None else label_cells(row.gold, self.settings.separator)
         except ValueError:
             return None
 
     def _form_of(self, split: str) -> LabelForm:
         """The form of the labels in a split."""
-        if self._label_form is not None:
-            return self._label_form
+        if self.settings.label_form is not None:
+            return self.settings.label_form
         if split not in self._forms:
             lengths: set[int] = set()
             for row in self.files.rows(split, Notes()):
@@ -197,7 +147,7 @@ class MultiLabel(TextFileTask):
         """Read all examples of a split, in the order of the source; see ``Task.examples``."""
         self._form = self._form_of(split)
         found = super().examples(split)
-        if self._form == "vectors" and self._label_form is None:
+        if self._form == "vectors" and self.settings.label_form is None:
             kind = "rows whose labels were read as vectors with 1 or 0 for each label (label_form=names reads names)"
             self.notes[split].add(kind, self.origin(split), len(found))
         return found
@@ -275,11 +225,11 @@ class MultiLabel(TextFileTask):
         """Make the example of a row; see ``TextFileTask``."""
         if row.gold is None:
             return TextExample(row.id, row.text, row.text_pair)
-        names = self._names(label_cells(row.gold, self._separator), row.gold)
+        names = self._names(label_cells(row.gold, self.settings.separator), row.gold)
         unknown = next((name for name in names if name not in self._index_of), None)
         if unknown is not None:
             raise ValueError(
-                f"label {short(unknown)} in column {self._label_column!r} is not one of {listed(self.labels)} "
+                f"label {short(unknown)} in column {self.gold_column!r} is not one of {listed(self.labels)} "
                 "(task.labels)"
             )
         indices = tuple(sorted(self._index_of[name] for name in names))

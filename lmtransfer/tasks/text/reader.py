@@ -15,6 +15,13 @@ from lmtransfer.tasks.text.files import TextColumns
 
 _TABLES: tuple[TableFormat, ...] = get_args(TableFormat)
 
+_USUAL_COLUMNS = TextColumns(
+    text=Column(("text", "sentence"), "task.text_column"),
+    text_pair=None,
+    gold=Column(("label",), "task.label_column"),
+    id=None,
+)
+
 
 class TextReader(Reader):
     """Makes texts, or pairs of texts, from the input of users.
@@ -36,9 +43,7 @@ class TextReader(Reader):
         super().__init__(kind)
         self.json_format = "jsonl"
         self._who, self._layout = who, layout or TableLayout()
-        self._columns = columns or TextColumns.of(
-            text_column=("text", "sentence"), text_pair_column=None, id_column=None, label_column="label"
-        )
+        self._columns = columns or _USUAL_COLUMNS
 
     def check(self, text: str) -> None:
         """Check that a single text can be answered.

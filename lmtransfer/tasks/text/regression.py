@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
-from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
-from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec, RegressionSpec
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.places import HubSource
+from lmtransfer.tasks.settings import ColumnNames
 from lmtransfer.tasks.targets import ScoreTargets
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.files import TextColumns, TextRow
+from lmtransfer.tasks.text.files import TextRow
 from lmtransfer.tasks.text.task import TextFileTask
 
 ScoreMetric = Literal["pearson", "spearman"]
@@ -32,93 +29,25 @@ _LARGEST = 1e15
 class TextRegression(TextFileTask):
     """Single texts or pairs with one score each; files, columns and the hub are as in ``TextClassification``.
 
-    Args:
-        name: the task's name in tables and results.
-        files: file of each split, such as ``{train: stsb/train.tsv}``; several names for one are tried in order.
-        train: file of the training split, instead of ``files``.
-        dev: file of the dev split, instead of ``files``.
-        test: file of the test split, instead of ``files``.
-        text_column: column of the text, or of the first text of a pair.
-        text_pair_column: column of the second text; null: single texts.
-        score_column: column of the score, a finite number.
-        id_column: column of the examples' names; null: names are ``split:number``, from 0.
-        hidden_values: values in the files that mean a hidden score.
-        dropped_values: values in the files that mean no score; such rows are left out and counted in ``notes``.
-        columns: names of all columns, for files without a header line.
-        optional_columns: how many of the last ``columns`` a row may lack.
-        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
-            or ``parquet`` (or arrow); null: by the file's name, and by its quotation marks if it is tab-separated.
-        delimiter: the character between columns, or ``tab``; null: the one with which the first line names the columns.
-        bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
-        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
-        metrics: names of the metrics; the first is the main one.
-        hub: ``datasets`` name for splits without a file; null: files only.
-        hub_config: its configuration.
-        hub_splits: hub name of each split.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        folds: number of folds of the training split for cross-validation, if there is no dev split; null: none.
-        data_root: folder that holds the data folders.
-
     Raises:
         ConfigError: there is no metric, or there is neither a file nor a hub name.
     """
 
+    class Settings(TextFileTask.Settings):
+        """The settings of a regression.
+
+        Attributes:
+            score_column: column of the score, a finite number.
+            metrics: names of the metrics; the first is the main one.
+        """
+
+        score_column: ColumnNames
+        metrics: Sequence[ScoreMetric] = ("pearson", "spearman")
+
+    settings: Settings
+    gold_setting = "score_column"
     kind = RegressionSpec.kind
     baseline_name = "mean score"
-
-    def __init__(
-        self,
-        *,
-        name: Name,
-        text_column: str | Sequence[str],
-        score_column: str | Sequence[str],
-        files: Mapping[str, str | Sequence[str] | None] | None = None,
-        train: str | None = None,
-        dev: str | None = None,
-        test: str | None = None,
-        text_pair_column: str | Sequence[str] | None = None,
-        id_column: str | None = None,
-        hidden_values: Sequence[str] = (),
-        dropped_values: Sequence[str] = (),
-        columns: Sequence[str] | None = None,
-        optional_columns: int = 0,
-        file_format: TableFormat | None = None,
-        delimiter: str | None = None,
-        bad_rows: BadRowsPolicy = "refuse",
-        encoding_errors: EncodingErrors = "strict",
-        metrics: Sequence[ScoreMetric] = ("pearson", "spearman"),
-        hub: str | None = None,
-        hub_config: str | None = None,
-        hub_splits: Mapping[str, str] | None = None,
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        folds: Folds | None = None,
-        data_root: Folder | None = None,
-    ) -> None:
-        super().__init__(
-            name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
-        )
-        self.read_from(
-            files,
-            train=train,
-            dev=dev,
-            test=test,
-            columns=TextColumns.of(
-                text_column=text_column,
-                text_pair_column=text_pair_column,
-                id_column=id_column,
-                score_column=score_column,
-            ),
-            layout=TableLayout.of_task(file_format, columns, optional_columns, bad_rows, encoding_errors, delimiter),
-            hub=HubSource.of(hub, hub_config, hub_splits),
-            hidden_values=hidden_values,
-            dropped_values=dropped_values,
-            data_root=data_root,
-            folds=folds,
-        )
 
     @property
     def head(self) -> HeadSpec:

@@ -7,17 +7,16 @@ https://nlp.stanford.edu/sentiment/, trainDevTestTrees_PTB.zip).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from lmtransfer.config.types import Count, DropoutProb, Folder, LargeCount, Name, OpenShare
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.settings import FileSettings
 from lmtransfer.tasks.text.example import TextExample, with_sentences
-from lmtransfer.tasks.text.files import located_files
-from lmtransfer.tasks.text.single_label import Classification, LabelMetric
+from lmtransfer.tasks.text.single_label import Classification
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]
 
@@ -138,58 +137,32 @@ class SentimentTrees(Classification):
     dev and test are always sentences. Words are converted to usual spelling: ``-LRB-`` is a bracket, two backticks are
     a quotation mark. A split is read in the order of the file, a sentence before its phrases.
 
-    Args:
-        name: the task's name in tables and results.
-        files: file of trees of each split; several names for one are tried in order.
-        phrases: whether the training split holds all phrases, not only sentences.
-        deduplicate: of phrases with the same text and label only the first is kept, as in GLUE's SST-2; false: each
-            occurrence counts, as in the published training of tree models.
-        binary: two classes, without neutral examples.
-        metrics: names of the metrics; the first is the main one.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
-            each label has the same total weight; null: all 1.
-        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
-            2016, section 7).
-        data_root: folder that holds the data folders.
-
     Raises:
         ConfigError: there is no file.
     """
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        files: Mapping[str, str | Sequence[str] | None],
-        phrases: bool = False,
-        deduplicate: bool = True,
-        binary: bool = False,
-        metrics: Sequence[LabelMetric] = ("accuracy",),
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: DropoutProb = 0.0,
-        data_root: Folder | None = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            labels=TWO_LABELS if binary else FIVE_LABELS,
-            metrics=metrics,
-            max_length=max_length,
-            num_train=num_train,
-            dev_from_train=dev_from_train,
-            class_weights=class_weights,
-            label_smoothing=label_smoothing,
-        )
-        self.phrases = phrases
-        self.deduplicate = deduplicate
-        self.binary = binary
-        self._located = located_files(files, task=name, data_root=data_root)
-        self.splits = self._located[0].splits
+    class Settings(Classification.Settings, FileSettings):
+        """The settings of the treebank.
+
+        Attributes:
+            phrases: whether the training split holds all phrases, not only sentences.
+            deduplicate: of phrases with the same text and label only the first is kept, as in GLUE's SST-2; false:
+                each occurrence counts, as in the published training of tree models.
+            binary: two classes, without neutral examples.
+        """
+
+        labels: None = None
+        phrases: bool = False
+        deduplicate: bool = True
+        binary: bool = False
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.labels = self._checked(TWO_LABELS if self.settings.binary else FIVE_LABELS)
+        self.files = self.settings.located_files(task=self.name)
+        self.splits = self.files.splits
         if not self.splits:
             raise ConfigError("task.files is empty: set a file of trees for each split (task.files.train=...)")
 
@@ -199,41 +172,35 @@ class SentimentTrees(Classification):
         Raises:
             DataError: there is no such file.
         """
-        return str(self._find(split))
+        return str(self.files.found(split))
 
     def examples(self, split: str) -> list[TextExample]:
         """Read the sentences of a split, or its phrases; see ``Task.examples``.
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """
-        path = self._find(split)
+        path = self.files.found(split)
         found: list[TextExample] = []
         seen: set[tuple[str, int]] = set()
-        deduplicate = self.phrases and self.deduplicate and split == "train"
+        phrases = self.settings.phrases and split == "train"
         for number, tree in enumerate(read_trees(path, num_labels=len(FIVE_LABELS))):
-            for example in self._of_tree(tree, f"{split}:{number}", with_phrases=self.phrases and split == "train"):
+            for example in self._of_tree(tree, f"{split}:{number}", with_phrases=phrases):
                 known = (example.text, example.class_index) in seen
-                if deduplicate and not known:
+                if phrases and self.settings.deduplicate and not known:
                     seen.add((example.text, example.class_index))
                 if not known:
                     found.append(example)
         if not found:
             raise DataError(f"{path}: contains no examples")
-        return with_sentences(found) if self.phrases and split == "train" else found
+        return with_sentences(found) if phrases else found
 
     def _of_tree(self, tree: LabelledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:
         words = [plain_word(word) for word in tree.words]
         for number, phrase in enumerate(tree.phrases if with_phrases else tree.phrases[:1]):
-            if self.binary and phrase.label == NEUTRAL:
+            if self.settings.binary and phrase.label == NEUTRAL:
                 continue
             yield TextExample(
                 id=f"{name}.{number}" if number else name,
                 text=" ".join(words[phrase.start : phrase.stop]),
-                label=int(phrase.label > NEUTRAL) if self.binary else phrase.label,
+                label=int(phrase.label > NEUTRAL) if self.settings.binary else phrase.label,
             )
-
-    def _find(self, split: str) -> Path:
-        found = next((path for path in (located.find(split) for located in self._located) if path is not None), None)
-        if found is None:
-            raise self._located[0].missing(split)
-        return found

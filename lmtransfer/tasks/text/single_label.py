@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lmtransfer.config.types import Count, DropoutProb, LargeCount, Name, OpenShare
+from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer
@@ -35,19 +35,6 @@ class Classification(TextTask):
     A task with its own source derives from this class and implements ``splits`` and ``examples``. A task that reads
     files or the hub is a ``TextClassification`` and needs no code.
 
-    Args:
-        name: the task's name in tables and results.
-        labels: names of the labels in order; null: ``discover_labels`` finds them when they are first needed.
-        metrics: names of the metrics; the first is the main one.
-        positive_label: the label whose F1 counts; null: the second of two.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-        class_weights: weight of each label in the training loss, by name (1 for labels that are not named); balanced:
-            each label has the same total weight; null: all 1.
-        label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et al.
-            2016, section 7).
-
     Raises:
         ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` or a name in
             ``class_weights`` is not a label, a weight is not positive, or there are three or more labels and the label
@@ -56,26 +43,32 @@ class Classification(TextTask):
 
     kind = ClassificationSpec.kind
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        labels: Sequence[str] | None,
-        metrics: Sequence[LabelMetric] = ("accuracy",),
-        positive_label: str | None = None,
-        max_length: Count | None = None,
-        num_train: LargeCount | None = None,
-        dev_from_train: OpenShare | None = None,
-        class_weights: Literal["balanced"] | Mapping[str, float] | None = None,
-        label_smoothing: DropoutProb = 0.0,
-    ) -> None:
-        super().__init__(
-            name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
-        )
-        self._positive_label = positive_label
-        self._class_weights, self._label_smoothing = class_weights, label_smoothing
+    class Settings(TextTask.Settings):
+        """The settings of a classification.
+
+        Attributes:
+            labels: names of the labels in order; null: ``discover_labels`` finds them when they are first needed.
+            metrics: names of the metrics; the first is the main one.
+            positive_label: the label whose F1 counts; null: the second of two.
+            class_weights: weight of each label in the training loss, by name (1 for labels that are not named);
+                balanced: each label has the same total weight; null: all 1.
+            label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et
+                al. 2016, section 7).
+        """
+
+        labels: Sequence[str] | None
+        metrics: Sequence[LabelMetric] = ("accuracy",)
+        positive_label: str | None = None
+        class_weights: Literal["balanced"] | Mapping[str, float] | None = None
+        label_smoothing: DropoutProb = 0.0
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        labels = self.settings.labels
         if labels is not None:
-            self.labels = self._checked([in_nfc(str(label), "task.labels") for label in labels])
+            self.labels = self._checked([in_nfc(label, "task.labels") for label in labels])
 
     @cached_property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -87,7 +80,7 @@ class Classification(TextTask):
         raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
 
     def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
-        positive, names = self._positive_label, listed(labels)
+        positive, names = self.settings.positive_label, listed(labels)
         if len(labels) < 2 or len(set(labels)) != len(labels):
             raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
         if positive is not None and positive not in labels:
@@ -97,14 +90,14 @@ class Classification(TextTask):
                 f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
                 "them, or use macro_f1"
             )
-        weights_in_order(self._class_weights, labels)  # raises if they do not fit the labels
+        weights_in_order(self.settings.class_weights, labels)  # raises if they do not fit the labels
         return tuple(labels)
 
     @property
     def head(self) -> HeadSpec:
         """A head for one of the labels."""
-        weights = weights_in_order(self._class_weights, self.labels)
-        return ClassificationSpec(len(self.labels), self.pairs, weights, self._label_smoothing)
+        weights = weights_in_order(self.settings.class_weights, self.labels)
+        return ClassificationSpec(len(self.labels), self.pairs, weights, self.settings.label_smoothing)
 
     def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
         """The labels."""
@@ -171,4 +164,4 @@ class Classification(TextTask):
     @property
     def positive(self) -> int:
         """Index of the label whose F1 counts: the second label, unless another is named."""
-        return 1 if self._positive_label is None else self.labels.index(self._positive_label)
+        return 1 if self.settings.positive_label is None else self.labels.index(self.settings.positive_label)

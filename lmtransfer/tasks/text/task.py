@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from lmtransfer.config.types import Count, LargeCount, Name, OpenShare
-from lmtransfer.data.tables import TableLayout
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.folds import check_folds
 from lmtransfer.tasks.metrics.labels import metric_value
-from lmtransfer.tasks.places import HubSource
+from lmtransfer.tasks.settings import TaskSettings, TextTableSettings
 from lmtransfer.tasks.targets import Targets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.files import SplitFiles, TextColumns, TextFiles, TextRow
+from lmtransfer.tasks.text.files import TextColumns, TextFiles, TextRow
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -30,37 +28,31 @@ CHUNK = 4096
 class TextTask(Task):
     """A task with one answer for each text or pair of texts; the metrics use the answer as a number or as numbers.
 
-    Args:
-        name: the task's name in tables and results.
-        metrics: names of the metrics; the first is the main one.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
-
     Raises:
         ConfigError: there is no metric.
     """
 
+    class Settings(TaskSettings):
+        """The settings of a task about texts.
+
+        Attributes:
+            metrics: names of the metrics; the first is the main one.
+        """
+
+        metrics: Sequence[str]
+
+    settings: Settings
     #: Kind of the head.
     kind: ClassVar[str]
     #: Whether each example has two texts.
     pairs: bool = False
 
-    def __init__(
-        self,
-        *,
-        name: Name,
-        metrics: Sequence[str],
-        max_length: Count | None,
-        num_train: LargeCount | None,
-        dev_from_train: OpenShare | None,
-    ) -> None:
-        if not metrics:
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if not self.settings.metrics:
             raise ConfigError("task.metrics=[]: set at least one metric; the first one is the main metric")
-        self.name = name
-        self.metric_names = tuple(metrics)
+        self.metric_names = tuple(self.settings.metrics)
         self.main_metric = self.metric_names[0]
-        self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
 
     @abstractmethod
     def gold(self, examples: Sequence[TextExample]) -> Targets[np.ndarray]:
@@ -111,56 +103,40 @@ class TextFileTask(TextTask):
     """A task whose texts come from one file for each split, or from a ``datasets`` name.
 
     Attributes:
+        gold_setting: name of the setting with the column of the gold answers.
         files: the source of the texts.
         notes: for each split that was read: empty texts and left-out rows, with the first place of each.
+
+    Raises:
+        ConfigError: there is neither a file nor a hub name, or the folds do not fit the splits.
     """
 
-    files: TextFiles
+    class Settings(TextTask.Settings, TextTableSettings):
+        """The settings of a task about texts in tables."""
 
-    def read_from(
-        self,
-        files: SplitFiles | None,
-        *,
-        columns: TextColumns,
-        layout: TableLayout,
-        hub: HubSource | None,
-        hidden_values: Iterable[str],
-        dropped_values: Iterable[str],
-        data_root: str | None,
-        folds: int | None = None,
-        **splits: str | None,
-    ) -> None:
-        """Set the source of the examples, with the arguments of ``TextFiles``; ``splits`` override single ``files``.
+    settings: Settings
+    gold_setting: ClassVar[str]
 
-        Args:
-            files: file of each split, or several names for it.
-            columns: the columns that are read.
-            layout: format of the files.
-            hub: the data set on the hub for splits without a file; None: files only.
-            hidden_values: values in the files that mean a hidden gold answer.
-            dropped_values: values in the files that mean no gold answer.
-            data_root: folder that holds the data folders.
-            folds: number of folds of the training split; None: no cross-validation.
-            splits: file of each split, instead of ``files``.
-
-        Raises:
-            ConfigError: there is neither a file nor a hub name, or the folds do not fit the splits.
-        """
-        named = {split: file for split, file in splits.items() if file is not None}
-        self.files = TextFiles(
-            task=self.name,
-            files={**(files or {}), **named},
-            columns=columns,
-            layout=layout,
-            hidden_values=hidden_values,
-            dropped_values=dropped_values,
-            hub=hub,
-            data_root=data_root,
-        )
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.files = TextFiles(self.settings, self.text_columns(), hidden_values=self.hidden_values(), task=self.name)
         self.splits, self.notes = self.files.splits, self.files.notes
-        check_folds(folds, splits=self.splits, num_train=self.num_train)
-        self.folds = folds
-        self.pairs = columns.text_pair is not None
+        self.folds = self.settings.folds
+        check_folds(self.folds, splits=self.splits, num_train=self.num_train)
+        self.pairs = self.files.columns.text_pair is not None
+
+    def text_columns(self) -> TextColumns:
+        """Return the columns that are read."""
+        return TextColumns.of(self.settings, gold=self.gold_setting)
+
+    def hidden_values(self) -> Collection[str]:
+        """Return the values in the files that mean a hidden gold answer."""
+        return self.settings.hidden_values
+
+    @property
+    def gold_column(self) -> str:
+        """The names of the column of the gold answers, for messages."""
+        return " or ".join(self.files.columns.gold.names)
 
     @abstractmethod
     def example_of(self, row: TextRow) -> TextExample:

@@ -1,0 +1,140 @@
+"""The settings of tasks: what is asked of the examples, and where they come from.
+
+Each task class has a model ``Settings`` of its own, made of these and of the fields that only this task has. A task is
+constructed with the fields as keyword arguments, and ``_target_`` nodes of a config give the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from lmtransfer.config.settings import Settings
+from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
+from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
+from lmtransfer.data.text_lines import EncodingErrors
+from lmtransfer.tasks.places import HubSource, LocatedFiles
+
+#: A column, or its possible names, of which the first one in the file is used.
+ColumnNames: TypeAlias = str | Sequence[str]
+
+
+class TaskSettings(Settings):
+    """What is asked of the examples, in every task.
+
+    Attributes:
+        name: the task's name in tables and results.
+        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+    """
+
+    name: Name
+    max_length: Count | None = None
+    num_train: LargeCount | None = None
+    dev_from_train: OpenShare | None = None
+
+
+class FileSettings(Settings):
+    """The files of the examples.
+
+    Files come first: a relative path is searched below ``data_root``, then below the working directory. ``.gz``,
+    ``.xz`` and ``.zst`` files are read directly.
+
+    Attributes:
+        files: file of each split, such as ``{train: sst2/train.tsv}``; several names for one are tried in order.
+        train: file of the training split, instead of ``files``.
+        dev: file of the dev split, instead of ``files``.
+        test: file of the test split, instead of ``files``.
+        data_root: folder that holds the data folders.
+    """
+
+    files: Mapping[str, str | Sequence[str] | None] | None = None
+    train: str | Sequence[str] | None = None
+    dev: str | Sequence[str] | None = None
+    test: str | Sequence[str] | None = None
+    data_root: Folder | None = None
+
+    def file_names(self) -> dict[str, tuple[str, ...]]:
+        """The names of the file of each split; none if the split has no file."""
+        own = {"train": self.train, "dev": self.dev, "test": self.test}
+        given = {**(self.files or {}), **{split: file for split, file in own.items() if file is not None}}
+        return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in given.items()}
+
+    def located_files(self, *, task: str) -> LocatedFiles:
+        """The files of the task of this name.
+
+        Raises:
+            ConfigError: a name is empty.
+        """
+        return LocatedFiles(files=self.file_names(), data_root=self.data_root, task=task)
+
+
+class HubSettings(Settings):
+    """The data set on the hub, for splits without a file on this machine.
+
+    Attributes:
+        hub: ``datasets`` name; null: files only.
+        hub_config: its configuration.
+        hub_splits: hub name of each split; the same name if it is not listed.
+    """
+
+    hub: str | None = None
+    hub_config: str | None = None
+    hub_splits: Mapping[str, str] | None = None
+
+    def hub_source(self) -> HubSource | None:
+        """The data set; None: files only."""
+        return None if self.hub is None else HubSource(self.hub, self.hub_config, dict(self.hub_splits or {}))
+
+
+class TextTableSettings(FileSettings, HubSettings):
+    """Tables of texts or pairs of texts, from one file for each split or from the hub.
+
+    A column may have several possible names, of which the first one in the file is used, so that one task can read
+    splits from different sources. A split whose name begins with ``test`` may lack the gold answers, as in published
+    tests.
+
+    Attributes:
+        text_column: column of the text, or of the first text of a pair.
+        text_pair_column: column of the second text; null: single texts.
+        id_column: column of the examples' names; null: names are ``split:number``, from 0.
+        hidden_values: values in the files that mean a hidden answer, such as -1 in GLUE's.
+        dropped_values: values in the files that mean no answer; such rows are left out and counted in ``notes``.
+        columns: names of all columns, for files without a header line.
+        optional_columns: how many of the last ``columns`` a row may lack.
+        file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
+            or ``parquet`` (or arrow); null: by the file's name, and by its quotation marks if it is tab-separated.
+        delimiter: the character between columns, or ``tab``; null: the one with which the first line names the columns.
+        bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
+        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
+        folds: number of folds of the training split for cross-validation, if there is no dev split; null: none.
+    """
+
+    text_column: ColumnNames
+    text_pair_column: ColumnNames | None = None
+    id_column: str | None = None
+    hidden_values: Sequence[str] = ()
+    dropped_values: Sequence[str] = ()
+    columns: Sequence[str] | None = None
+    optional_columns: int = 0
+    file_format: TableFormat | None = None
+    delimiter: str | None = None
+    bad_rows: BadRowsPolicy = "refuse"
+    encoding_errors: EncodingErrors = "strict"
+    folds: Folds | None = None
+
+    def layout(self) -> TableLayout:
+        """The format of the files.
+
+        Raises:
+            ConfigError: the delimiter is not a single character.
+        """
+        return TableLayout.of_task(
+            self.file_format,
+            self.columns,
+            self.optional_columns,
+            self.bad_rows,
+            self.encoding_errors,
+            self.delimiter,
+        )
