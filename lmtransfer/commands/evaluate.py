@@ -37,7 +37,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
-from lmtransfer.transfer.experiment.results import calibration_of, compare, layer_weights, summary
+from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
 from lmtransfer.transfer.experiment.trained import chosen_task, open_trained
 from lmtransfer.transfer.scoring import evaluate
 
@@ -177,8 +177,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
         more={
             "num_truncated": encoded.num_truncated,
             "deterministic": bool(trained.get("deterministic")),
-            **calibration_of(evaluation),
-            **evaluation.undefined,
+            **evaluation.entries,
             **layer_weights(learner),
         },
     )

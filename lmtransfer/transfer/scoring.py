@@ -20,6 +20,7 @@ from lmtransfer.runs.predictions import MOST_EXAMPLES, is_kept
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
+from lmtransfer.tasks.metrics.by_class import as_values, scores_by_class
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples, undefined_metrics
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import Targets
@@ -66,10 +67,20 @@ class Evaluation:
     calibration: dict[str, Any] | None = None
 
     @property
-    def undefined(self) -> dict[str, list[str]]:
-        """The entry ``undefined`` of a result: why metrics count as 0; empty if all are defined, or without answers."""
-        found = [] if self.answers is None else undefined_metrics(self.answers, self.metrics)
-        return {"undefined": found} if found else {}
+    def entries(self) -> dict[str, Any]:
+        """What a result says besides the metrics, as far as the answers were requested.
+
+        ``calibration`` of the probabilities, ``classes`` with the scores of each (see ``metrics.by_class``), and
+        ``undefined``: why metrics count as 0.
+        """
+        if self.answers is None:
+            return {} if self.calibration is None else {"calibration": self.calibration}
+        found = {
+            "calibration": self.calibration,
+            "classes": as_values(scores_by_class(self.answers)),
+            "undefined": undefined_metrics(self.answers, self.metrics),
+        }
+        return {name: value for name, value in found.items() if value}
 
     @property
     def task_fingerprint(self) -> str | None:

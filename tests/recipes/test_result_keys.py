@@ -22,11 +22,11 @@ OVER_SEEDS = {"seeds", "mean", "median", "deviation", "n"}
 TRAINED = COMMON | {"higher_is_better", "seed", "pretraining_seed", "learning_rate", "labels", "majority_label"}
 TRAINED |= {"num_train", "num_held_out", "num_scored", "num_truncated", "chosen_by", "chosen_score", "chosen_step"}
 TRAINED |= {"steps", "epochs", "collapsed", "layer_weights", "num_trained_parameters", "peak_memory", "calibration"}
-TRAINED |= {"deterministic"}
+TRAINED |= {"classes", "deterministic"}
 WHOLE = TRAINED | OVER_SEEDS | {"majority", "init", "learning_rate_edge", "learning_rates", "difference"}
 WHOLE |= {"baselines", "better_baseline", "baseline_difference"}
 SCORED = COMMON | OVER_SEEDS | {"higher_is_better", "collapsed", "majority", "labels", "num_scored", "num_truncated"}
-SCORED |= {"calibration", "deterministic"}
+SCORED |= {"calibration", "classes", "deterministic"}
 PAIRS = COMMON | {"zero_shot", "pretraining_seed", "higher_is_better", "chance", "num_scored", "num_sentences"}
 PAIRS |= {"num_paradigms", "num_ties"}
 
@@ -51,7 +51,7 @@ def test_each_command_writes_the_keys_it_always_wrote(text_world: Path) -> None:
     assert set(result("runs/probe/t/seed-1")) == set(result("runs/probe/t/control/seed-1")) == TRAINED
     assert set(result("runs/probe/t")) == WHOLE
     assert set(result("runs/probe/t")["control"]) == OVER_SEEDS | {
-        *("metrics", "collapsed", "layer_weights", "calibration", "deterministic"),
+        *("metrics", "collapsed", "layer_weights", "calibration", "classes", "deterministic"),
         *("learning_rate", "learning_rate_edge", "learning_rates"),
     }
     assert lmtransfer("evaluate", "run=runs/probe/t", "hardware=exact", "name=t") == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from lmtransfer.reporting.render.cells import metric_heading
@@ -18,11 +19,15 @@ from lmtransfer.reporting.runs.scores import difference_in, is_worse, other_metr
 from lmtransfer.reporting.verdict_text import verdict_lines, words_do_as_well
 from lmtransfer.runs.result import JointResult
 from lmtransfer.system.console import Console
-from lmtransfer.system.printable import short_path
+from lmtransfer.system.printable import printable, short_path
 from lmtransfer.system.units import count, duration, in_percent, shown
 from lmtransfer.verdicts.difference import Difference
 
 Result = Mapping[str, Any]
+
+#: The scores of a class, by their short names; the most classes that are shown, and the most characters of a name.
+_CLASS_SCORES = {"P": "precision", "R": "recall", "F1": "f1"}
+_MOST_CLASSES, _LONGEST_CLASS = 12, 30
 
 
 def print_result(
@@ -99,6 +104,26 @@ def below_majority(result: Result) -> str:
     return f"warning: {' and '.join(below)} are {said}, so their difference does not show what was learned"
 
 
+def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Precision, recall and F1 of each class, in percent, as aligned lines; empty without classes.
+
+    Args:
+        classes: the scores by class; see ``metrics.by_class``.
+    """
+    shown_classes = sorted(classes, key=lambda name: -classes[name]["support"])[:_MOST_CLASSES]
+    names = {name: escape(printable(name)[:_LONGEST_CLASS]) for name in shown_classes}
+    width = max((len(name) for name in names.values()), default=0)
+    lines = [
+        f"  {label:<{width}}  "
+        + ", ".join(f"{key} {100 * classes[name][score]:5.1f}" for key, score in _CLASS_SCORES.items())
+        + f"  ({classes[name]['support']:,.0f})"
+        for name, label in names.items()
+    ]
+    more = len(classes) - len(lines)
+    rest = [f"  {more:,} more in result.json"] if more else []
+    return ["by class, in percent, with the number of gold answers:", *lines, *rest] if lines else []
+
+
 def remarks(result: Result) -> list[str]:
     """The lines below the table, the verdict first."""
     lines, metric = [], str(result["main_metric"])
@@ -121,6 +146,7 @@ def remarks(result: Result) -> list[str]:
             f"{len(result['folds'])} folds: each example was scored once, by a run that was not trained on it; the "
             "spread is over seeds, each with folds of its own"
         )
+    lines += class_lines(result.get("classes") or {})
     measured = (languages_text(result), calibration_text(result), layer_weights_text(result.get("layer_weights")))
     lines += filter(None, measured)
     for label, part in (("of this run", result), ("of the control", result.get("control"))):

@@ -26,7 +26,7 @@ from lmtransfer.tasks.metrics.scored_examples import Kept
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.transfer.experiment.results import calibration_of, run_result, usual_label
+from lmtransfer.transfer.experiment.results import run_result, usual_label
 from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
@@ -248,8 +248,7 @@ class _CrossValidation:
             "chosen_score": None if None in chosen else fmean(chosen),
             "steps": sum(result.more["steps"] for result in results),
             "epochs": mean("epochs"),
-            **calibration_of(evaluation),
-            **evaluation.undefined,
+            **evaluation.entries,
             "folds": [
                 {
                     "score": result.score,

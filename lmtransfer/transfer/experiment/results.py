@@ -13,12 +13,12 @@ from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
 from lmtransfer.reporting.runs.learning_rates import edge_of_grid
 from lmtransfer.runs.result import JointResult, SeedResult, largest
 from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.metrics.by_class import mean_by_class
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.convex_fit import FOLDS
 from lmtransfer.transfer.experiment.setting import Part, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.scoring import Evaluation
 from lmtransfer.verdicts import conditions
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.spread import spread
@@ -91,16 +91,10 @@ def run_result(
             **({"losses": dict(outcome.losses)} if outcome.losses else {}),
             **({} if outcome.optimum is None else {"C": outcome.optimum.strength, "C_tries": outcome.optimum.tries}),
             "deterministic": part.is_deterministic,
-            **calibration_of(evaluation),
-            **evaluation.undefined,
+            **evaluation.entries,
             **layer_weights(outcome.learner),
         },
     )
-
-
-def calibration_of(evaluation: Evaluation) -> dict[str, Any]:
-    """The entry ``calibration`` of an evaluation; empty if the answers are no labels."""
-    return {} if evaluation.calibration is None else {"calibration": evaluation.calibration}
 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
@@ -164,7 +158,9 @@ def joint_result(
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
     """Statistics over seeds: mean, median and deviation of the main metric; the means of all other numbers."""
     scores = spread([result.score for result in results])
-    mixed, calibrated = (all(name in r.more for r in results) for name in ("layer_weights", "calibration"))
+    mixed, calibrated, classed = (
+        all(name in r.more for r in results) for name in ("layer_weights", "calibration", "classes")
+    )
     return {
         "metrics": {name: spread([r.metrics[name] for r in results]).mean for name in results[0].metrics},
         "seeds": [
@@ -179,6 +175,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
         "deterministic": all(r.more.get("deterministic", False) for r in results),
         **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
         **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if calibrated else {}),
+        **({"classes": mean_by_class([r.more["classes"] for r in results])} if classed else {}),
     }
 
 

@@ -1,0 +1,90 @@
+"""Precision, recall and F1 of each class: each label, or each kind of chunk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import precision_recall_fscore_support
+
+from lmtransfer.tasks.metrics.chunks import Chunk, Chunks, chunk_scores
+from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
+
+#: Scores of more classes are not written.
+MOST_CLASSES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScores:
+    """The scores of one class.
+
+    Attributes:
+        precision: share of the answers of this class that are right, 0 to 1; 0 without such answers.
+        recall: share of the gold answers of this class that are found, 0 to 1; 0 without such gold answers.
+        f1: their harmonic mean.
+        support: number of gold answers of this class.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+def scores_by_class(answers: ScoredExamples) -> dict[str, ClassScores]:
+    """Score each class by itself.
+
+    Returns:
+        The scores by the name of the class: of each label; of each kind of chunk, if tags mark chunks. Empty if the
+        answers have no classes, or more than ``MOST_CLASSES``.
+    """
+    if answers.kind == "tagging" and "f1" in answers.ratios:
+        scores = _of_chunks(answers)
+    elif answers.kind in ("classification", "tagging"):
+        scores = _of_labels(answers.labels, answers.gold, answers.predicted, classes=range(len(answers.labels)))
+    elif answers.kind == "multi_label":
+        gold_NC, predicted_NC = (side.reshape(-1, len(answers.labels)) for side in (answers.gold, answers.predicted))
+        scores = _of_labels(answers.labels, gold_NC, predicted_NC, classes=None)
+    else:
+        return {}
+    return scores if len(scores) <= MOST_CLASSES else {}
+
+
+def _of_labels(
+    names: Sequence[str], gold: np.ndarray, predicted: np.ndarray, *, classes: Sequence[int] | None
+) -> dict[str, ClassScores]:
+    columns = precision_recall_fscore_support(gold, predicted, labels=classes, zero_division=0.0)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {name: ClassScores(*row) for name, row in zip(names, rows, strict=True)}
+
+
+def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
+    chunks = Chunks(labels=answers.labels)
+    right, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
+    for start, stop in zip(answers.offsets[:-1].tolist(), answers.offsets[1:].tolist(), strict=True):
+        of_predicted, of_gold = (set[Chunk](chunks.of(side[start:stop])) for side in (answers.predicted, answers.gold))
+        for counter, found in ((right, of_predicted & of_gold), (predicted, of_predicted), (gold, of_gold)):
+            counter.update(chunk.kind for chunk in found)
+    return {
+        kind: ClassScores(**chunk_scores(right[kind], predicted[kind], gold[kind]), support=gold[kind])
+        for kind in sorted({*predicted, *gold})
+    }
+
+
+def as_values(scores: Mapping[str, ClassScores]) -> dict[str, dict[str, Any]]:
+    """The scores as plain values, for a ``result.json``."""
+    return {name: asdict(of_class) for name, of_class in scores.items()}
+
+
+def mean_by_class(seeds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The mean over seeds of each score, of the classes that all seeds have.
+
+    Args:
+        seeds: for each seed the result of ``as_values``.
+    """
+    names = [name for name in seeds[0] if all(name in one for one in seeds)]
+    return {name: {score: fmean(one[name][score] for one in seeds) for score in seeds[0][name]} for name in names}
