@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.inference.answering import EntityAnswers, FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.inference.answers_in_order import AnswersInOrder
 from lmtransfer.inference.prediction_input import find_input, input_file, input_format, one_example
 from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, Submission, Write, open_output
@@ -22,6 +22,8 @@ from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.input_files import Reader
+from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.transfer.experiment.trained import chosen_task, task_of
 
 _SOURCES = ("input", "text", "split")
@@ -60,7 +62,10 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
 
 def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
     """Write answers as JSON lines; return a summary."""
-    reader = MaskedTexts() if task is None else task.reader()
+    if task is None:
+        reader: Reader = MaskedTexts()
+    else:
+        reader = TextReader("tagging", who=f"task {task.name}") if cfg.entities else task.reader()
     source = None if cfg.input is None else find_input(str(cfg.input))
     file_format = "" if source is None else input_format(cfg.format, source, reader)
     if source is not None:
@@ -75,7 +80,8 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         if task is None:
             answer = FilledMasks(runs[0], cfg.top_k, hardware).lines
         else:
-            answer = TaskAnswers(runs, task, hardware, notes).lines
+            kind = EntityAnswers if cfg.entities else TaskAnswers
+            answer = kind(runs, task, hardware, notes).lines
         answers = AnswersInOrder(answer, write, group=cfg.group, on_error=cfg.on_error)
         if source is not None:
             columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
@@ -119,6 +125,8 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append(f"{what}: give exactly one of input=<file> (- for standard input), text='...' or split=<name>")
     if cfg.submission is not None and cfg.split is None:
         problems.append(f"submission={cfg.submission}: a submission covers a whole split; set it, such as split=test")
+    if cfg.entities and (cfg.split is not None or cfg.ensemble):
+        problems.append("entities=true: reads running text with one tagger; give input= or text=, and no ensemble")
     problems += [
         f"{key}={cfg[key]}: this key describes the file of input=, and input= is not given; leave it out"
         for key in (*_COLUMNS, "format")
@@ -137,7 +145,7 @@ def _check_fill_mask(cfg: DictConfig) -> None:
         ConfigError: a setting needs a run of a task.
     """
     wrong = [key for key in ("task", "split", "submission") if cfg.get(key) is not None]
-    wrong += ["ensemble"] if cfg.ensemble else []
+    wrong += [key for key in ("ensemble", "entities") if cfg[key]]
     if wrong:
         raise ConfigError(
             f"{wrong[0]}: run={cfg.run} is a pretraining run and only fills masks (text='The ice cream was [MASK] .'); "

@@ -414,6 +414,10 @@ class PredictSettings(_OfARun, _WithData):
         "glue or squad: write the official file of a whole split instead of JSON lines"
     )
     ensemble: bool = _doc(_ENSEMBLE, False)
+    entities: bool = _doc(
+        "of a tagger: read running text, and give the entities in it with their characters (start, end) and labels",
+        False,
+    )
     top_k: TopK = _doc("number of candidates for each [MASK]", 5)
     group: Group = _doc(
         "largest number of inputs that are processed together; from standard input, those that have arrived", 256
@@ -615,6 +619,10 @@ class ServeSettings(_OfARun):
     )
     evidence: bool = _doc("false: no evidence of words", True)
     ensemble: bool = _doc(_ENSEMBLE, False)
+    entities: bool = _doc(
+        "of a tagger: read running text, and give the entities in it with their characters (start, end) and labels",
+        False,
+    )
     top_k: TopK = _doc("number of candidates for each [MASK]", 5)
     max_bytes: Annotated[int, Ge(100), Le(2**31)] = _doc("largest request; a longer text is refused", 50_000)
     max_seconds: Positive = _doc("longest time to an answer; half of it for the evidence of words", 20.0)

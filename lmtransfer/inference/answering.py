@@ -12,7 +12,10 @@ from lmtransfer.interop.importing.open_run import open_saved, trained_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
+from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.tagging.entities import entities, word_spans
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.training.hardware import Hardware
@@ -61,6 +64,8 @@ class TaskAnswers:
 
     def of(self, examples: Sequence[Example]) -> list[Answer]:
         """One answer for each example, in order."""
+        if not examples:
+            return []
         encoded = encode_examples(self._task, examples, self._tokenizer, self.encoder)
         if encoded.num_truncated:
             self._notes.add("inputs truncated to max_length of the encoder", examples[0].id, encoded.num_truncated)
@@ -75,6 +80,43 @@ class TaskAnswers:
         for example, answer in zip(examples, self.of(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.plain()})
         return lines
+
+
+class EntityAnswers:
+    """The entities in running texts, found by a tagger.
+
+    Args:
+        runs: one run of a tagger.
+        task: its task.
+        hardware: device and precision.
+        notes: counts truncated inputs.
+
+    Raises:
+        ConfigError: the task does not tag words.
+    """
+
+    def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
+        if task.head.kind != TaggingSpec.kind:
+            raise ConfigError(f"entities=true: needs a run that tags words, but task {task.name} is {task.head.kind}")
+        self._task, self._tokenizer = task, runs[0].tokenizer
+        self._answers = TaskAnswers(runs, task, hardware, notes)
+
+    def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
+        """One object for each text: ``id``, ``text`` and ``entities``."""
+        spans = [word_spans(example.text, self._tokenizer) for example in examples]
+        tagged = [
+            TaggedExample(example.id, tuple(example.text[start:end] for start, end in words))
+            for example, words in zip(examples, spans, strict=True)
+        ]
+        answers = iter(self._answers.of([sentence for sentence in tagged if sentence.words]))
+        return [
+            {
+                "id": example.id,
+                "text": example.text,
+                "entities": entities(example.text, words, next(answers), self._task.labels) if words else [],
+            }
+            for example, words in zip(examples, spans, strict=True)
+        ]
 
 
 class MaskedTexts(TextReader):

@@ -241,3 +241,23 @@ def test_mistakes_are_answered(world: Path, capsys: pytest.CaptureFixture[str]) 
     assert not Path("o.jsonl").exists()
     (before,) = [json.loads(line) for line in Path("o.jsonl.partial").read_text().splitlines()]
     assert before["id"] == "0"
+
+
+def test_a_tagger_finds_entities_in_running_text(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"({POSITIVE[0]}, the film)  was {POSITIVE[1]}."
+    (world / "in.txt").write_text(f"{text}\n...\n")
+    first, marks = predicted("run=runs/finetune/tags", "entities=true", "input=in.txt")
+    assert (first["id"], first["text"], marks["text"]) == ("0", text, "...")
+    for entity in (*first["entities"], *marks["entities"]):
+        assert set(entity) == {"text", "label", "start", "end", "probability"}
+        assert 0 < entity["probability"] <= 1
+    found = {entity["text"]: entity["label"] for entity in first["entities"]}
+    assert all(text[entity["start"] : entity["end"]] == entity["text"] for entity in first["entities"])
+    # The tags of whole words, written apart, are those of the same words.
+    (tags,) = predicted("run=runs/finetune/tags", f"text={' '.join(e['text'] for e in first['entities'])}")
+    assert dict(zip(tags["words"], tags["tags"], strict=True)) == found
+    capsys.readouterr()
+    assert lmtransfer("predict", "run=runs/finetune/single", "entities=true", "text=a") == 2
+    assert "entities=true: needs a run that tags words" in capsys.readouterr().err
+    assert lmtransfer("predict", "run=runs/finetune/tags", "entities=true", "split=dev") == 2
+    assert "entities=true: reads running text" in capsys.readouterr().err

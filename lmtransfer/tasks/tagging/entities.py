@@ -1,0 +1,74 @@
+"""Entities in running text: the words of a text by the tokenizer's own rules, and the spans that their tags mark."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Any
+
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.answers import TagsAnswer
+from lmtransfer.tasks.metrics.chunks import Chunks
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
+    """Find the words of a text: first character, and one past the last.
+
+    A word is what the tokenizer reads as one, without the tokens at its edges that are only punctuation; each of these
+    is a word of its own, as in files of tagged words.
+    """
+    encoding = tokenizer.encode(text)
+    words: list[list[tuple[int, int]]] = []
+    for (start, end), is_start in zip(encoding.offsets.tolist(), encoding.word_starts.tolist(), strict=True):
+        while start < end and text[start].isspace():
+            start += 1
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        if start == end:
+            continue
+        if is_start or not words or text[words[-1][-1][1] : start].isspace():
+            words.append([])
+        words[-1].append((start, end))
+    return [span for tokens in words for span in _without_edges(text, tokens)]
+
+
+def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The tokens of punctuation before a word, the word, and those after it."""
+    marks = [all(unicodedata.category(mark)[0] in "PS" for mark in text[start:end]) for start, end in tokens]
+    if all(marks):
+        yield from tokens
+        return
+    first, last = marks.index(False), len(marks) - marks[::-1].index(False)
+    yield from tokens[:first]
+    yield tokens[first][0], tokens[last - 1][1]
+    yield from tokens[last:]
+
+
+def entities(
+    text: str, spans: Sequence[tuple[int, int]], answer: TagsAnswer, labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
+
+    Args:
+        text: the text.
+        spans: its words; see ``word_spans``.
+        answer: a tag for each word.
+        labels: the tags of the task. If they do not mark spans, each word is an entity of its tag.
+
+    Returns:
+        The entities in order; ``text[start:end]`` is the entity, and ``probability`` the mean of its words' tags.
+    """
+    try:
+        found = [(chunk.kind, chunk.start, chunk.stop) for chunk in Chunks(labels=labels).of(answer.tags)]
+    except DataError:  # tags of single words, such as parts of speech
+        found = [(name, word, word + 1) for word, name in enumerate(answer.names)]
+    made = []
+    for label, first, stop in found:
+        start, end = spans[first][0], spans[stop - 1][1]
+        entity: dict[str, Any] = {"text": text[start:end], "label": label, "start": start, "end": end}
+        if answer.probabilities is not None:
+            entity["probability"] = fmean(answer.probabilities[first:stop])
+        made.append(entity)
+    return made
