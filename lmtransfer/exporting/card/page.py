@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from huggingface_hub import ModelCardData
 
 from lmtransfer.exporting.seen_by_transformers import pipeline_of
-from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
+from lmtransfer.reporting.render.cells import difference_text, score_text
 from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.printable import printable
 from lmtransfer.system.units import in_percent
 
