@@ -119,4 +119,4 @@ def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
     rows += [[label, *([] if one_task else [""]), "failed"] for label in failed]
     mean = metrics.pop() if one_task else "mean"
     headings = ["run", *([] if one_task else ["metric"]), mean, "deviation", "seeds", "control", "difference"]
-    return replace(plain_table("Points", headings, rows), title="")
+    return plain_table("Points", headings, rows)

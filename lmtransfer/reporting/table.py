@@ -210,10 +210,10 @@ class Table:
 
 
 def plain_table(name: str, headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, note: str = "") -> Table:
-    """A table of one group with a cell for each heading, titled with its name."""
+    """A table of one group with a cell for each heading."""
     columns = tuple(Column(heading, (f"{place}",)) for place, heading in enumerate(headings))
     lines = (
         Line({f"{place}": Cell(cell) if isinstance(cell, str) else cell for place, cell in enumerate(row)})
         for row in rows
     )
-    return Table(name, columns, (Group(tuple(lines)),), title=name, note=note)
+    return Table(name, columns, (Group(tuple(lines)),), note=note)

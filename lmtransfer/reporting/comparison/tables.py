@@ -95,7 +95,7 @@ def tables(found: Comparison, *, most: int) -> list[Table]:
         *_flips(found, most),
         _settings(found),
     ]
-    return [table for table in made if table.lines]
+    return [replace(table, title=table.name) for table in made if table.lines]
 
 
 def to_json(found: Comparison) -> str:
@@ -171,8 +171,8 @@ def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...
 
 def _losses(found: Comparison) -> Table:
     """The table by loss and accuracy of pretraining, which has no examples."""
-    table, title = _groups(found, "", found.losses), "By part of the loss"
-    return replace(table, name=title, title=title, columns=(table.columns[0], *table.columns[2:]))
+    table = _groups(found, "", found.losses)
+    return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 
 
 def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) -> Table:
