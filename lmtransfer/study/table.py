@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.reporting.render.cells import difference_text, metric_heading, score_text
+from lmtransfer.reporting.render.cells import difference_text, metric_heading, metrics_cell, score_text
 from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
@@ -35,12 +35,13 @@ _NOTE = (
     "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
     "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
 )
-#: The columns of the table with one line for each transfer.
+#: The columns of the table with one line for each transfer; those without any value are left out.
 _TRANSFERS = (
     Column("", ("recipe",)),
     Column("task", ("transfer",)),
     *map(Column, ("metric", "majority", "baseline", "control")),
     Column("pretrained", ("score",)),
+    Column("other metrics", separator=", "),
     *map(Column, ("difference", "to baseline", "cost")),
 )
 
@@ -141,6 +142,8 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
             if score is not None:
                 record |= {f"{name}{part}": score.mean, f"{name}{part}_deviation": score.deviation}
                 record |= {f"{name}{part}_seeds": score.n}
+        for metric, score in entry.other_metrics.items():
+            record |= {f"{name}_{metric}": score.mean, f"{name}_{metric}_deviation": score.deviation}
         if entry.majority is not None:
             record[f"{name}_majority"] = entry.majority
         record |= {f"{name}_{baseline}": score.mean for baseline, score in entry.baselines.items()}
@@ -186,7 +189,7 @@ def study_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
             for row in rows
             for name in plan.transfers
         )
-        return Table(title, _TRANSFERS, (Group(lines),), title=title, note=_NOTE)
+        return Table(title, _TRANSFERS, (Group(lines),), title=title, note=_NOTE).without_empty()
     groups = tuple(Group((_recipe(row),)) for row in rows)
     return Table(title, _narrow(rows, plan), groups, title=title, note=_NOTE)
 
@@ -197,6 +200,7 @@ def _wide(rows: Sequence[StudyRow], plan: Plan) -> list[Column]:
     columns = [Column("", ("recipe",)), *map(Column, names)]
     for name in plan.transfers:
         columns.append(Column(f"{name}: {_metric(rows, name)}", (f"{name} score",)))
+        columns.append(Column("other metrics", (f"{name} other metrics",), separator=", "))
         parts = ("control", "difference", "baseline", "to baseline", "cost")
         columns += [Column(part, (f"{name} {part}",)) for part in parts]
     return columns
@@ -212,8 +216,8 @@ def _narrow(rows: Sequence[StudyRow], plan: Plan) -> tuple[Column, ...]:
             Column(
                 f"{name}\n{_metric(rows, name)}",
                 (f"{name} score",),
-                notes=(f"control {{{name} control}}", f"{name} difference", f"baseline {{{name} baseline}}")
-                + (f"{name} to baseline", f"{name} cost"),
+                notes=(f"{name} other metrics", f"control {{{name} control}}", f"{name} difference")
+                + (f"baseline {{{name} baseline}}", f"{name} to baseline", f"{name} cost"),
                 is_bold=True,
             )
             for name in plan.transfers
@@ -255,7 +259,7 @@ def _transfer(entry: Entry | None) -> dict[str, Cell]:
     if entry.baseline is not None:
         texts["baseline"] = f"{score_text(entry.baseline, metric)} ({entry.better_baseline})"
         texts["to baseline"] = _judged(entry.baseline_difference, metric)
-    return {name: Cell(text) for name, text in texts.items()}
+    return {**{name: Cell(text) for name, text in texts.items()}, "other metrics": metrics_cell(entry.other_metrics)}
 
 
 def _judged(difference: Difference | None, metric: str) -> str:
