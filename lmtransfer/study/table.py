@@ -35,13 +35,12 @@ _NOTE = (
     "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
     "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
 )
-#: The columns of the table with one line for each transfer; those without any value are left out.
+#: The columns of the table with one line for each transfer.
 _TRANSFERS = (
     Column("", ("recipe",)),
     Column("task", ("transfer",)),
     *map(Column, ("metric", "majority", "baseline", "control")),
-    Column("pretrained", ("score",)),
-    Column("other metrics", separator=", "),
+    Column("pretrained", ("score",), notes=("other metrics",)),
     *map(Column, ("difference", "to baseline", "cost")),
 )
 
@@ -189,7 +188,7 @@ def study_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
             for row in rows
             for name in plan.transfers
         )
-        return Table(title, _TRANSFERS, (Group(lines),), title=title, note=_NOTE).without_empty()
+        return Table(title, _TRANSFERS, (Group(lines),), title=title, note=_NOTE)
     groups = tuple(Group((_recipe(row),)) for row in rows)
     return Table(title, _narrow(rows, plan), groups, title=title, note=_NOTE)
 
