@@ -16,14 +16,14 @@ from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.command import module_of
 from lmtransfer.launch.jobs import Place, run_jobs
-from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.render.terminal import print_table, report_console
 from lmtransfer.reporting.sections import write_sections
 from lmtransfer.runs import lock
 from lmtransfer.study.figure_specs import PLACES
 from lmtransfer.study.ledger import add_seconds, note_overrides, share_pretraining
 from lmtransfer.study.plan import Plan, make_plan
 from lmtransfer.study.sections import make_sections
-from lmtransfer.study.table import read_rows, terminal_rows, write_table
+from lmtransfer.study.table import read_rows, study_table, write_table
 from lmtransfer.system import ranks
 from lmtransfer.system.printable import short_path
 
@@ -59,7 +59,7 @@ def run(cfg: DictConfig) -> Path:
     rows = read_rows(plan)
     if rows:
         table = write_table(rows, plan)
-        console.print(terminal_rows(rows, plan))
+        print_table(study_table(rows, plan), console)
         console.print(f"kept as {table}.md, .csv and .json", markup=False, soft_wrap=True)
         sections = make_sections(rows, plan)
         write_sections(sections, plan.folder)

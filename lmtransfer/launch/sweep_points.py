@@ -28,7 +28,7 @@ from lmtransfer.system.durable import remove
 from lmtransfer.system.units import duration, time_unit
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from lmtransfer.reporting.table import Table
 
 #: Largest number of points whose labels are kept, for the table of all points.
 _MOST_LISTED = 40
@@ -259,9 +259,9 @@ def seconds_left(plan: Plan, points: Sequence[Point]) -> float | None:
 def print_progress(plan: Plan, points: Sequence[Point]) -> None:
     """Print the line, and on a terminal the table of all points if they run one after the other."""
     if points and plan.labels and not plan.is_parallel and sys.stdout.isatty():
-        from lmtransfer.reporting.render.terminal import report_console
+        from lmtransfer.reporting.render.terminal import print_table, report_console
 
-        report_console().print(points_table(plan, points))
+        print_table(points_table(plan, points), report_console())
     print(f"sweep: {progress_line(plan, points)}", flush=True)
 
 
@@ -304,15 +304,11 @@ def points_table(plan: Plan, points: Sequence[Point]) -> Table:
         plan: the plan of the sweep, with the labels of all points.
         points: the points that have ended.
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from lmtransfer.reporting.table import plain_table
 
-    table = Table("point", "state", "score", "time", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     ended = {point.number: point for point in points}
-    for number, label in enumerate(plan.labels):
-        table.add_row(*map(Text, _cells(label, ended.get(number))))
-    return table
+    rows = [_cells(label, ended.get(number)) for number, label in enumerate(plan.labels)]
+    return plain_table("Points", ("point", "state", "score", "time"), rows)
 
 
 def _cells(label: str, point: Point | None) -> tuple[str, str, str, str]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtransfer.reporting.render.cells import COLUMNS, PLUS_MINUS, cells, without_empty
+from lmtransfer.reporting.results import results_table
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.mappings import leaves
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
     elif kind == "parquet":
         records(entries).to_parquet(path, index=False)
     else:
-        headings, lines = without_empty(list(COLUMNS), [cells(row) for row in table_rows(entries)])
-        table = pd.DataFrame(lines, columns=headings).to_latex(index=False, escape=True)
-        path.write_text(table.replace(PLUS_MINUS, r"$\pm$"), encoding="utf-8")
+        table = results_table(table_rows(entries)).without_empty()
+        text = pd.DataFrame(table.rows, columns=table.headings).to_latex(index=False, escape=True)
+        path.write_text(text.replace(PLUS_MINUS, r"$\pm$"), encoding="utf-8")
 
 
 def _rows(entry: Entry) -> Iterator[dict[str, Any]]:

@@ -1,71 +1,122 @@
-"""The table at the end of a sweep: one row for each point."""
+"""The tables of sweeps: one line for each point."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
-from lmtransfer.reporting.render.terminal import report_console, sweep_table, terminal_table
+from lmtransfer.reporting.render.cells import difference_cells, metric_heading, metrics_cell, score_text
+from lmtransfer.reporting.render.terminal import print_table, report_console
+from lmtransfer.reporting.results import NARROW, results_table
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.scores import difference_in
-from lmtransfer.reporting.runs.sweeps import make_sweep
+from lmtransfer.reporting.runs.sweeps import Point, Sweep, make_sweep, named_values, value_text
+from lmtransfer.reporting.table import Cell, Column, Group, Line, Table, plain_table
 from lmtransfer.reporting.verdict_text import short
 from lmtransfer.runs.result import RunResult
-from lmtransfer.system.units import shown
+from lmtransfer.system.units import count, shown
 from lmtransfer.verdicts.holm import corrected
 
 
+def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> Table:
+    """The table of a sweep, with a star at the best point.
+
+    Args:
+        sweep: the sweep.
+        failed: labels of points without a run, such as ``train.steps=5,seed=1``; their lines are last.
+    """
+    of_pretraining = sweep.points[0].entries[0].is_pretraining
+    metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
+    columns = (
+        *(Column(key, (f"value {place}",)) for place, key in enumerate(sweep.keys)),
+        Column(metric, ("score", "star")),
+        Column("seeds"),
+        Column("difference to control", ("difference", "({interval})")),
+        Column("verdict"),
+        Column("other metrics", separator=", "),
+        Column("tokens/s"),
+        Column("run"),
+    )
+    lines = [_point(sweep, point) for point in sweep.points] + [_failed(sweep, label) for label in failed]
+    title = f"sweep {sweep.name}: {len(sweep.points)} points, * marks the best"
+    return Table(f"Sweep {sweep.name}", columns, (Group(tuple(lines)),), title=title).without_empty()
+
+
+def _point(sweep: Sweep, point: Point) -> Line:
+    entry, metric, score = point.entries[0], sweep.metric or "", point.score
+    alone = len(point.entries) == 1  # several runs have a difference each
+    texts = {
+        **{f"value {place}": value_text(value) for place, value in enumerate(point.values)},
+        "score": entry.run.state if score is None else score_text(score, metric),
+        "star": "*" if point is sweep.best and len(sweep.points) > 1 else "",
+        "seeds": "" if score is None else str(score.n),
+        "tokens/s": "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
+        "run": ", ".join(entry.run.name for entry in point.entries),
+    }
+    cells = difference_cells(entry.difference, metric) | {"other metrics": metrics_cell(entry.other_metrics)}
+    return Line({**{name: Cell(text) for name, text in texts.items()}, **(cells if alone else {})})
+
+
+def _failed(sweep: Sweep, label: str) -> Line:
+    """The line of a point that failed; its label is ``key=value,key=value``."""
+    named = named_values(label)
+    values = {f"value {place}": named[key] for place, key in enumerate(sweep.keys) if named.get(key)}
+    texts = {**(values or {"value 0": label}), "score": "failed", "run": label}
+    return Line({name: Cell(text) for name, text in texts.items()})
+
+
+def without_runs(table: Table) -> Table:
+    """The table of a sweep for a terminal, where the names of its runs are too long."""
+    return table.select([column for column in table.columns if column.heading != "run"])
+
+
 def print_points(command: str, run_dirs: Sequence[Path], failed: Sequence[str]) -> None:
-    """Print the table of a sweep.
+    """Print the table at the end of a sweep.
 
     Args:
         command: the command that made the runs; those that do not train have no table.
         run_dirs: the finished runs.
-        failed: labels of the points that failed; their rows are last.
+        failed: labels of the points that failed; their lines are last.
     """
     if command == "pretrain":
-        report_console().print(_pretraining_table(run_dirs, failed))
+        print_table(_pretrainings(run_dirs, failed), report_console())
     elif command in ("probe", "finetune"):
-        report_console().print(_transfer_table(run_dirs, failed))
+        print_table(_transfers(run_dirs, failed), report_console())
 
 
-def _pretraining_table(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
+def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
     folder = run_dirs[0].parent
     entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
     sweep = make_sweep(folder.name, entries)
     if sweep is not None:
-        return sweep_table(sweep, failed=failed)
-    table = terminal_table(table_rows(entries))
-    for label in failed:
-        table.add_row(label, "", "failed")
-    return table
+        return without_runs(sweep_table(sweep, failed=failed))
+    table = results_table(table_rows(entries)).select(NARROW)
+    lines = tuple(Line({"run": Cell(label), "mean": Cell("failed")}) for label in failed)
+    return replace(table, groups=(*table.groups, *([Group(lines)] if lines else [])))
 
 
-def _transfer_table(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
-    """One row for each point: best first, or in the order of the sweep if the tasks differ."""
+def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
+    """One line for each point: best first, or in the order of the sweep if the tasks differ."""
     results = [(path.name, RunResult.read(path / "result.json").values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
     tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}
     one_task = len(tasks) == 1
     if one_task:
         results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
-    metric_column = metrics.pop() if one_task else "mean"
-    head = ["run", *([] if one_task else ["metric"]), metric_column, "deviation", "seeds", "control", "difference"]
-    table = Table(*head, box=box.SIMPLE_HEAD)
     found = [difference_in(result) for _, result in results]
     together = iter(corrected([difference for difference in found if difference is not None]))
+    rows = []
     for (label, result), difference in zip(results, found, strict=True):
         metric = str(result["main_metric"])
         deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
-        cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
+        cells = [shown(result["mean"], metric), deviation, str(result["n"])]
         if difference is not None:
-            cells[3:] = [shown(result["control"]["mean"], metric), short(next(together), metric)]
-        table.add_row(label, *([] if one_task else [metric]), *cells)
-    for name in failed:
-        table.add_row(name, *([] if one_task else [""]), "failed")
-    return table
+            cells += [shown(result["control"]["mean"], metric), short(next(together), metric)]
+        rows.append([label, *([] if one_task else [metric]), *cells])
+    rows += [[label, *([] if one_task else [""]), "failed"] for label in failed]
+    mean = metrics.pop() if one_task else "mean"
+    headings = ["run", *([] if one_task else ["metric"]), mean, "deviation", "seeds", "control", "difference"]
+    return plain_table("Points", headings, rows)

@@ -1,4 +1,4 @@
-"""Writing a report: one folder with HTML, Markdown, JSON and the figures."""
+"""A report: on the terminal, and as one folder with HTML, Markdown, JSON and the figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.figures.all_figures import draw_figures
@@ -15,12 +15,44 @@ from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.texts import Texts
 from lmtransfer.reporting.records import write_records
 from lmtransfer.reporting.render.answer import answer
-from lmtransfer.reporting.render.markdown import markdown_report
+from lmtransfer.reporting.render.markdown import markdown_table
+from lmtransfer.reporting.render.terminal import print_table
+from lmtransfer.reporting.results import NARROW, results_table
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import Row, table_rows
-from lmtransfer.reporting.runs.sweeps import Sweep
+from lmtransfer.reporting.runs.sweeps import Sweep, outside
 from lmtransfer.reporting.sections import Section
+from lmtransfer.reporting.sweep_table import sweep_table, without_runs
 from lmtransfer.system.durable import made, write_text
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
+
+if TYPE_CHECKING:
+    from lmtransfer.system.console import Console
+
+
+def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:
+    """Print the answer, the table of runs outside of sweeps, and a table for each sweep."""
+    rows = table_rows(outside(entries, sweeps))
+    console.print(answer(entries), style="bold", markup=False)
+    if rows:
+        print_table(results_table(rows).select(NARROW), console)
+    for sweep in sweeps:
+        print_table(without_runs(sweep_table(sweep)), console)
+
+
+def markdown_report(
+    entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
+) -> str:
+    """The report as Markdown, with links to the figure files."""
+    rows = table_rows(outside(entries, sweeps))
+    parts = [f"# {title}", answer(entries)]
+    if rows:
+        parts.append(markdown_table(results_table(rows).without_empty()).rstrip())
+    for sweep in sweeps:
+        parts.append(f"## Sweep `{sweep.name}`\n\n{markdown_table(sweep_table(sweep)).rstrip()}\n\n\\* the best point")
+    parts.extend(f"![{figure.title}](figures/{figure.png.name})" for figure in figures)
+    return "\n\n".join(parts) + "\n"
 
 
 def write_report(
@@ -95,10 +127,35 @@ def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
 
 def _plain(row: Row) -> dict[str, Any]:
     """A row as plain values."""
-    values = {**dataclasses.asdict(row), **row.cost.values()}
-    del values["cost"]
-    for name, difference in (("difference", row.difference), ("baseline_difference", row.baseline_difference)):
-        if difference is not None:
-            found = difference.as_values()
-            values[name] = {"delta": found.pop("difference"), **found}
-    return values
+    entry = row.entry
+    return {
+        "group": row.group,
+        "run": row.run,
+        "label": row.label,
+        "model": entry.model,
+        "objective": entry.objective,
+        "corpus": entry.corpus,
+        "task": entry.task,
+        "transfer": row.transfer,
+        "metric": row.metric,
+        "score": _values(row.score),
+        "other_metrics": {name: _values(score) for name, score in row.other_metrics.items()},
+        "difference": _values(row.difference),
+        "better_baseline": entry.better_baseline,
+        "baseline_difference": _values(entry.baseline_difference),
+        "pretraining_tokens": entry.pretraining_tokens,
+        "pretraining_seconds": entry.pretraining_seconds,
+        "num_parameters": entry.num_parameters,
+        "tokens_per_second": entry.tokens_per_second,
+        "state": entry.run.state,
+        "note": row.note,
+        **entry.cost.values(),
+    }
+
+
+def _values(found: Spread | Difference | None) -> dict[str, Any] | None:
+    """A score or a difference as plain values."""
+    if not isinstance(found, Difference):
+        return None if found is None else dataclasses.asdict(found)
+    values = found.as_values()
+    return {"delta": values.pop("difference"), **values}

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, metric_heading, score_text, without_empty
+from lmtransfer.reporting.render.cells import difference_text, metric_heading, metrics_cell, score_text
+from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.table import PLUS_MINUS, Cell, Column, Group, Line, Table
 from lmtransfer.reporting.verdict_text import verdict_text
 from lmtransfer.study.plan import PRETRAIN, Plan
 from lmtransfer.system.durable import write_text
@@ -30,17 +28,20 @@ from lmtransfer.verdicts.difference import Difference
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
 #: With more transfers than this, a table with one line for each recipe is too wide.
 _MANY = 3
-_TRANSFER_HEADINGS = (
-    "",
-    "task",
-    "metric",
-    "majority",
-    "baseline",
-    "control",
-    "pretrained",
-    "difference",
-    "to baseline",
-    "cost",
+_NOTE = (
+    f"Mean {PLUS_MINUS} standard deviation over seeds. Control: the same architecture without pretraining. "
+    "Baseline: the better one of those that count words, on the same training examples. "
+    "Difference: with the 95 % interval that decides the verdict, corrected for the whole column (Holm). Cost: "
+    "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
+    "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
+)
+#: The columns of the table with one line for each transfer.
+_TRANSFERS = (
+    Column("", ("recipe",)),
+    Column("task", ("transfer",)),
+    *map(Column, ("metric", "majority", "baseline", "control")),
+    Column("pretrained", ("score",), notes=("other metrics",)),
+    *map(Column, ("difference", "to baseline", "cost")),
 )
 
 
@@ -140,6 +141,8 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
             if score is not None:
                 record |= {f"{name}{part}": score.mean, f"{name}{part}_deviation": score.deviation}
                 record |= {f"{name}{part}_seeds": score.n}
+        for metric, score in entry.other_metrics.items():
+            record |= {f"{name}_{metric}": score.mean, f"{name}_{metric}_deviation": score.deviation}
         if entry.majority is not None:
             record[f"{name}_majority"] = entry.majority
         record |= {f"{name}_{baseline}": score.mean for baseline, score in entry.baselines.items()}
@@ -169,156 +172,100 @@ def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
 
 
 def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
-    """The table with one line for each recipe; with many transfers, one line for each transfer."""
-    if len(plan.transfers) > _MANY:
-        return _transfers_markdown(rows, plan)
-    headings = ["", "model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy"]
-    for name in plan.transfers:
-        metric = _metric(rows, name)
-        headings += [f"{name}: {metric}", "control", "difference", "baseline", "to baseline", "cost"]
-    cells = []
-    for row in rows:
-        entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
-        line = [
-            row.recipe,
-            entry.model if entry else "",
-            entry.objective if entry else "",
-            count(entry.num_parameters) if entry and entry.num_parameters else "",
-            count(entry.pretraining_tokens) if entry and entry.pretraining_tokens else "",
-            count(entry.tokens_per_second) if entry and entry.tokens_per_second else "",
-            _loss(row),
-            "" if perplexity is None else f"{perplexity[1]:,.1f}",
-            "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
-        ]
-        for name in plan.transfers:
-            found = row.transfers.get(name)
-            line += [*_transfer_cells(found), *_baseline_cells(found), _cost(found)]
-        cells.append(line)
-    shown_headings, shown_cells = without_empty(headings, cells)
-    lines = [shown_headings, ["---"] * len(shown_headings), *shown_cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{_caption()}\n"
+    """The table as Markdown, with one line for each recipe; with many transfers, one line for each transfer."""
+    table = study_table(rows, plan)
+    if len(plan.transfers) <= _MANY:
+        table = table.select(_wide(rows, plan)).without_empty()
+    return f"{markdown_table(table)}\n{table.note}\n"
 
 
-def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
-    """The table for a terminal of 100 columns: three lines for each recipe; with many transfers, one line for each."""
+def study_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
+    """The table for a terminal of 100 columns, a group for each recipe; with many transfers, a line for each."""
+    title = f"study {plan.name}"
     if len(plan.transfers) > _MANY:
-        return _transfers_table(rows, plan)
-    table = Table(
-        title=f"study {plan.name}",
-        title_justify="left",
-        title_style="bold",
-        caption=_caption(),
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("", overflow="fold", min_width=15)
-    table.add_column("pretraining", overflow="fold")
-    table.add_column("validation", overflow="fold")
-    for name in plan.transfers:
-        table.add_column(f"{name}\n{_metric(rows, name)}", overflow="fold")
-    for row in rows:
-        entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
-        cost = [f"{count(entry.num_parameters)} parameters"] if entry and entry.num_parameters else []
-        cost += [f"{count(entry.pretraining_tokens)} tokens"] if entry and entry.pretraining_tokens else []
-        cost += [f"{count(entry.tokens_per_second)} tok/s"] if entry and entry.tokens_per_second else []
-        learned = [f"loss {_loss(row)}"] if _loss(row) else [] if entry is None else [entry.run.state]
-        learned += [] if perplexity is None else [f"perplexity {perplexity[1]:,.1f}"]
-        learned += [] if accuracy is None else [f"accuracy {100 * accuracy[1]:.1f} %"]
-        what = [] if entry is None else [entry.model, entry.objective]
-        columns = [[row.recipe, *what], cost, learned]
-        for name in plan.transfers:
-            found = row.transfers.get(name)
-            score, control, difference = _transfer_cells(found)
-            baseline, counted = _baseline_cells(found)
-            lines = [score, *([f"control {control}", difference] if control else [])]
-            columns.append([*lines, *([f"baseline {baseline}", counted] if baseline else []), _cost(found)])
-        first = [column[0] if column else "" for column in columns]
-        rest = [column[1:] for column in columns]
-        styles = ["bold", "", "", *["bold"] * len(plan.transfers)]
-        table.add_row(
-            *(
-                Text.assemble((top, style), *((f"\n{line}", "dim") for line in lines if line))
-                for top, style, lines in zip(first, styles, rest, strict=True)
-            )
+        lines = tuple(
+            Line({"recipe": Cell(row.recipe), "transfer": Cell(name), **_transfer(row.transfers.get(name))})
+            for row in rows
+            for name in plan.transfers
         )
-        table.add_section()
-    return table
+        return Table(title, _TRANSFERS, (Group(lines),), title=title, note=_NOTE)
+    groups = tuple(Group((_recipe(row),)) for row in rows)
+    return Table(title, _narrow(rows, plan), groups, title=title, note=_NOTE)
 
 
-def _transfer_cells(entry: Entry | None) -> list[str]:
-    """Score, score of the control, difference with its verdict."""
-    if entry is None or entry.metric is None or entry.score is None:
-        return ["" if entry is None else entry.run.state, "", ""]
-    difference = difference_text(entry.difference, entry.metric)
-    verdict = f" {verdict_text(entry.difference)}".rstrip()
-    return [score_text(entry.score, entry.metric), score_text(entry.control, entry.metric), difference + verdict]
+def _wide(rows: Sequence[StudyRow], plan: Plan) -> list[Column]:
+    """The columns for Markdown."""
+    names = ("model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy")
+    columns = [Column("", ("recipe",)), *map(Column, names)]
+    for name in plan.transfers:
+        columns.append(Column(f"{name}: {_metric(rows, name)}", (f"{name} score",)))
+        columns.append(Column("other metrics", (f"{name} other metrics",), separator=", "))
+        parts = ("control", "difference", "baseline", "to baseline", "cost")
+        columns += [Column(part, (f"{name} {part}",)) for part in parts]
+    return columns
 
 
-def _baseline_cells(entry: Entry | None) -> list[str]:
-    """The better baseline with its score, and the difference to it with its verdict."""
-    if entry is None or entry.metric is None or entry.baseline is None:
-        return ["", ""]
-    difference = difference_text(entry.baseline_difference, entry.metric)
-    verdict = verdict_text(entry.baseline_difference, entry.metric)
-    return [f"{score_text(entry.baseline, entry.metric)} ({entry.better_baseline})", f"{difference} {verdict}".strip()]
+def _narrow(rows: Sequence[StudyRow], plan: Plan) -> tuple[Column, ...]:
+    """The columns for a terminal."""
+    return (
+        Column("", ("recipe",), notes=("model", "objective"), width=(15, None), is_bold=True),
+        Column("pretraining", ("{parameters} parameters",), notes=("{tokens} tokens", "{tokens/s} tok/s")),
+        Column("validation", ("loss {loss}", "state"), notes=("perplexity {perplexity}", "accuracy {accuracy}")),
+        *(
+            Column(
+                f"{name}\n{_metric(rows, name)}",
+                (f"{name} score",),
+                notes=(f"{name} other metrics", f"control {{{name} control}}", f"{name} difference")
+                + (f"baseline {{{name} baseline}}", f"{name} to baseline", f"{name} cost"),
+                is_bold=True,
+            )
+            for name in plan.transfers
+        ),
+    )
 
 
-def _cost(entry: Entry | None) -> str:
-    return "" if entry is None else ", ".join(entry.cost.in_short)
+def _recipe(row: StudyRow) -> Line:
+    """The line of a recipe: its pretraining, and each of its transfers below the transfer's name."""
+    entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
+    texts = {
+        "recipe": row.recipe,
+        "loss": shown(row.losses["loss"], "loss") if "loss" in row.losses else "",
+        "perplexity": "" if perplexity is None else f"{perplexity[1]:,.1f}",
+        "accuracy": "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
+    }
+    if entry is not None:
+        texts |= {"model": entry.model, "objective": entry.objective}
+        texts["state"] = "" if texts["loss"] else entry.run.state
+        sizes = (entry.num_parameters, entry.pretraining_tokens, entry.tokens_per_second)
+        for name, size in zip(("parameters", "tokens", "tokens/s"), sizes, strict=True):
+            texts[name] = count(size) if size else ""
+    cells = {name: Cell(text) for name, text in texts.items()}
+    for transfer, found in row.transfers.items():
+        cells |= {f"{transfer} {name}": cell for name, cell in _transfer(found).items()}
+    return Line(cells)
 
 
-def _loss(row: StudyRow) -> str:
-    return shown(row.losses["loss"], "loss") if "loss" in row.losses else ""
+def _transfer(entry: Entry | None) -> dict[str, Cell]:
+    """The cells of a transfer; without a score, its state is in the place of the score."""
+    if entry is None:
+        return {}
+    metric = entry.metric or ""
+    texts = {"metric": metric_heading(metric), "score": entry.run.state, "cost": ", ".join(entry.cost.in_short)}
+    texts["majority"] = "" if entry.majority is None else shown(entry.majority, metric)
+    if entry.score is not None:
+        texts |= {"score": score_text(entry.score, metric), "control": score_text(entry.control, metric)}
+        texts["difference"] = _judged(entry.difference, metric)
+    if entry.baseline is not None:
+        texts["baseline"] = f"{score_text(entry.baseline, metric)} ({entry.better_baseline})"
+        texts["to baseline"] = _judged(entry.baseline_difference, metric)
+    return {**{name: Cell(text) for name, text in texts.items()}, "other metrics": metrics_cell(entry.other_metrics)}
+
+
+def _judged(difference: Difference | None, metric: str) -> str:
+    """A difference with its interval and its verdict."""
+    return f"{difference_text(difference, metric)} {verdict_text(difference, metric)}".strip()
 
 
 def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
     found = (row.transfers[transfer].metric for row in rows if transfer in row.transfers)
     return metric_heading(next((metric for metric in found if metric), ""))
-
-
-def _caption() -> str:
-    """The caption below the table, which explains the numbers."""
-    return (
-        f"Mean {PLUS_MINUS} standard deviation over seeds. Control: the same architecture without pretraining. "
-        "Baseline: the better one of those that count words, on the same training examples. "
-        "Difference: with the 95 % interval that decides the verdict, corrected for the whole column (Holm). Cost: "
-        "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
-        "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
-    )
-
-
-def _transfers_markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
-    """The table with one line for each transfer, as Markdown."""
-    lines = [_TRANSFER_HEADINGS, ("---",) * len(_TRANSFER_HEADINGS), *_transfer_lines(rows, plan)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{_caption()}\n"
-
-
-def _transfers_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
-    """The table with one line for each transfer, for a terminal."""
-    table = Table(
-        *_TRANSFER_HEADINGS,
-        title=f"study {plan.name}",
-        title_justify="left",
-        title_style="bold",
-        caption=_caption(),
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for line in _transfer_lines(rows, plan):
-        table.add_row(*line)
-    return table
-
-
-def _transfer_lines(rows: Sequence[StudyRow], plan: Plan) -> Iterator[tuple[str, ...]]:
-    for row in rows:
-        for name in plan.transfers:
-            entry = row.transfers.get(name)
-            score, control, difference = _transfer_cells(entry)
-            metric = "" if entry is None or entry.metric is None else entry.metric
-            majority = "" if entry is None or entry.majority is None else shown(entry.majority, metric)
-            baseline, counted = _baseline_cells(entry)
-            scores = (majority, baseline, control, score, difference, counted)
-            yield row.recipe, name, metric_heading(metric), *scores, _cost(entry)

@@ -195,11 +195,14 @@ def test_learning_rates_are_chosen_on_held_out_labels_with_as_many_tries_for_the
             (2e-2, 0),
             (2e-2, 1),
         ]
-        mean = {
-            rate: statistics.fmean(t["score"] for t in of_condition if t["learning_rate"] == rate)
-            for rate in (1e-6, 2e-2)
-        }
-        assert part["learning_rate"] == max(mean, key=lambda rate: mean[rate])
+        score, loss = (
+            {
+                rate: statistics.fmean(t[name] for t in of_condition if t["learning_rate"] == rate)
+                for rate in (1e-6, 2e-2)
+            }
+            for name in ("score", "loss")
+        )
+        assert part["learning_rate"] == max(score, key=lambda rate: (score[rate], -loss[rate]))
     assert re.search(r"learning rate .*\baccuracy\b.*\bheld-out training examples", found["chosen_by"])
     config = yaml.safe_load(Path("runs/finetune/ft/seed-1/config.yaml").read_text())
     assert config["optimizer"]["learning_rate"] == found["learning_rate"]

@@ -13,7 +13,7 @@ import pytest
 from lmtransfer.reporting.comparison.flipped import flipped
 from lmtransfer.reporting.comparison.page import html_comparison
 from lmtransfer.reporting.comparison.sides import Member, Side
-from lmtransfer.reporting.comparison.tables import headline, remarks, sections, to_json
+from lmtransfer.reporting.comparison.tables import headline, remarks, tables, to_json
 from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
@@ -161,7 +161,7 @@ def missing_of(one: Side, other: Side) -> str:
     found = compare_sides(one, other)
     to_json(found)
     html_comparison(found, most=3)
-    sections(found, most=3)
+    tables(found, most=3)
     return "\n".join([headline(found), *remarks(found)])
 
 

@@ -16,7 +16,7 @@ from lmtransfer.reporting.comparison.comparison import Comparison
 from lmtransfer.reporting.comparison.page import html_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.reading import read_sides
-from lmtransfer.reporting.comparison.tables import headline, sections, to_json
+from lmtransfer.reporting.comparison.tables import headline, tables, to_json
 from lmtransfer.verdicts.student import critical
 
 MASKED = "lmtransfer.objectives.masked_lm.MaskedLanguageModel"
@@ -141,9 +141,9 @@ def test_each_part_of_the_loss_is_compared_by_its_own_direction(tmp_path: Path) 
         assert row.difference is not None
         assert row.difference.num_comparisons == 5
         assert row.one == pytest.approx(np.mean([{"loss": v, **m}[row.name] for v, m in zip(A, parts(A, 0.9))]))  # noqa: B905
-    table = next(section for section in sections(found, most=3) if section.title == "By part of the loss")
-    assert table.headings[:3] == ("", "a", "b")
-    assert table.rows[0][:4] == ("loss", "4.506", "4.926", "-0.420")
+    table = next(table for table in tables(found, most=3) if table.name == "By part of the loss")
+    assert table.headings[:3] == ["", "a", "b"]
+    assert table.rows[0][:4] == ["loss", "4.506", "4.926", "-0.420"]
 
 
 def test_a_loss_of_other_parts_is_left_out_and_the_shared_part_is_told(tmp_path: Path) -> None:

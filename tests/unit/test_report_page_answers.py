@@ -116,14 +116,19 @@ def test_many_labels_become_a_list_of_pairs() -> None:
     found = confusion([one])
     assert found is not None
     assert found.rows == ()
-    assert len(found.pairs) == MOST_PAIRS
+    assert found.pairs is not None
+    listed = found.pairs.rows
+    assert len(listed) == MOST_PAIRS
     pairs = Counter(
         (names[gold], names[said])
         for gold, said in zip(one.examples.gold, one.examples.predicted, strict=True)
         if gold != said
     )
-    assert [pair.count for pair in found.pairs] == [count for _, count in pairs.most_common(MOST_PAIRS)]
-    assert all(pairs[pair.gold, pair.predicted] == pair.count for pair in found.pairs)
+    assert [int(count) for _, _, count, _ in listed] == [count for _, count in pairs.most_common(MOST_PAIRS)]
+    of_gold = Counter(names[gold] for gold in one.examples.gold)
+    for gold, said, count, share in listed:
+        assert pairs[gold, said] == int(count)
+        assert share == f"{100 * int(count) / of_gold[gold]:.1f} %"
     assert found.num_pairs == len(pairs)
     few = labelled(400, labels=names[:MOST_LABELS])[1]
     assert len(getattr(confusion([few]), "rows", ())) == MOST_LABELS

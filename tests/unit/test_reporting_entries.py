@@ -10,6 +10,7 @@ from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.render.answer import answer, comparison
 from lmtransfer.reporting.render.markdown import markdown_table
+from lmtransfer.reporting.results import results_table
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
@@ -172,12 +173,12 @@ def test_unfinished_torn_and_collapsed_runs_say_so(tmp_path):
     (waiting / "seed-2" / "result.json").unlink()
     transfer(tmp_path / "finetune" / "flat", [0.5, 0.6], collapsed=1)
     rows = {row.run: row for row in table_rows(list(entries_of(tmp_path).values()))}
-    assert rows["going"].state == "unfinished"
+    assert rows["going"].entry.run.state == "unfinished"
     assert tells(rows["going"].note, "step 30", "loss ")
-    assert rows["torn"].state == "torn"
+    assert rows["torn"].entry.run.state == "torn"
     assert rows["torn"].score is None
     assert "result.json" in rows["torn"].note
-    assert rows["waiting"].state == "unfinished"
+    assert rows["waiting"].entry.run.state == "unfinished"
     assert "2 of 3 seeds" in rows["waiting"].note
     assert rows["waiting"].score.mean == pytest.approx(0.75)
     assert "1 of 2 seeds" in rows["flat"].note
@@ -404,4 +405,4 @@ def test_a_run_below_a_baseline_is_not_plainly_better(tmp_path, counted, verdict
     assert list(rows) == ["majority", "NB-SVM", "TF-IDF", "ft control", "ft"]
     assert rows["NB-SVM"].score.values == tuple(counted)
     assert ("NB-SVM" in rows["ft"].note) == bool(said)
-    assert "NB-SVM: " in markdown_table(list(rows.values()))
+    assert "NB-SVM: " in markdown_table(results_table(list(rows.values())))

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from fakes.runs import pretraining, transfer
 
-from lmtransfer.reporting.render.cells import sweep_cells, sweep_headings
-from lmtransfer.reporting.render.markdown import sweep_markdown
+from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps, outside
+from lmtransfer.reporting.sweep_table import sweep_table
 
 
 def sweeps_of(root):
@@ -83,12 +83,13 @@ def test_a_table_over_the_swept_keys_marks_the_best_point(tmp_path):
     for seed in (0, 1):
         (tmp_path / "finetune" / "sizes" / "task.num_train=300" / f"seed-{seed}" / "result.json").unlink()
     (sweep,) = sweeps_of(tmp_path)
-    assert sweep_headings(sweep)[:2] == ["task.num_train", "accuracy (%)"]
-    cells = sweep_cells(sweep)
+    table = sweep_table(sweep)
+    assert table.headings[:2] == ["task.num_train", "accuracy (%)"]
+    cells = table.rows
     assert cells[0][:2] == ["300", "unfinished"]
     assert cells[1][:4] == ["1000", "71.0 \u00b1 1.4 *", "2", "+10.0 (+9.9 to +10.1)"]
     assert all(name in cells[1][4] for name in ("better", "this checkpoint"))
-    assert "| 1000 | 71.0 \u00b1 1.4 \\* | 2 |" in sweep_markdown(sweep)
+    assert "| 1000 | 71.0 \u00b1 1.4 \\* | 2 |" in markdown_table(table)
 
 
 def test_runs_side_by_side_are_no_sweep(tmp_path):
@@ -122,5 +123,6 @@ def test_a_point_of_several_runs_shows_no_difference_of_one_of_them(tmp_path):
             run = tmp_path / "finetune" / "sizes" / f"task.num_train={size},seed={seed}"
             transfer(run, [0.7, 0.71, 0.72], controls=[0.5, 0.51, 0.5], num_train=size, settings={"seed": seed})
     (sweep,) = sweeps_of(tmp_path)
-    place = sweep_headings(sweep).index("difference to control")
-    assert [bool(row[place]) for row in sweep_cells(sweep)] == [False, True]
+    table = sweep_table(sweep)
+    place = table.headings.index("difference to control")
+    assert [bool(row[place]) for row in table.rows] == [False, True]

@@ -7,14 +7,13 @@ import pytest
 from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.page.leaderboard import leaderboard
 from lmtransfer.reporting.render.markdown import markdown_table
-from lmtransfer.reporting.render.terminal import print_report
+from lmtransfer.reporting.results import leaderboard, results_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import find_sweeps
-from lmtransfer.reporting.write import to_json
+from lmtransfer.reporting.write import print_report, to_json
 
 LONG = "a-run-with-a-name-that-says-everything-there-is-to-say-about-it-and-then-some"
 
@@ -72,11 +71,12 @@ def test_every_chosen_metric_of_runs_controls_and_majority_is_in_every_table(tmp
     means = {row.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in table_rows(entries)}
     wanted = {"majority": 0.25, "control": 0.35, "finetuned": 0.55}
     assert means == {way: dict.fromkeys(metrics[1:], pytest.approx(mean)) for way, mean in wanted.items()}
-    board = [note for line in leaderboard(entries).groups[0].lines for cell in line.cells for note in cell.notes]
+    board = leaderboard(entries)
+    notes = [note for line in board.lines for column in board.columns for note in column.cell(line).notes]
     for name in metrics[1:]:
         shown = {"macro_f1": "macro_f1 (%) 55.0 \u00b1 7.1", "matthews": "matthews 0.550 \u00b1 0.071"}[name]
-        assert shown in board
-        assert shown in markdown_table(table_rows(entries)).replace("\\_", "_")
+        assert shown in notes
+        assert shown in markdown_table(results_table(table_rows(entries))).replace("\\_", "_")
         assert name in printed(entries)
         assert json.loads(to_json(table_rows(entries), [], ""))["rows"][0]["other_metrics"][name]["mean"] == 0.25
 
@@ -108,7 +108,7 @@ def test_other_widths_do_not_break(entries, width):
 
 def test_markdown_has_one_line_a_run_and_escapes_names(entries):
     rows = table_rows(entries)
-    lines = markdown_table(rows).splitlines()
+    lines = markdown_table(results_table(rows).without_empty()).splitlines()
     assert len(lines) == len(rows) + 2
     widths = {len(line.replace("\\|", "").split("|")) for line in lines}
     assert len(widths) == 1

@@ -22,8 +22,11 @@ from lmtransfer.cli import main
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch import jobs
 from lmtransfer.launch.jobs import Job, Place
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.study.ledger import read_ledger
-from lmtransfer.study.plan import StudyJob, make_plan
+from lmtransfer.study.plan import Plan, StudyJob, make_plan
+from lmtransfer.study.table import StudyRow, markdown, study_table, write_table
 from lmtransfer.system.durable import _HERE
 
 CONFIG = """
@@ -201,6 +204,27 @@ def test_a_study_makes_one_table(world: Path, fake: Fake, capsys: pytest.Capture
     assert markdown[2].startswith("| masked | bert 4x256 pre-norm | mlm+nsp | 5.3M | 410k | 13.7k | 4.500 |")
     assert "| 71.0 \u00b1 1.4 | 59.1 \u00b1 1.6 | +11.8 (+8.0 to +15.7) better, " in markdown[2]
     assert markdown[2].endswith(" this checkpoint |")
+
+
+@pytest.mark.parametrize("num_transfers", [1, 4], ids=["a line for each recipe", "a line for each transfer"])
+def test_the_chosen_metrics_are_in_the_table(num_transfers: int, tmp_path: Path) -> None:
+    names = [f"t{place}" for place in range(num_transfers)]
+    for name in names:
+        run = transfer(tmp_path / "finetune" / name, [0.7, 0.72], settings={"task.metrics": ["accuracy", "matthews"]})
+        result = json.loads((run / "result.json").read_text())
+        for seed, one in enumerate(result["seeds"]):
+            one["metrics"]["matthews"] = 0.4 + seed / 10
+        (run / "result.json").write_text(json.dumps(result))
+    transfers = {entry.name: entry for entry in make_entries(collect(tmp_path))}
+    rows = [StudyRow("masked", None, transfers)]
+    plan = Plan("s", tmp_path, ("masked",), dict.fromkeys(names, "finetune"), ())
+    shown = "matthews 0.450 \u00b1 0.071"
+    assert markdown(rows, plan).count(shown) == num_transfers
+    table = study_table(rows, plan)
+    assert sum(shown in column.cell(line).lines for line in table.lines for column in table.columns) == num_transfers
+    write_table(rows, plan)
+    (record,) = json.loads((tmp_path / "s.json").read_text())
+    assert [record[f"{name}_matthews"] for name in names] == pytest.approx([0.45] * num_transfers)
 
 
 def test_what_is_finished_is_skipped_and_what_failed_is_done_again(

@@ -121,11 +121,10 @@ def test_the_table_has_a_row_for_each_point_with_its_score(tmp_path: Path) -> No
     run = pretraining(tmp_path / "pretrain" / "x", final=4.5)
     plan = Plan(total=3, labels=("seed=1", "seed=2", "seed=3"))
     ended = [Point(0, "seed=1", run_dir=run, seconds=12.0), Point(1, "seed=2", error="no luck", seconds=3.0)]
-    table = points_table(plan, ended)
-    rows = list(zip(*([str(cell) for cell in column._cells] for column in table.columns), strict=True))
-    assert rows[0][:2] == ("seed=1", "finished")
+    rows = points_table(plan, ended).rows
+    assert rows[0][:2] == ["seed=1", "finished"]
     assert (rows[0][2].split()[0], rows[0][3]) == ("loss", "12 s")
-    assert rows[1:] == [("seed=2", "failed", "", "3.0 s"), ("seed=3", "waiting", "", "")]
+    assert rows[1:] == [["seed=2", "failed", "", "3.0 s"], ["seed=3", "waiting", "", ""]]
 
 
 def test_a_run_that_was_finished_before_took_no_time(tmp_path: Path) -> None:

@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 from fakes.runs import pretraining, transfer
-from rich.table import Table
 
-from lmtransfer.reporting.render.terminal import sweep_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import make_sweep
-from lmtransfer.reporting.sweep_table import print_points
-
-
-def rows(table: Table) -> list[list[str]]:
-    return [list(row) for row in zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)]
+from lmtransfer.reporting.sweep_table import print_points, sweep_table
 
 
 def test_a_point_that_failed_has_its_values_and_no_score(tmp_path: Path) -> None:
@@ -24,10 +18,10 @@ def test_a_point_that_failed_has_its_values_and_no_score(tmp_path: Path) -> None
         pretraining(tmp_path / "pretrain" / "masks" / f"objective.mask_prob={value},seed=1", mask_prob=value)
     sweep = make_sweep("masks", make_entries(collect(tmp_path)))
     assert sweep is not None
-    found = rows(sweep_table(sweep, failed=["objective.mask_prob=0.8,seed=1", "other=1"]))
+    found = sweep_table(sweep, failed=["objective.mask_prob=0.8,seed=1", "other=1"]).rows
     assert [row[0] for row in found] == ["0.15", "0.4", "0.8", "other=1"]
     assert ["failed" in row for row in found] == [False, False, True, True]
-    assert len(rows(sweep_table(sweep))) == 2
+    assert len(sweep_table(sweep).rows) == 2
 
 
 @pytest.mark.parametrize("names", [("seed=1", "seed=2"), ("train.steps=1", "train.steps=2")])

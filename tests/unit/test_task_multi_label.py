@@ -161,6 +161,9 @@ def test_worst_errors_are_the_most_certain(tmp_path: Path) -> None:
         (2, "x, y", "no label", 1),  # 0.9 and 0.7 of one seed, 0.6 of the other
         (1, "y", "x, y", 1),  # 0.6 of one seed
     ]
-    x, y = label_scores(answers)
-    assert (x.label, x.num_gold, x.precision, x.recall) == ("x", 2, pytest.approx(3 / 4), pytest.approx(3 / 4))
-    assert (y.f1, y.precision) == (pytest.approx(2 * 2 / (2 + 4)), 1.0)
+    scores = label_scores(answers)
+    assert scores is not None
+    x, y = ([column.cell(line).sort for column in scores.columns[1:4]] for line in scores.lines)
+    assert scores.rows[0] == ["x", "75.0", "75.0", "75.0", "2"]
+    assert (x[0], x[1]) == (pytest.approx(3 / 4), pytest.approx(3 / 4))
+    assert (y[2], y[0]) == (pytest.approx(2 * 2 / (2 + 4)), 1.0)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from huggingface_hub import ModelCardData
 
 from lmtransfer.exporting.seen_by_transformers import pipeline_of
-from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
+from lmtransfer.reporting.render.cells import difference_text, score_text
+from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.table import PLUS_MINUS, plain_table
 from lmtransfer.system.printable import printable
 from lmtransfer.system.units import in_percent
 
@@ -99,23 +101,24 @@ _SCORES_ARE = (
 
 
 def _scores(entries: Sequence[Entry]) -> str:
-    heading = "| task | split | labels | transfer | metric | seeds | score | control | difference |"
-    lines = [heading, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    headings = ("task", "split", "labels", "transfer", "metric", "seeds", "score", "control", "difference")
+    rows = []
     for entry in entries:
         metric, score = entry.metric or "", entry.score
-        cells = [
-            entry.task or "own validation",
-            entry.split,
-            f"{entry.num_train:,}" if entry.num_train else "",
-            entry.transfer,
-            f"{metric}, %" if in_percent(metric) else metric,
-            "" if score is None else str(score.n),
-            score_text(score, metric),
-            score_text(entry.control, metric),
-            difference_text(entry.difference, metric),
-        ]
-        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
-    return "\n".join(lines)
+        rows.append(
+            (
+                entry.task or "own validation",
+                entry.split,
+                f"{entry.num_train:,}" if entry.num_train else "",
+                entry.transfer,
+                f"{metric}, %" if in_percent(metric) else metric,
+                "" if score is None else str(score.n),
+                score_text(score, metric),
+                score_text(entry.control, metric),
+                difference_text(entry.difference, metric),
+            )
+        )
+    return markdown_table(plain_table("Scores", headings, rows)).rstrip()
 
 
 def _cell(text: str) -> str:

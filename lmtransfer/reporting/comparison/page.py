@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.comparison.comparison import Comparison
-from lmtransfer.reporting.comparison.tables import headline, remarks, sections, to_json
+from lmtransfer.reporting.comparison.tables import headline, remarks, tables, to_json
 from lmtransfer.reporting.page.document import document
-from lmtransfer.reporting.page.table import plain_table
-from lmtransfer.reporting.render.terminal import plus_minus
+from lmtransfer.reporting.render.terminal import print_table
 
 if TYPE_CHECKING:
     from lmtransfer.system.console import Console
@@ -20,23 +19,11 @@ if TYPE_CHECKING:
 
 def print_comparison(found: Comparison, console: Console, *, most: int) -> None:
     """Print the difference, notes on what is missing, and the tables."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     console.print(headline(found), style="bold", markup=False, soft_wrap=True)
     for line in remarks(found):
         console.print(line, markup=False, soft_wrap=True)
-    for section in sections(found, most=most, plus_minus=plus_minus(console)):
-        shown = Table(
-            title=Text(section.title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
-            padding=(0, 1, 0, 0), caption=section.note or None, caption_justify="left",
-        )  # fmt: skip
-        for heading in section.headings:
-            shown.add_column(Text(heading), overflow="fold")
-        for row in section.rows:
-            shown.add_row(*map(Text, row))
-        console.print(shown)
+    for table in tables(found, most=most):
+        print_table(table, console)
 
 
 def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Path:
@@ -71,10 +58,7 @@ def html_comparison(found: Comparison, *, most: int) -> str:
         title=f"{found.sides[0].name} against {found.sides[1].name}",
         headline=headline(found),
         remarks=remarks(found),
-        sections=[
-            (section, plain_table(section.title, section.headings, section.rows))
-            for section in sections(found, most=most)
-        ],
+        tables=tables(found, most=most),
     )
 
 

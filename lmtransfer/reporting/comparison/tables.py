@@ -1,42 +1,27 @@
-"""A comparison as headings and cells, for the terminal and for the page."""
+"""A comparison in words, as tables and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
 from lmtransfer.reporting.comparison.flipped import Flip
-from lmtransfer.reporting.render.cells import PLUS_MINUS, metric_heading, score_text
+from lmtransfer.reporting.comparison.sides import Side
+from lmtransfer.reporting.render.cells import metric_heading, score_text
+from lmtransfer.reporting.table import Cell, Table, mark_of, plain_table
 from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text, words_do_as_well
 from lmtransfer.system.printable import printable
 from lmtransfer.system.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import VERDICTS, Difference
-from lmtransfer.verdicts.spread import spread
+from lmtransfer.verdicts.spread import Spread, spread
 
 #: Longer texts in a table are cut.
 _LONGEST = 60
 #: Highest number of settings that are named; if there are more, they are only counted.
 _MOST_SETTINGS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table.
-
-    Attributes:
-        title: title of the table.
-        headings: headings of the columns.
-        rows: the cells.
-        note: a line below the table.
-    """
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
 
 
 def headline(found: Comparison) -> str:
@@ -95,23 +80,22 @@ def _variance(difference: Difference) -> str:
     return f"variance of the difference: {listed}"
 
 
-def sections(found: Comparison, *, most: int, plus_minus: str = PLUS_MINUS) -> list[Section]:
-    """The tables that have rows.
+def tables(found: Comparison, *, most: int) -> list[Table]:
+    """The tables that have lines.
 
     Args:
         found: the comparison.
         most: the highest number of flipped examples shown for each side.
-        plus_minus: the plus-minus sign.
     """
     made = [
-        _scores(found, plus_minus),
+        _scores(found),
         _losses(found),
         _groups(found, "By class", found.classes),
         _groups(found, "By length of the input", found.lengths),
         *_flips(found, most),
         _settings(found),
     ]
-    return [section for section in made if section.rows]
+    return [replace(table, title=table.name) for table in made if table.lines]
 
 
 def to_json(found: Comparison) -> str:
@@ -163,42 +147,35 @@ def to_json(found: Comparison) -> str:
     return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
 
 
-def _scores(found: Comparison, plus_minus: str) -> Section:
-    rows: list[tuple[str, ...]] = []
+def _scores(found: Comparison) -> Table:
+    """The scores of both sides, and of their baselines and majority, each once if it scores the same on both."""
+    rows = []
     for side, values in zip(found.sides, found.values, strict=True):
         pretrainings = {member.pretraining for member in side.members}
         weights = "random" if pretrainings == {None} else f"{len(pretrainings)} pretrained"
-        metric = side.metric
-        cell = score_text(spread(values), metric, plus_minus=plus_minus)
-        rows.append((side.name, side.scored_on, metric_heading(metric), cell, str(len(values)), weights))
-    rows += _baseline_rows(found, plus_minus)
-    number = "" if not found.num_examples else f" on {found.num_examples:,} examples"
-    return Section(f"Scores{number}", ("", "scored on", "metric", "mean", "seeds", "weights"), tuple(rows))
-
-
-def _baseline_rows(found: Comparison, plus_minus: str) -> list[tuple[str, ...]]:
-    """The baselines of both sides, and their majority, each once if it scores the same on both."""
-    rows: dict[tuple[str, float], tuple[str, ...]] = {}
+        rows.append(_score(side.name, side, spread(values), weights))
+    baselines: dict[tuple[str, float], tuple[str, ...]] = {}
     for side in found.sides:
-        baselines = dict(side.first.baselines)
-        if baselines and side.first.majority is not None:
-            baselines = {"majority": spread((side.first.majority,)), **baselines}
-        for name, score in baselines.items():
-            cell = score_text(score, side.metric, plus_minus=plus_minus)
-            row = (name, side.scored_on, metric_heading(side.metric), cell, str(score.n), "none")
-            rows.setdefault((name, score.mean), row)
-    return list(rows.values())
+        first = side.first
+        majority = {} if first.majority is None or not first.baselines else {"majority": spread((first.majority,))}
+        for name, score in {**majority, **first.baselines}.items():
+            baselines.setdefault((name, score.mean), _score(name, side, score, "none"))
+    number = "" if not found.num_examples else f" on {found.num_examples:,} examples"
+    headings = ("", "scored on", "metric", "mean", "seeds", "weights")
+    return plain_table(f"Scores{number}", headings, [*rows, *baselines.values()])
 
 
-def _losses(found: Comparison) -> Section:
+def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...]:
+    return name, side.scored_on, metric_heading(side.metric), score_text(score, side.metric), str(score.n), weights
+
+
+def _losses(found: Comparison) -> Table:
     """The table by loss and accuracy of pretraining, which has no examples."""
-    section = _groups(found, "", found.losses)
-    rows = tuple((name, *cells) for name, _, *cells in section.rows)
-    headings = (section.headings[0], *section.headings[2:])
-    return Section("By part of the loss", headings, rows, section.note)
+    table = _groups(found, "", found.losses)
+    return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 
 
-def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) -> Section:
+def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) -> Table:
     names = [side.name for side in found.sides]
     rows = []
     for group in groups:
@@ -211,17 +188,16 @@ def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) ->
                 shown(group.other, metric),
                 "" if d is None else shown_difference(d.delta, metric),
                 "" if d is None else interval_text(d, metric),
-                "" if d is None else d.verdict if d.verdict in VERDICTS else "",
+                "" if d is None or d.verdict not in VERDICTS else Cell(d.verdict, mark=mark_of(d)),
             )
         )
     heading = metric_heading(groups[0].metric) if groups else ""
     note = "Intervals and verdicts are corrected for the rows of the table."
-    return Section(
-        f"{title}: {heading}", ("", "examples", *names, "difference", "95 % interval", "verdict"), tuple(rows), note
-    )
+    headings = ("", "examples", *names, "difference", "95 % interval", "verdict")
+    return plain_table(f"{title}: {heading}", headings, rows, note=note)
 
 
-def _flips(found: Comparison, most: int) -> list[Section]:
+def _flips(found: Comparison, most: int) -> list[Table]:
     if found.flips is None:
         return []
     one, other = (side.name for side in found.sides)
@@ -231,20 +207,21 @@ def _flips(found: Comparison, most: int) -> list[Section]:
         counted = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
         headings = ("both", f"only {one}", f"only {other}", "neither")
         note = f"A side answers an example correctly if the mean {flips.score} of its seeds is above one half."
-        made.append(Section("Examples answered correctly by", headings, counted, note))
+        made.append(plain_table("Examples answered correctly by", headings, counted, note=note))
     better = "closer" if flips.counts is None else "right"
     for name, rows_of in ((one, flips.to_one), (other, flips.to_other)):
-        rows = tuple((_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in rows_of[:most])
+        rows = [(_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in rows_of[:most]]
         more = f"{len(rows_of) - most:,} more are in the .json" if len(rows_of) > most else ""
-        made.append(Section(f"Examples on which only {name} is {better}", ("example", "gold", one, other), rows, more))
+        title, headings = f"Examples on which only {name} is {better}", ("example", "gold", one, other)
+        made.append(plain_table(title, headings, rows, note=more))
     return made
 
 
-def _settings(found: Comparison) -> Section:
-    rows = tuple((_cut(s.key), _value(s.one), _value(s.other)) for s in found.settings[:_MOST_SETTINGS])
+def _settings(found: Comparison) -> Table:
+    rows = [(_cut(s.key), _value(s.one), _value(s.other)) for s in found.settings[:_MOST_SETTINGS]]
     more = len(found.settings) - _MOST_SETTINGS
     note = f"{more} more are in the .json" if more > 0 else ""
-    return Section("Settings that differ", ("", *(side.name for side in found.sides)), rows, note)
+    return plain_table("Settings that differ", ("", *(side.name for side in found.sides)), rows, note=note)
 
 
 def _value(value: object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lmtransfer.reporting.table import Table, plain_table
 from lmtransfer.tasks.metrics.scored_examples import Kept
 
 #: Up to this many labels there is a matrix; above, a list of the most confused pairs.
@@ -43,16 +44,6 @@ class GoldRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfusedPair:
-    """A gold label with a wrong answer; ``share`` is that of all answers to this gold label, 0 to 1."""
-
-    gold: str
-    predicted: str
-    count: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class Confusion:
     """The confusions of a run.
 
@@ -62,7 +53,7 @@ class Confusion:
         num_seeds: number of seeds.
         labels: the labels that are gold or predicted at least once, in the order of the task.
         rows: the matrix, one row for each of ``labels``; empty if there are more than ``MOST_LABELS``.
-        pairs: the most frequent wrong answers, the most frequent first; empty if there is a matrix.
+        pairs: the most frequent wrong answers, the most frequent first; None if there is a matrix.
         num_pairs: number of all pairs of a gold label and a wrong answer that occur.
     """
 
@@ -71,7 +62,7 @@ class Confusion:
     num_seeds: int
     labels: tuple[str, ...]
     rows: tuple[GoldRow, ...]
-    pairs: tuple[ConfusedPair, ...]
+    pairs: Table | None
     num_pairs: int
 
 
@@ -95,13 +86,14 @@ def confusion(answers: Sequence[Kept]) -> Confusion | None:
     found = dict(zip(zip(gold_answers.tolist(), predictions.tolist(), strict=True), counts.tolist(), strict=True))
     used = sorted({*gold_answers.tolist(), *predictions.tolist()})
     with_matrix = len(used) <= MOST_LABELS
+    unit = "words" if answers[0].examples.kind == "tagging" else "answers"
     return Confusion(
-        unit="words" if answers[0].examples.kind == "tagging" else "answers",
+        unit=unit,
         num_answers=len(gold_R),
         num_seeds=len(answers),
         labels=tuple(names[label] for label in used),
         rows=_rows(found, totals, used, names) if with_matrix else (),
-        pairs=() if with_matrix else _pairs(found, totals, names),
+        pairs=None if with_matrix else _pairs(found, totals, names, unit),
         num_pairs=sum(gold != predicted for gold, predicted in found),
     )
 
@@ -121,9 +113,10 @@ def _rows(found: _Counts, totals: dict[int, int], used: Sequence[int], names: Se
     return tuple(made)
 
 
-def _pairs(found: _Counts, totals: dict[int, int], names: Sequence[str]) -> tuple[ConfusedPair, ...]:
+def _pairs(found: _Counts, totals: dict[int, int], names: Sequence[str], unit: str) -> Table:
     wrong = sorted((-count, pair) for pair, count in found.items() if pair[0] != pair[1])
-    return tuple(
-        ConfusedPair(names[gold], names[predicted], -count, -count / totals[gold])
+    rows = [
+        (names[gold], names[predicted], f"{-count:,}", f"{-100 * count / totals[gold]:.1f} %")
         for count, (gold, predicted) in wrong[:MOST_PAIRS]
-    )
+    ]
+    return plain_table("Confused labels", ("gold", "answer", unit, "share of gold"), rows)

@@ -24,6 +24,7 @@ from lmtransfer.reporting.page.wrong_answers import (
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import kept_answers
 from lmtransfer.reporting.runs.scores import higher_is_better
+from lmtransfer.reporting.table import Cell, Table, plain_table
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
 from lmtransfer.tasks.metrics.scored_examples import Kept
@@ -178,52 +179,37 @@ def _of_same_examples(found: Sequence[Kept]) -> list[Kept]:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class LabelScore:
-    """One label.
-
-    Attributes:
-        label: its name.
-        precision: share of the examples with this answer that have it as gold label, 0 to 1; None if there are none.
-        recall: share of the examples with this gold label that have it as answer, 0 to 1; None if there are none.
-        f1: F1, 0 to 1; None if the label occurs neither as gold label nor as answer.
-        num_gold: number of examples with this gold label.
-    """
-
-    label: str
-    precision: float | None
-    recall: float | None
-    f1: float | None
-    num_gold: int
-
-
-def label_scores(answers: Sequence[Kept]) -> tuple[LabelScore, ...]:
-    """The scores of the most frequent labels, over all seeds together; empty for other kinds of answers.
+def label_scores(answers: Sequence[Kept]) -> Table | None:
+    """Precision, recall and F1 of the most frequent labels, over all seeds together; None for other kinds of answers.
 
     Args:
         answers: the kept answers of each seed to the same examples.
     """
     if not answers or answers[0].examples.kind != "multi_label":
-        return ()
+        return None
     examples = answers[0].examples
     shape = len(answers), len(examples), len(examples.labels)
     said_SNC = np.stack([kept.examples.predicted for kept in answers]).reshape(shape)
     gold_NC = examples.gold.reshape(shape[1:])
     right_C, said_C, gold_C = (said_SNC * gold_NC).sum((0, 1)), said_SNC.sum((0, 1)), len(answers) * gold_NC.sum(0)
-    return tuple(
-        LabelScore(
-            label=examples.labels[label],
-            precision=_share(right_C[label], said_C[label]),
-            recall=_share(right_C[label], gold_C[label]),
-            f1=_share(2 * right_C[label], said_C[label] + gold_C[label]),
-            num_gold=int(gold_NC[:, label].sum()),
+    rows = [
+        (
+            examples.labels[label],
+            _share(right_C[label], said_C[label]),
+            _share(right_C[label], gold_C[label]),
+            _share(2 * right_C[label], said_C[label] + gold_C[label]),
+            f"{gold_NC[:, label].sum():,}",
         )
         for label in np.argsort(-gold_C, kind="stable")[:MOST_LABELS].tolist()
-    )
+    ]
+    together = f", {len(answers)} seeds together" if len(answers) > 1 else ""
+    note = f"In percent{together}; empty where nothing can be divided."
+    headings = ("label", "precision", "recall", "F1", "gold examples")
+    return plain_table("Scores of labels", headings, rows, note=note)
 
 
-def _share(part: int, whole: int) -> float | None:
-    return float(part / whole) if whole else None
+def _share(part: int, whole: int) -> Cell:
+    return Cell(f"{100 * part / whole:.1f}", sort=float(part / whole)) if whole else Cell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +254,7 @@ class RunAnswers:
         group: task, split and number of labels.
         remarks: sentences about what is missing.
         confusion: the confusions; None if the answers are no labels.
-        label_scores: the scores of each label; empty if an example has one label only.
+        label_scores: the scores of each label; None if an example has one label only.
         errors: the worst errors, the worst first.
         sentences: the worst tagged sentences, the worst first.
         num_seeds: number of seeds whose answers are shown.
@@ -279,7 +265,7 @@ class RunAnswers:
     group: str
     remarks: tuple[str, ...] = ()
     confusion: Confusion | None = None
-    label_scores: tuple[LabelScore, ...] = ()
+    label_scores: Table | None = None
     errors: tuple[ShownError, ...] = ()
     sentences: tuple[ShownSentence, ...] = ()
     num_seeds: int = 0

@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
-from lmtransfer.reporting.render.cells import PLUS_MINUS
 from lmtransfer.reporting.runs.calibration import calibration_text
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.languages import languages_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.lineage import total
+from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.units import count, duration
 
 

@@ -1,29 +1,13 @@
-"""The report on the terminal: the answer, the table, the tables of sweeps."""
+"""Tables on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lmtransfer.reporting.render.answer import answer
-from lmtransfer.reporting.render.cells import (
-    PLUS_MINUS,
-    failed_cells,
-    metric_heading,
-    other_metrics_texts,
-    score_text,
-    sweep_cells,
-    sweep_headings,
-    without_empty,
-)
-from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import Row, table_rows
-from lmtransfer.reporting.runs.sweeps import Sweep, outside
-from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
-from lmtransfer.system.units import count, duration, shown, shown_difference
+from lmtransfer.reporting.table import PLUS_MINUS, Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from lmtransfer.system.console import Console
 
@@ -39,124 +23,52 @@ def report_console() -> Console:
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
-def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:
-    """Print the answer, the table of runs outside of sweeps, and a table for each sweep."""
-    sign = plus_minus(console)
-    rows = table_rows(outside(entries, sweeps))
-    console.print(answer(entries), style="bold", markup=False)
-    if rows:
-        console.print(terminal_table(rows, plus_minus=sign))
-    for sweep in sweeps:
-        console.print(sweep_table(sweep, plus_minus=sign))
-
-
-def plus_minus(console: Console) -> str:
-    """The plus-minus sign in a form that the console can show."""
+def print_table(table: Table, console: Console) -> None:
+    """Print a table; a terminal that has only ASCII gets ``+-`` between mean and deviation."""
     try:
         PLUS_MINUS.encode(console.encoding)
     except (UnicodeEncodeError, LookupError):
-        return "+-"
-    return PLUS_MINUS
+        console.print(terminal_table(table, plus_minus="+-"))
+    else:
+        console.print(terminal_table(table))
 
 
-def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Table:
-    """The table for a terminal of 100 columns: two lines for each run, one section for each task.
-
-    Args:
-        rows: the rows from ``table_rows``.
-        plus_minus: the sign between mean and deviation; ``+-`` if the terminal has only ASCII.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("run", overflow="fold", min_width=18, max_width=36)
-    table.add_column("transfer", min_width=9, max_width=10)
-    table.add_column("mean", min_width=12, max_width=15)
-    table.add_column("difference to control", min_width=14, max_width=16)
-    table.add_column("pretraining", min_width=11, max_width=12)
-    table.add_column("size, cost", min_width=10, max_width=14)
-    group = None
-    for row in rows:
-        if row.group != group:
-            if group is not None:
-                table.add_section()
-            group = row.group
-            metric = next((other.metric for other in rows if other.group == group and other.metric), "")
-            heading = "" if not metric else metric_heading(metric, of_pretraining=group == "pretraining")
-            table.add_row(Text(group, style="bold"), "", Text(heading, style="bold"))
-        score = row.score
-        lines = [
-            (row.run, list(filter(None, (" ".join(filter(None, (row.model, row.objective, row.corpus))), row.note)))),
-            (row.transfer, [] if score is None or score.n == 1 else [f"{score.n} seeds"]),
-            _score_lines(row, plus_minus),
-            _difference_lines(row),
-            _pair(row.pretraining_tokens, lambda value: f"{count(value)} tokens", row.pretraining_seconds, duration),
-            _size_lines(row),
-        ]
-        table.add_row(*(Text.assemble(first, *((f"\n{line}", "dim") for line in rest)) for first, rest in lines))
-    return table
-
-
-def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
-    if row.score is None:
-        return row.state, []
-    lines = [] if row.score.n < 2 else [f"median {shown(row.score.median, row.metric)}"]
-    lines += other_metrics_texts(row.other_metrics, plus_minus=plus_minus)
-    lines += [] if row.state == "finished" else [row.state]
-    return score_text(row.score, row.metric, plus_minus=plus_minus), lines
-
-
-def _difference_lines(row: Row) -> tuple[str, list[str]]:
-    if row.difference is None:
-        first, *rest = [*_baseline_lines(row), ""]
-        return first, [line for line in rest if line]
-    difference, metric = row.difference, row.metric
-    needed = needed_text(difference)
-    lines = [interval_text(difference, metric), verdict_text(difference, metric)]
-    lines += [f"detectable: {detectable_text(difference, metric)}"] if needed else []
-    lines += [f"seeds needed: {needed}"] if needed else []
-    return shown_difference(difference.delta, metric), [*(line for line in lines if line), *_baseline_lines(row)]
-
-
-def _baseline_lines(row: Row) -> list[str]:
-    if row.baseline_difference is None:
-        return []
-    found, metric = row.baseline_difference, row.metric
-    lines = [f"to {row.better_baseline}: {shown_difference(found.delta, metric)}", interval_text(found, metric)]
-    return [line for line in (*lines, verdict_text(found, metric)) if line]
-
-
-def _size_lines(row: Row) -> tuple[str, list[str]]:
-    first, rest = _pair(row.num_parameters, count, row.tokens_per_second, lambda value: f"{count(value)} tok/s")
-    return first, [*rest, *row.cost.in_short]
-
-
-def _pair(first: float | None, show_first: Any, second: float | None, show_second: Any) -> tuple[str, list[str]]:
-    lines = [] if first is None else [show_first(first)]
-    lines += [] if second is None else [show_second(second)]
-    return (lines[0], lines[1:]) if lines else ("", [])
-
-
-def sweep_table(sweep: Sweep, *, failed: Sequence[str] = (), plus_minus: str = PLUS_MINUS) -> Table:
-    """The table of a sweep for the terminal.
+def terminal_table(table: Table, *, plus_minus: str = PLUS_MINUS) -> RichTable:
+    """Draw a table: the first line of each cell as it is, the others below it and dim; an empty line between groups.
 
     Args:
-        sweep: the sweep.
-        failed: labels of points without a run, such as ``train.steps=5,seed=1``; their rows are last.
+        table: the table.
         plus_minus: the sign between mean and deviation.
     """
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    title = Text(f"sweep {sweep.name}: {len(sweep.points)} points, * marks the best", style="bold")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    cells = [*sweep_cells(sweep, plus_minus=plus_minus), *(failed_cells(sweep, label) for label in failed)]
-    headings, rows = without_empty(sweep_headings(sweep)[:-1], [row[:-1] for row in cells])
-    for heading in headings:
-        table.add_column(Text(heading), overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    def text(content: str, style: str = "") -> Text:
+        return Text(content.replace(PLUS_MINUS, plus_minus), style=style)
+
+    drawn = RichTable(
+        title=text(table.title, "bold") if table.title else None,
+        title_justify="left",
+        caption=text(table.note, "table.caption") if table.note else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for column in table.columns:
+        smallest, largest = column.width
+        drawn.add_column(text(column.heading), overflow="fold", min_width=smallest, max_width=largest)
+    for group in table.groups:
+        drawn.add_section()
+        if group.title:
+            titles = [group.note if column.has_unit else "" for column in table.columns]
+            drawn.add_row(*(text(one, "bold") for one in (group.title, *titles[1:])))
+        for line in group.lines:
+            cells = []
+            for column in table.columns:
+                first, *rest = column.cell(line).lines or [""]
+                cell = text(first, "bold" if column.is_bold else "")
+                cells.append(Text.assemble(cell, *(text(f"\n{one}", "dim") for one in rest)))
+            drawn.add_row(*cells)
+    return drawn

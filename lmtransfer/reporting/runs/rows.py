@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lmtransfer.reporting.runs.cost import Cost
@@ -18,53 +18,46 @@ _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table, in plain numbers.
+    """One line of the table.
 
     Attributes:
-        group: comparable rows share it: task, split and number of labels, or "pretraining".
+        entry: the run; for a baseline or a control, what it shares with its run, and its own score.
         run: name of the run or of the baseline, or "majority".
         label: ``run``, with the way of transfer where comparable runs share the name.
-        model: family and size.
-        objective: objective of pretraining.
-        corpus: text of pretraining.
-        task: downstream task; empty for pretraining.
-        transfer: "majority", "baseline", "control", "frozen", "finetuned", ...; empty for pretraining.
-        metric: name of the metric; empty if nothing was scored.
-        score: the metric over seeds.
         other_metrics: the scores by the chosen metrics that do not decide.
-        difference: difference from the control.
-        better_baseline: name of the better baseline that counts words; empty if there is none.
-        baseline_difference: difference from it.
-        pretraining_tokens: real tokens of pretraining.
-        pretraining_seconds: seconds of pretraining.
-        num_parameters: number of parameters.
-        tokens_per_second: real tokens per second.
-        cost: what training on the task cost.
-        state: "finished", "unfinished" or "torn".
         note: remark about an unfinished or damaged run, or about its score.
     """
 
-    group: str
+    entry: Entry
     run: str
     label: str
-    model: str = ""
-    objective: str = ""
-    corpus: str = ""
-    task: str = ""
-    transfer: str = ""
-    metric: str = ""
-    score: Spread | None = None
-    other_metrics: Mapping[str, Spread] = field(default_factory=dict)
-    difference: Difference | None = None
-    better_baseline: str = ""
-    baseline_difference: Difference | None = None
-    pretraining_tokens: float | None = None
-    pretraining_seconds: float | None = None
-    num_parameters: float | None = None
-    tokens_per_second: float | None = None
-    cost: Cost = field(default_factory=Cost)
-    state: str = "finished"
+    other_metrics: Mapping[str, Spread]
     note: str = ""
+
+    @property
+    def group(self) -> str:
+        """Comparable rows share it: task, split and number of labels, or "pretraining"."""
+        return self.entry.group
+
+    @property
+    def transfer(self) -> str:
+        """The way of transfer, or "majority", "baseline", "control"; empty for pretraining."""
+        return self.entry.transfer
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric; empty if nothing was scored."""
+        return self.entry.metric or ""
+
+    @property
+    def score(self) -> Spread | None:
+        """The metric over seeds."""
+        return self.entry.score
+
+    @property
+    def difference(self) -> Difference | None:
+        """The difference from the control."""
+        return self.entry.difference
 
 
 def table_rows(entries: Sequence[Entry]) -> list[Row]:
@@ -87,7 +80,7 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
                 rows[same] = row
         if entry.control is not None and not _is_elsewhere(entry, entries):
             rows.append(_baseline(entry, f"{names[entry.run.key]} control", "control", entry.control))
-        rows.append(_row(entry, names[entry.run.key]))
+        rows.append(Row(entry, entry.name, names[entry.run.key], entry.other_metrics, _note(entry)))
     return [row for group in sorted(groups) for row in sorted(groups[group], key=_position)]
 
 
@@ -104,45 +97,25 @@ def _position(row: Row) -> tuple[int, str]:
 def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
     is_control = transfer == "control"
     node = entry.run.result.get("control") if is_control else {"metrics": entry.run.result.get("majority")}
-    return Row(
-        group=entry.group,
-        run=name,
-        label=name,
+    shared = replace(
+        entry,
+        run=replace(entry.run, state="finished"),
         model=entry.model if is_control else "",
-        task=entry.task,
+        objective="",
+        corpus="",
         transfer=transfer,
-        metric=entry.metric or "",
         score=score,
-        other_metrics=other_metrics(node, entry.metrics),
+        difference=None,
+        better_baseline="",
+        baseline_difference=None,
+        pretraining_tokens=None,
+        pretraining_seconds=None,
         num_parameters=entry.num_parameters if is_control else None,
-        note="; ".join(_remarks(entry, entry.run.result.get("control"), score)) if is_control else "",
+        tokens_per_second=None,
+        cost=Cost(),
     )
-
-
-def _row(entry: Entry, label: str) -> Row:
-    return Row(
-        group=entry.group,
-        run=entry.name,
-        label=label,
-        model=entry.model,
-        objective=entry.objective,
-        corpus=entry.corpus,
-        task=entry.task,
-        transfer=entry.transfer,
-        metric=entry.metric or "",
-        score=entry.score,
-        other_metrics=entry.other_metrics,
-        difference=entry.difference,
-        better_baseline=entry.better_baseline,
-        baseline_difference=entry.baseline_difference,
-        pretraining_tokens=entry.pretraining_tokens,
-        pretraining_seconds=entry.pretraining_seconds,
-        num_parameters=entry.num_parameters,
-        tokens_per_second=entry.tokens_per_second,
-        cost=entry.cost,
-        state=entry.run.state,
-        note=_note(entry),
-    )
+    note = "; ".join(_remarks(entry, node, score)) if is_control else ""
+    return Row(shared, name, name, other_metrics(node, entry.metrics), note)
 
 
 def _note(entry: Entry) -> str:

@@ -7,6 +7,7 @@ Parts are trained one after the other in this process, or several at the same ti
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ class _Try(TypedDict, total=False):
     learning_rate: float
     pretraining_seed: Whole
     score: float
+    loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class Experiment:
         for condition in self.conditions:
             for part in self._tries(condition):
                 if _name_of_try(part) == name:
-                    self._score_of_try(part)
+                    self._try(part)
                     return
             for part in self.parts(condition, None):
                 if part.folder == name:
@@ -228,11 +230,11 @@ class Experiment:
                 if path.exists():
                     yield read_json(path, _Try, error=RunDirectoryError)
 
-    def _score_of_try(self, part: Part) -> float:
-        """The main metric on held-out examples of a run that is not saved."""
+    def _try(self, part: Part) -> _Try:
+        """Score a run that is not saved on held-out examples, or read its score if it has finished."""
         path = self._path_of_try(part)
         if path.exists():
-            return read_json(path, _Try, error=RunDirectoryError)["score"]
+            return read_json(path, _Try, error=RunDirectoryError)
         outcome = train_once(part, run=None, progress=Progress(quiet=True))
         assert outcome.choosing_score is not None
         tried: _Try = {"arm": part.condition, "seed": part.seed}
@@ -240,22 +242,30 @@ class Experiment:
         if part.condition == "pretrained" and len(self.settings) > 1 and part.pretraining_seed is not None:
             tried["pretraining_seed"] = part.pretraining_seed
         tried["score"] = outcome.choosing_score
+        if outcome.choosing_loss is not None and math.isfinite(outcome.choosing_loss):
+            tried["loss"] = outcome.choosing_loss
         if distributed.is_main():
             path.parent.mkdir(exist_ok=True)
             write_text(path, json.dumps(tried, indent=1) + "\n")
         distributed.barrier()
-        return outcome.choosing_score
+        return tried
 
     def _learning_rate(self, condition: Condition) -> float | None:
-        """The rate with the best mean over the condition's runs; None if heads are fitted to their optimum."""
+        """The rate with the best mean score over the condition's runs; None if heads are fitted to their optimum.
+
+        Of rates with the same score, the one with the lowest mean loss is chosen; a loss that is not finite is the
+        highest.
+        """
         if self.setting.solves:
             return None
         if not self.searches_rate:
             return self.rates[0]
         means = {}
         for rate in self.rates:
-            means[rate] = fmean(self._score_of_try(part) for part in self.parts(condition, rate))
-            scored = f"{self.setting.shown(means[rate])} on {chosen_on(self.setting)}"
+            tries = [self._try(part) for part in self.parts(condition, rate)]
+            score = fmean(tried["score"] for tried in tries)
+            means[rate] = (score, -fmean(tried.get("loss", math.inf) for tried in tries))
+            scored = f"{self.setting.shown(score)} on {chosen_on(self.setting)}"
             self._say(f"{_WHO[condition]}, learning rate {rate:g}: {scored}")
         return max(means, key=lambda rate: means[rate])
 

@@ -199,6 +199,7 @@ class Outcome:
         evaluation: evaluation on the scored split; None for a try of a learning rate.
         choosing_score: the main metric at the chosen checkpoint, on the examples that choose it; None if there are
             none.
+        choosing_loss: the loss on the same examples.
         num_held_out: number of examples that choose the checkpoint.
         num_train: number of training examples.
         num_trained: number of parameters that the optimiser updated; of token embeddings only the rows that the
@@ -218,6 +219,7 @@ class Outcome:
     num_trained: int
     peak_memory: int
     was_lengthened: bool
+    choosing_loss: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)
     optimum: Optimum | None = None
 
@@ -294,11 +296,13 @@ def train_once(
     merge(learner.encoder)  # joint training may have trained tables as sums
     if run is not None:
         _use_chosen(learner, run, setting.checkpoint)
+    chosen = {} if not choose else state.best_metrics if setting.checkpoint == "best" else state.metrics
     return Outcome(
         learner=learner,
         state=state,
         evaluation=None if run is None else _score(setting, learner, examples.scored(drawn), keep=True),
-        choosing_score=_choosing_score(setting, state) if choose else None,
+        choosing_score=chosen.get(setting.task.main_metric),
+        choosing_loss=chosen.get("loss"),
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
         num_trained=sum(parameter.numel() for parameter in trainer.optimizer.parameters),
@@ -384,12 +388,6 @@ def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: 
             autocast=hardware.precision.autocast,
             keep=keep,
         )
-
-
-def _choosing_score(setting: Setting, state: TrainState) -> float | None:
-    if setting.checkpoint == "best":
-        return state.best
-    return state.metrics.get(setting.task.main_metric)
 
 
 def _use_chosen(learner: TaskLearner, run: RunDirectory, checkpoint: Literal["best", "last"]) -> None:

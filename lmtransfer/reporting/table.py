@@ -1,0 +1,219 @@
+"""Tables: lines of named cells, and the columns that show them.
+
+A table is built once, and its lines hold each value as a cell of its own, by name, with what sorts it and with the mark
+of a verdict. A column shows one of these cells, or several side by side or one below the other, so each format and each
+width is a selection of columns over the same lines. ``render.terminal``, ``render.markdown`` and the template
+``table.html.j2`` draw any table and know none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from lmtransfer.verdicts.difference import Difference
+
+Order = Literal["ascending", "descending"]
+#: Mean and deviation stand on its two sides.
+PLUS_MINUS = "\u00b1"
+_LONGEST_NUMBER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A verdict as a sign, which is read without colour.
+
+    Attributes:
+        kind: better, worse, even (no difference shown, or below a baseline) or open (no verdict).
+        sign: one character.
+    """
+
+    kind: Literal["better", "worse", "even", "open"]
+    sign: str
+
+
+_MARKS: dict[str, Mark] = {
+    "better": Mark("better", "\u25b2"),
+    "better but below a baseline": Mark("even", "\u25b3"),
+    "worse": Mark("worse", "\u25bc"),
+    "equivalent": Mark("even", "\u2248"),
+    "no difference shown": Mark("even", "="),
+}
+_OPEN = Mark("open", "?")
+
+
+def mark_of(difference: Difference | None) -> Mark | None:
+    """The mark of a difference's verdict; None if there is no difference."""
+    return None if difference is None else _MARKS.get(difference.verdict, _OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        text: the text; empty for an empty cell.
+        notes: quiet lines below the text.
+        problem: a warning below them.
+        sort: the number that sorts the lines by this cell; None: the text sorts them, and empty texts come last.
+        mark: the sign of a verdict, shown before the text.
+    """
+
+    text: str = ""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    sort: float | None = None
+    mark: Mark | None = None
+
+    @classmethod
+    def of_lines(cls, texts: Sequence[str]) -> Cell:
+        """A cell of several lines, or an empty one."""
+        return cls(texts[0], tuple(texts[1:])) if texts else cls()
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines that are not empty, from top to bottom."""
+        return [line for line in (self.text, *self.notes, self.problem) if line]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the text is a number of a few characters, such as ``0.673 +- 0.011``, which should not be broken."""
+        starts = self.text[:1].isdigit() or (self.text[:1] in "+-" and self.text[1:2].isdigit())
+        return starts and len(self.text) <= _LONGEST_NUMBER
+
+
+#: Stands for a cell that a line does not have.
+_EMPTY = Cell()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column shows one cell of each line, or several as one.
+
+    A cell is given by its name, or in words around the name: ``{tokens} tokens``. An empty cell is left out together
+    with its words.
+
+    Attributes:
+        heading: the heading.
+        text: cells that are shown side by side; the one with the heading's name by default.
+        notes: cells that are shown below them.
+        problem: the name of the cell with a warning, which is shown last; empty: none.
+        separator: what separates the lines of ``text``.
+        first: the order of the lines after a first click on the heading; None: the column does not sort.
+        width: smallest and largest width on a terminal; None: as the content needs.
+        has_unit: on a terminal, the note of a group (its metric) is shown above this column.
+        is_bold: on a terminal, the text is bold.
+    """
+
+    heading: str
+    text: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    separator: str = " "
+    first: Order | None = None
+    width: tuple[int | None, int | None] = (None, None)
+    has_unit: bool = False
+    is_bold: bool = False
+
+    def cell(self, line: Line) -> Cell:
+        """What the column shows of a line."""
+        text = self.text or (self.heading,)
+        cells = [line.cells.get(name, _EMPTY) for _, name, _ in map(_split, (*text, *self.notes))]
+        return Cell(
+            text=self.separator.join(_shown(text, line)),
+            notes=tuple(_shown(self.notes, line)),
+            problem=line.cells.get(self.problem, _EMPTY).text,
+            sort=cells[0].sort,
+            mark=next((cell.mark for cell in cells if cell.mark is not None), None),
+        )
+
+
+def _split(part: str) -> tuple[str, str, str]:
+    """The words before a cell, its name, and the words after it."""
+    before, brace, rest = part.partition("{")
+    name, _, after = rest.partition("}")
+    return (before, name, after) if brace else ("", part, "")
+
+
+def _shown(parts: Sequence[str], line: Line) -> list[str]:
+    """The lines of some cells, each with its words."""
+    return [
+        f"{before}{text}{after}"
+        for before, name, after in map(_split, parts)
+        for text in line.cells.get(name, _EMPTY).lines
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: its cells by name; ``kind`` is a class of the style sheet, such as ``control``."""
+
+    cells: Mapping[str, Cell]
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Lines that belong together; without ``title`` they have no heading of their own."""
+
+    lines: tuple[Line, ...]
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table.
+
+    Attributes:
+        name: what the table holds, for screen readers.
+        columns: what is shown of the lines.
+        groups: the lines.
+        title: the heading above the table on a terminal; empty: none.
+        note: a sentence below the table.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    title: str = field(default="", kw_only=True)
+    note: str = field(default="", kw_only=True)
+
+    @property
+    def sorts(self) -> bool:
+        """Whether a column can be sorted."""
+        return any(column.first is not None for column in self.columns)
+
+    @property
+    def headings(self) -> list[str]:
+        """The headings of the columns."""
+        return [column.heading for column in self.columns]
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines of all groups."""
+        return [line for group in self.groups for line in group.lines]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """What is shown as plain text, line by line: the parts of a cell are separated by commas."""
+        return [[", ".join(column.cell(line).lines) for column in self.columns] for line in self.lines]
+
+    def select(self, columns: Sequence[Column]) -> Table:
+        """The same lines, shown by other columns."""
+        return replace(self, columns=tuple(columns))
+
+    def without_empty(self) -> Table:
+        """The same table without the columns that are empty in all lines."""
+        return self.select([one for one in self.columns if any(one.cell(line).lines for line in self.lines)])
+
+
+def plain_table(name: str, headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, note: str = "") -> Table:
+    """A table of one group with a cell for each heading."""
+    columns = tuple(Column(heading, (f"{place}",)) for place, heading in enumerate(headings))
+    lines = (
+        Line({f"{place}": Cell(cell) if isinstance(cell, str) else cell for place, cell in enumerate(row)})
+        for row in rows
+    )
+    return Table(name, columns, (Group(tuple(lines)),), note=note)
