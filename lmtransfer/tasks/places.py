@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.data.corpora.hub import check_dataset_folder
-from lmtransfer.data.files import find_file
+from lmtransfer.data.files import find_data, splits_in
 from lmtransfer.errors import ConfigError, DataError
 
 
@@ -45,11 +45,8 @@ class LocatedFiles:
         """Find the file of a split; None if it is not on this machine."""
         if split not in self._files:
             return None
-        for path in self._paths(split):
-            found = find_file(path)
-            if found is not None or (path.is_dir() and any(path.glob("*.arrow"))):
-                return found or path
-        return None
+        found = map(find_data, self._paths(split))
+        return next((path for path in found if path is not None), None)
 
     def _paths(self, split: str) -> list[Path]:
         """The paths that are searched for a split's file; a single one if it is absolute."""
@@ -79,9 +76,8 @@ class LocatedFiles:
         problem = f"task {self._task}, split {split}: no file {self.places(split)}"
         for path in self._paths(split):
             if path.is_dir():
-                inside = sorted(one.parent.name for one in path.glob("*/*.arrow"))
-                which = f"such as {file}/{inside[0]} (it has {', '.join(dict.fromkeys(inside))})" if inside else "in it"
-                return DataError(f"{problem}: {path} is a folder. Set task.{split}= to a file {which}")
+                which = splits_in(path) or "is a folder: give a file in it"
+                return DataError(f"{problem}: {path} {which} (task.{split}=)")
             names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
             similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
             if similar:

@@ -20,9 +20,10 @@ from lmtransfer.errors import DataError
 
 def read(path: Path, notes: Notes | None = None, **changes: Any) -> list[Document]:
     settings: dict[str, Any] = {
-        "file_format": readers.format_of(path),
+        "file_format": None,
         "boundary": "blank_line",
-        "text_field": "text",
+        "text_field": None,
+        "delimiter": None,
         "encoding_errors": "strict",
         "line_break": None,
     }

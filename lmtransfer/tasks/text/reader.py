@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import get_args
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.tables import BadRows, Column, TableFormat, TableLayout, open_table, rows_of, table_of_lines
+from lmtransfer.data.tables import TABLE_FORMATS, TEXT_COLUMNS, Column, TableLayout, open_table, rows_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, two_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns
-
-_TABLES: tuple[TableFormat, ...] = get_args(TableFormat)
 
 
 class TextReader(Reader):
@@ -26,7 +23,7 @@ class TextReader(Reader):
         layout: format of these files.
     """
 
-    formats = ("lines", *_TABLES)
+    formats = ("text", *TABLE_FORMATS)
     file_only = ("parquet",)
     has_columns = True
 
@@ -37,7 +34,7 @@ class TextReader(Reader):
         self.json_format = "jsonl"
         self._who, self._layout = who, layout or TableLayout()
         self._columns = columns or TextColumns.of(
-            text_column=("text", "sentence"), text_pair_column=None, id_column=None, label_column="label"
+            text_column=TEXT_COLUMNS, text_pair_column=None, id_column=None, label_column="label"
         )
 
     def check(self, text: str) -> None:
@@ -61,14 +58,8 @@ class TextReader(Reader):
         """Read one text or pair per row; further columns, such as labels, are not used."""
         columns = self._asked_columns(source.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
-        file_format = next(name for name in _TABLES if name == source.file_format)
-        layout = replace(self._layout, file_format=file_format)
-        bad_rows = _RefusedRows("refuse", source.notes, refuse=source.refuse)
-        is_pair = columns.text_pair is not None
-        if file_format == "parquet" and source.path is not None:
-            table = open_table(source.path, wanted, layout=layout, bad_rows=bad_rows)
-        else:
-            table = table_of_lines(source.lines, source.name, wanted, layout=layout, bad_rows=bad_rows)
+        bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
+        table = open_table(source.table, wanted, layout=source.layout(self._layout), bad_rows=bad_rows)
         for row in rows_of(table.records, wanted, bad_rows):
             texts = [clean(text or "", row.where, source.notes) for text in row.values[: 1 + is_pair]]
             try:
@@ -90,7 +81,8 @@ class TextReader(Reader):
             )
 
         def column(setting: str, names: tuple[str, ...]) -> Column:
-            return Column((given[setting],) if setting in given else names, setting)
+            is_text = setting == "text_column"
+            return Column((given[setting],) if setting in given else names, setting, is_text=is_text)
 
         own_id = columns.id.names if columns.id is not None else ("id",)
         return TextColumns(
@@ -99,14 +91,3 @@ class TextReader(Reader):
             gold=columns.gold,
             id=replace(column("id_column", own_id), required="id_column" in given),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _RefusedRows(BadRows):
-    """Treats rows that cannot be read like other invalid examples."""
-
-    refuse: Callable[[str], None] = field(kw_only=True)
-
-    def found(self, kind: str, where: str, problem: str) -> None:
-        """Refuse a row; see ``BadRows.found``."""
-        self.refuse(f"{where}: {problem}")
