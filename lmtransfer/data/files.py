@@ -147,8 +147,11 @@ def find_data(path: str | Path) -> Path | None:
 def splits_in(folder: Path) -> str:
     """Say which splits a folder of ``DatasetDict.save_to_disk`` has; empty if it is something else."""
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and saved_files(path)) if folder.is_dir() else []
-    names = ", ".join(path.name for path in inside)
-    return f"is a folder of several splits ({names}): give one of them, such as {inside[0]}" if inside else ""
+    names = [path.name for path in inside]
+    if not names:
+        return ""
+    one = folder / ("train" if "train" in names else names[0])
+    return f"is a folder of several splits ({', '.join(names)}): give one of them, such as {one}"
 
 
 def saved_files(folder: Path) -> list[Path]:

@@ -89,7 +89,7 @@ class Column:
             rows: its first rows.
         """
         shown = ", ".join(name[:40] for name in list(names)[:20])
-        likely = longest_texts(rows) if self.is_text else None
+        likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         seems = "" if likely is None else f" ({likely[:40]} has the longest texts)"
         return (
             f"no column {self}; the columns are {shown}. Set {self.setting} to one of these{seems}, or {self.otherwise}"

@@ -24,6 +24,8 @@ from lmtransfer.inference.answering import MaskedTexts
 from lmtransfer.inference.answers_in_order import AnswersInOrder
 from lmtransfer.inference.embedding_input import EmbeddedTexts, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_file, input_format
+from lmtransfer.tasks.qa.task import SpanQa
+from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
 
 TEXTS = ['He said "no" twice', "a; b, c | d", "caf\u00e9"]
@@ -241,7 +243,7 @@ def test_which_column_is_the_text_is_asked(name: str, reader: str, tmp_path: Pat
 def test_a_folder_of_several_splits_names_them(reader: str, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.DatasetDict({"train": dataset(), "test": dataset()}).save_to_disk(tmp_path / "both")
-    with refuses(DataError, str(tmp_path / "both"), "test, train", str(tmp_path / "both/test")):
+    with refuses(DataError, str(tmp_path / "both"), "test, train", str(tmp_path / "both/train")):
         READERS[reader](tmp_path / "both")
     assert READERS[reader](tmp_path / "both/train") == TEXTS
 
@@ -294,3 +296,63 @@ def test_a_large_table_is_not_held_in_memory(reader: str, tmp_path: Path) -> Non
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (count, peak < 4e6) == (20_000, True), peak
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "lines.json", "array.json", "a.parquet", "stream.arrow", "saved"])
+def test_questions_are_read_in_every_format_of_rows(name: str, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    answers = [{"text": ["Ann"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    columns = {
+        "id": ["q1", "q2"],
+        "question": ["Who ran?", "Who slept?"],
+        "context": ["Ann ran."] * 2,
+        "answers": answers,
+    }
+    table, path = datasets.Dataset.from_dict(columns), tmp_path / name
+    if name == "saved":
+        table.save_to_disk(path)
+    elif name == "a.parquet":
+        table.to_parquet(path)
+    elif name == "stream.arrow":
+        with pa.ipc.new_stream(str(path), table.data.table.schema) as writer:
+            writer.write_table(table.data.table)
+    else:
+        table.to_json(path, lines=name != "array.json")
+    task = SpanQa(name="own", file_format="jsonl", train=str(path), no_answer=True)
+    found = [
+        (example.id, example.question, [a.text for a in example.answers or ()]) for example in task.examples("train")
+    ]
+    assert found == [("q1", "Who ran?", ["Ann"]), ("q2", "Who slept?", [])]
+    source, reader = find_input(str(path)), task.reader()
+    answering = AnswersInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    opened = input_file(source, input_format(None, source, reader, Notes()), {}, answering, Notes())
+    assert [(example.id, example.passage) for _, example in reader.read(opened)] == [
+        ("q1", "Ann ran."),
+        ("q2", "Ann ran."),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "lines.json", "array.json", "a.parquet", "saved"])
+def test_tagged_sentences_are_read_in_every_format_of_rows(name: str, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"tokens": [["Ann", "ran"], ["far"]], "tags": [["N", "V"], ["A"]]})
+    path = tmp_path / name
+    if name == "saved":
+        table.save_to_disk(path)
+    elif name == "a.parquet":
+        table.to_parquet(path)
+    else:
+        table.to_json(path, lines=name != "array.json")
+    for file_format in ("jsonl", "parquet"):
+        task = Tagging(name="own", train=str(path), file_format=file_format, scheme="words", labels=["A", "N", "V"])
+        assert [(example.words, example.tags) for example in task.examples("train")] == [
+            (("Ann", "ran"), (1, 2)),
+            (("far",), (0,)),
+        ]
+    source, reader = find_input(str(path)), task.reader()
+    answering = AnswersInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    opened = input_file(source, input_format(None, source, reader, Notes()), {}, answering, Notes())
+    assert [(example.id, example.words) for _, example in reader.read(opened)] == [
+        ("0", ("Ann", "ran")),
+        ("1", ("far",)),
+    ]

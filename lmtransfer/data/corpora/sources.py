@@ -69,7 +69,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
             files.append(str(file))
             continue
         if path.is_dir():
-            found, others = _search(path)
+            found, others = _search(path, key)
             left_out.extend(others)
             if not found:
                 pattern = f"{entry}/**/*{Path(others[0]).suffix}" if others else f"{entry}/**/*"
@@ -90,7 +90,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
     return Located(tuple(dict.fromkeys(files)), named, tuple(left_out))
 
 
-def _search(folder: Path) -> tuple[list[str], list[str]]:
+def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
     """Texts below a folder, and tables and JSON, sorted by path; without compressed copies of uncompressed files.
 
     Raises:
@@ -101,7 +101,7 @@ def _search(folder: Path) -> tuple[list[str], list[str]]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if SAVED_SPLITS in names:
-            raise DataError(f"{parent}: {splits_in(Path(parent))}")
+            raise DataError(f"{key}: {parent} {splits_in(Path(parent))}")
         saved = [file.name for file in saved_files(Path(parent))] if SAVED_SET in names else []
         for name in saved or sorted(names):  # the plain name sorts before its compressed copies
             plain = plain_name(Path(name))

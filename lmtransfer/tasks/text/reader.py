@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.tables import TABLE_FORMATS, TEXT_COLUMNS, Column, TableLayout, open_table, rows_of
@@ -80,13 +81,15 @@ class TextReader(Reader):
                 f"text_pair_column={given['text_pair_column']}: is not allowed, because the run reads single texts"
             )
 
-        def column(setting: str, names: tuple[str, ...]) -> Column:
-            is_text = setting == "text_column"
-            return Column((given[setting],) if setting in given else names, setting, is_text=is_text)
+        def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> Column:
+            return Column((given[setting],) if setting in given else names, setting, **of_texts)
 
+        # the input may have other names than the task's own files
+        texts = columns.text.names if columns.text_pair is not None else (*columns.text.names, *TEXT_COLUMNS)
+        of_texts = {"is_text": True, "otherwise": "format=text if each line is an input"}
         own_id = columns.id.names if columns.id is not None else ("id",)
         return TextColumns(
-            text=column("text_column", columns.text.names),
+            text=column("text_column", tuple(dict.fromkeys(texts)), **of_texts),
             text_pair=None if columns.text_pair is None else column("text_pair_column", columns.text_pair.names),
             gold=columns.gold,
             id=replace(column("id_column", own_id), required="id_column" in given),
