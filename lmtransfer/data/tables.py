@@ -90,9 +90,9 @@ class Column:
         """
         shown = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
-        seems = "" if likely is None else f" ({likely[:40]} has the longest texts)"
+        hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
         return (
-            f"no column {self}; the columns are {shown}. Set {self.setting} to one of these{seems}, or {self.otherwise}"
+            f"no column {self}; the columns are {shown}. Set {self.setting} to one of these{hint}, or {self.otherwise}"
         )
 
 
@@ -250,7 +250,7 @@ class Record:
             if isinstance(value, list) and value and isinstance(value[0], dict):
                 return f"The rows seem to be in {name!r}: write that list to a file of its own."
         if self.values and all(isinstance(value, (list, dict)) for value in self.values.values()):
-            return f"The object seems to hold a table by columns: write one object per line ({AS_LINES})."
+            return f"The object looks like a table by columns: write one object per line ({AS_LINES})."
         return ""
 
 
@@ -397,7 +397,7 @@ def open_table(
     if first is None:
         return Table(() if layout.columns is None else tuple(layout.columns), iter(()))
     usual = "," if file_format == "csv" else "\t"
-    delimiter = layout.delimiter or _sniffed(first[1], usual, wanted, layout)
+    delimiter = layout.delimiter or _delimiter(first[1], usual, wanted, layout)
     if delimiter != usual and layout.delimiter is None:
         kind = f"file whose columns are separated by {_SEPARATORS[delimiter]}, not by {_SEPARATORS[usual]}"
         notes.add(kind, f"{origin}:{first[0]}")
@@ -442,7 +442,7 @@ def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRo
         yield Row(record.number, record.where, values, named)
 
 
-def _sniffed(line: str, usual: str, wanted: Sequence[Column], layout: TableLayout) -> str:
+def _delimiter(line: str, usual: str, wanted: Sequence[Column], layout: TableLayout) -> str:
     """Return the separator with which the first line names the wanted columns, or has the number of given columns."""
     parts = {mark: _split(line, mark) for mark in (usual, *_SEPARATORS)}
     for mark, fields in parts.items():

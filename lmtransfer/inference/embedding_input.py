@@ -110,8 +110,9 @@ def open_rows(
         return TextRows(source.name, columns.schema.remove_metadata(), windows)
     lines = lines_of(source, notes, encoding_errors=encoding_errors)
     if file_format == "text":
-        if text_column is not None:
-            raise ConfigError(f"text_column={text_column}: format=text has no columns; leave it out")
+        for key, value in (("text_column", text_column), ("delimiter", delimiter)):
+            if value is not None:
+                raise ConfigError(f"{key}={value}: format=text has no columns; leave it out")
         texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
         table = _Table((TEXT_COLUMNS[0],), 0, texts)
     else:

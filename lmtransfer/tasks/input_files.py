@@ -150,8 +150,9 @@ class Reader(ABC):
             DataError: an example is invalid and errors stop the command, or a table lacks the columns.
             ConfigError: the user names columns, but the input has no columns.
         """
-        if source.columns and not (self.has_columns and source.file_format != "text"):
-            raise ConfigError(f"{next(iter(source.columns))}: format={source.file_format} has no columns")
+        of_columns = [*source.columns, *(["delimiter"] if source.delimiter else [])]
+        if of_columns and not (self.has_columns and source.file_format != "text"):
+            raise ConfigError(f"{of_columns[0]}: format={source.file_format} has no columns")
         if source.file_format == "text":
             return source.each_line(lambda line, where, name: self.of_line(line, where, name, source.notes))
         return self.of_file(source)
