@@ -9,10 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.embedding import check_ending, embed_rows
-from lmtransfer.inference.embedding_input import format_of, open_rows
-from lmtransfer.inference.prediction_input import find_input
+from lmtransfer.inference.embedding_input import EmbeddedTexts, open_rows
+from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.inference.prediction_output import free_place
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
@@ -35,8 +36,9 @@ def run(cfg: DictConfig) -> None:
     path = free_place(str(cfg.output), overwrite=cfg.overwrite)
     source = find_input(str(cfg.input))
     source.check_apart(str(cfg.output))
-    file_format = format_of(cfg.format, source)
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
+    file_format = input_format(cfg.format, source, EmbeddedTexts(), notes)
+    delimiter = delimiter_of(cfg.delimiter, "delimiter")
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
     if saved.path.name.startswith("seed-"):
         console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
@@ -46,10 +48,8 @@ def run(cfg: DictConfig) -> None:
         how = f"{embedder.method}, texts of at most {embedder.max_length} tokens{length}"
         console.print(f"vectors as the publisher makes them: {how}", soft_wrap=True)
     reading = {key: plain[key] for key in ("text_column", "encoding_errors", "group")}
-    with (
-        open_rows(source, file_format, notes, **reading) as rows,
-        console.status(f"reading {rows.name}") as status,
-    ):
+    rows = open_rows(source, file_format, notes, delimiter=delimiter, **reading)
+    with console.status(f"reading {rows.name}") as status:
         count = embed_rows(
             rows,
             embedder,

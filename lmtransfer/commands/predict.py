@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.answering import EntityAnswers, FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.inference.answers_in_order import AnswersInOrder
@@ -67,7 +68,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
     else:
         reader = TextReader("tagging", who=f"task {task.name}") if cfg.entities else task.reader()
     source = None if cfg.input is None else find_input(str(cfg.input))
-    file_format = "" if source is None else input_format(cfg.format, source, reader)
+    file_format = "" if source is None else input_format(cfg.format, source, reader, notes)
     if source is not None:
         source.check_apart(str(cfg.output))
     if instead is None or cfg.output != STANDARD_OUTPUT:
@@ -85,10 +86,8 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         answers = AnswersInOrder(answer, write, group=cfg.group, on_error=cfg.on_error)
         if source is not None:
             columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
-            errors = cfg.encoding_errors
-            answers.take_all(
-                reader.read(input_file(source, file_format, columns, answers, notes, encoding_errors=errors))
-            )
+            reading = {"delimiter": delimiter_of(cfg.delimiter, "delimiter"), "encoding_errors": cfg.encoding_errors}
+            answers.take_all(reader.read(input_file(source, file_format, columns, answers, notes, **reading)))
         elif cfg.text is not None:
             answers.take_all([("text", one_example(str(cfg.text), reader))])
         elif task is not None:
@@ -129,7 +128,7 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append("entities=true: reads running text with one tagger; give input= or text=, and no ensemble")
     problems += [
         f"{key}={cfg[key]}: this key describes the file of input=, and input= is not given; leave it out"
-        for key in (*_COLUMNS, "format")
+        for key in (*_COLUMNS, "format", "delimiter")
         if cfg[key] is not None and cfg.input is None
     ]
     if ranks.world_size() > 1:

@@ -25,6 +25,7 @@ from lmtransfer.config.types import (
     PositiveProb,
     Prob,
     SmallCount,
+    TextFormat,
     TopK,
     Whole,
     WholeLength,
@@ -382,10 +383,8 @@ class EvaluateSettings(_OfARun, _WithRuns):
     corpus: Component = None
 
 
-_TableFormat: TypeAlias = Literal["lines", "tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
-_InputFormat: TypeAlias = Literal[
-    "lines", "tsv", "quoted_tsv", "csv", "jsonl", "parquet", "conll", "conllu", "squad", "quac", "coqa"
-]
+_InputFormat: TypeAlias = Literal[TextFormat, "conll", "conllu", "squad", "quac", "coqa"]
+_DELIMITER = "character between the columns of a table, such as ';', or tab; null: the one that the first line shows"
 
 
 class PredictSettings(_OfARun, _WithData):
@@ -396,9 +395,11 @@ class PredictSettings(_OfARun, _WithData):
     split: str | None = _doc("split of the task to predict; its gold answers may be hidden")
     output: str = _doc("file for JSON lines, or - for standard output; with submission: its file or a folder", "-")
     format: _InputFormat | None = _doc(
-        "format of the input: lines, tsv, quoted_tsv, csv, jsonl, parquet, conll, conllu, squad, quac or coqa; null: "
-        "by the file's name (.txt and standard input: lines)"
+        "format of the input: text (one a line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array), "
+        "parquet (also arrow, or a folder of datasets.save_to_disk), conll, conllu, squad, quac or coqa; null: by the "
+        "file's name (.txt and standard input: text)"
     )
+    delimiter: str | None = _doc(_DELIMITER)
     text_column: str | None = _doc(
         "column of a table or field of JSON lines with the text; null: as in the task's own files"
     )
@@ -431,8 +432,8 @@ class EmbedSettings(_OfARun):
     """Settings of ``embed``."""
 
     input: str = _doc(
-        "a file of texts: .txt (one a line), .tsv, .csv, .jsonl or .parquet, which may be compressed; - for standard "
-        "input",
+        "a file of texts: .txt (one a line), .tsv, .csv, .json, .jsonl, .parquet or .arrow, which may be compressed, "
+        "or a folder of datasets.save_to_disk; - for standard input",
         "",
     )
     output: str = _doc("file for the vectors: .npy, float32 (rows, width), or .parquet", "")
@@ -459,10 +460,11 @@ class EmbedSettings(_OfARun):
         "cut texts to this number of tokens, with the two special tokens; null: the longest input of the model, or the "
         "publisher's limit if pooling is null"
     )
-    format: _TableFormat | None = _doc(
-        "format of the input: lines, tsv, quoted_tsv, csv, jsonl or parquet; null: by the file's name (standard input: "
-        "lines)"
+    format: TextFormat | None = _doc(
+        "format of the input: text (one a line), tsv, quoted_tsv, csv, jsonl (objects on lines or in an array) or "
+        "parquet (also arrow, or a folder of datasets.save_to_disk); null: by the file's name (standard input: text)"
     )
+    delimiter: str | None = _doc(_DELIMITER)
     text_column: str | None = _doc("column of a table or field of JSON lines with the text; null: text or sentence")
     vector_column: str = _doc("name of the column of vectors in parquet", "vector")
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")

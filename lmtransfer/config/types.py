@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator
@@ -65,3 +65,8 @@ OpenShare: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
 #: A number of 0 or more, such as a weight.
 NonNegative: TypeAlias = Annotated[float, Ge(0)]
+#: The formats of tables: ``tsv`` has no quoting, ``jsonl`` may be an array of objects, ``parquet`` may be arrow or a
+#: folder of ``datasets.save_to_disk``.
+TableFormat: TypeAlias = Literal["tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
+#: The formats of texts: lines, or a table.
+TextFormat: TypeAlias = Literal["text", TableFormat]

@@ -1,4 +1,4 @@
-"""Open plain or compressed files, and measure how much of them has been read."""
+"""Find and open plain or compressed files and folders of ``datasets``, and measure how much has been read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.optional import optional
-from lmtransfer.system.safe_files import not_regular
+from lmtransfer.system.safe_files import not_regular, read_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
+#: What ``datasets.save_to_disk`` writes: the files of a set, and the splits of a folder of sets.
+SAVED_SET, SAVED_SPLITS = "state.json", "dataset_dict.json"
 _BUFFER_BYTES = 1 << 20
 #: After this many decompressed bytes, the ratio of decompressed to compressed bytes may not be higher than the second.
 _EXPANSION_FROM_BYTES, _MOST_EXPANSION = 1 << 26, 400
@@ -134,6 +136,42 @@ def find_file(path: str | Path) -> Path | None:
     path = Path(path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in COMPRESSIONS)]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def find_data(path: str | Path) -> Path | None:
+    """The file at ``path``, its compressed form, or a folder of ``Dataset.save_to_disk``; None if there is none."""
+    folder = Path(path)
+    return find_file(folder) or (folder if folder.is_dir() and saved_files(folder) else None)
+
+
+def splits_in(folder: Path) -> str:
+    """Say which splits a folder of ``DatasetDict.save_to_disk`` has; empty if it is something else."""
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and saved_files(path)) if folder.is_dir() else []
+    names = [path.name for path in inside]
+    if not names:
+        return ""
+    one = folder / ("train" if "train" in names else names[0])
+    return f"is a folder of several splits ({', '.join(names)}): give one of them, such as {one}"
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """The files of a folder of ``Dataset.save_to_disk``, in their order; empty if the folder is something else.
+
+    The folder may also have files of other sets, which ``datasets`` caches there; ``state.json`` does not name them.
+
+    Raises:
+        DataError: ``state.json`` is damaged, or names a file outside the folder.
+    """
+    state = folder / SAVED_SET
+    if not state.is_file():
+        return sorted(path for path in folder.glob("*.arrow") if not path.name.startswith("cache-"))
+    content: Any = read_json(state, object, error=DataError)
+    listed = content.get("_data_files") if isinstance(content, dict) else None
+    names = [file.get("filename") if isinstance(file, dict) else None for file in listed or ()]
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise DataError(f"{state}: _data_files has {str(name)[:60]!r}, which is not a file in {folder}")
+    return [folder / str(name) for name in names]
 
 
 def plain_name(path: Path) -> str:

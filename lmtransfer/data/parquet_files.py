@@ -1,17 +1,19 @@
-"""Read parquet and arrow files, plain or compressed, some rows at a time."""
+"""Read parquet and arrow files, plain or compressed, and folders of ``datasets.save_to_disk``, some rows at a time."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import COMPRESSIONS, Meter, open_binary
+from lmtransfer.data.files import COMPRESSIONS, Meter, open_binary, plain_name, saved_files
 from lmtransfer.data.text_lines import EncodingErrors, decode
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
@@ -19,169 +21,181 @@ from lmtransfer.system.printable import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 _ROWS = 256
 
 
-@contextmanager
-def open_parquet(path: Path, meter: Meter | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a parquet file.
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """An open table with typed columns.
+
+    Attributes:
+        files: its files; a folder of ``save_to_disk`` may have several.
+        schema: names and types of the columns.
+        meter: counts the bytes read from disk.
+    """
+
+    files: tuple[Path, ...]
+    schema: pa.Schema
+    meter: Meter | None
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[tuple[Path, int, pa.RecordBatch]]:
+        """The rows in their order, a few at a time, each time with the file and the number of the first, from 1.
+
+        Args:
+            names: the columns to read; None: all.
+
+        Raises:
+            DataError: a file is damaged; the message has ``file:row``.
+        """
+        import pyarrow as pa
+
+        for file in self.files:
+            row = 1
+            try:
+                with _opened(file, self.meter, names) as (_, batches):
+                    for batch in batches:
+                        for start in range(0, batch.num_rows, _ROWS):
+                            yield file, row + start, batch.slice(start, _ROWS)
+                        row += batch.num_rows
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(f"{file}:row {row}: the file is damaged ({first_line(error)})") from None
+
+    def records(
+        self, wanted: Sequence[str], encoding_errors: EncodingErrors, notes: Notes
+    ) -> Iterator[tuple[str, dict[str, Any], frozenset[str]]]:
+        """The rows as values.
+
+        Label numbers are replaced by the label names that ``datasets`` writes into a file; -1, with which it marks a
+        hidden label, is replaced by None.
+
+        Args:
+            wanted: the columns to read, as far as there are such columns.
+            encoding_errors: what to do with texts that are not UTF-8.
+            notes: counts irregularities.
+
+        Yields:
+            ``file:row``, from 1, the values, and which columns were label numbers.
+
+        Raises:
+            DataError: a file is damaged, or a value cannot be read.
+        """
+        label_names = _label_names(self.schema)
+        columns = [name for name in dict.fromkeys(wanted) if self.schema.names.count(name) == 1]
+        renamed = frozenset(label_names) & frozenset(columns)
+        for file, first, batch in self.batches(columns):
+            values = [
+                _values(batch.column(name), label_names.get(name), file, first, encoding_errors, notes)
+                for name in columns
+            ]
+            for row, cells in enumerate(zip(*values, strict=True), start=first):
+                yield f"{file}:row {row}", dict(zip(columns, cells, strict=True)), renamed
+
+
+def open_columns(path: Path, meter: Meter | None = None) -> Columns:
+    """Open a parquet file, an arrow file or stream, or a folder of ``datasets.save_to_disk``.
 
     Args:
-        path: the file, plain or as .gz, .xz or .zst.
+        path: the file, plain or compressed, or the folder.
         meter: counts the bytes read from disk.
 
     Raises:
-        DataError: the file cannot be read, or is not a parquet file.
+        DataError: the file cannot be read, or has another format.
     """
+    files = saved_files(path) if path.is_dir() else [path]
+    if not files:
+        raise DataError(f"{path}: the folder has no .arrow files (datasets.save_to_disk writes them)")
+    with _opened(files[0], None, None) as (schema, _):
+        return Columns(tuple(files), schema, meter)
+
+
+@contextmanager
+def _opened(
+    path: Path, meter: Meter | None, names: Sequence[str] | None
+) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with open_binary(path, meter) as stream, tempfile.TemporaryFile() as spool:
-        source: BinaryIO = stream
-        if path.suffix in COMPRESSIONS:  # parquet needs random access: decompress to disk, not to memory
+        start, source = cast(io.BufferedReader, stream).peek(8), stream
+        is_file, is_parquet = start.startswith(b"ARROW1"), start.startswith(b"PAR1")
+        is_stream = plain_name(path).endswith(".arrow") and not is_file and not is_parquet
+        if path.suffix in COMPRESSIONS and not is_stream:  # needs random access: decompress to disk, not to memory
             with naming(tempfile.gettempdir()):
                 shutil.copyfileobj(stream, spool, 1 << 20)
             source = cast(BinaryIO, spool)
         try:
-            file = pq.ParquetFile(source)
+            if is_stream:
+                reader = pa.ipc.open_stream(source)
+                schema, batches = reader.schema, _checked(iter(reader), names)
+            elif is_file:
+                file = pa.ipc.open_file(source)
+                every = map(file.get_batch, range(file.num_record_batches))
+                schema, batches = file.schema, _checked(every, names)
+            else:
+                table = pq.ParquetFile(source)
+                columns = None if names is None else list(names)
+                schema, batches = table.schema_arrow, table.iter_batches(batch_size=_ROWS, columns=columns)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: is damaged or is not a parquet file ({first_line(error)})") from None
-        yield file
+            kind = "an arrow" if is_stream or is_file else "a parquet"
+            raise DataError(f"{path}: is damaged or is not {kind} file ({first_line(error)})") from None
+        yield schema, batches
 
 
-def check_text_column(file: pq.ParquetFile, path: Path, column: str, *, key: str) -> None:
+def _checked(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """The columns of batches, once it is known that no offset leads out of a buffer; texts may have any bytes."""
+    for batch in batches:
+        for column in batch.columns:
+            _as_bytes(column).validate(full=True)
+        yield batch if names is None else batch.select(list(names))
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    """A column of strings as bytes, because arrow does not check that a string column holds UTF-8."""
+    import pyarrow as pa
+
+    if pa.types.is_string(column.type):
+        return column.view(pa.binary())
+    return column.view(pa.large_binary()) if pa.types.is_large_string(column.type) else column
+
+
+def check_strings(columns: Columns, name: str, *, key: str) -> None:
     """Raise unless a column holds texts.
 
     Args:
-        file: the file.
-        path: its path, for messages.
-        column: name of the column.
+        columns: the table.
+        name: name of the column.
         key: the setting that names the column, for messages.
 
     Raises:
-        DataError: there is no such column, or it holds something else.
+        DataError: it holds something else.
     """
     import pyarrow as pa
 
-    if column not in file.schema_arrow.names:
-        names = ", ".join(file.schema_arrow.names)
-        raise DataError(f"{path}: no column `{column}` here (found: {names}); set {key}")
-    kind = file.schema_arrow.field(column).type
+    kind = columns.schema.field(name).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-        raise DataError(f"{path}: column `{column}` has {kind}, not strings; set {key}")
+        raise DataError(f"{columns.files[0]}: column `{name}` has {kind}, not strings; set {key}")
 
 
-def parquet_batches(
-    file: pq.ParquetFile, path: Path, columns: Sequence[str] | None = None
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of a file in their order, a few at a time, each time with the number of the first, from 1.
-
-    Args:
-        file: the file.
-        path: its path, for messages.
-        columns: the columns to read; None: all.
-
-    Raises:
-        DataError: the file is damaged; the message has ``file:row``.
-    """
-    import pyarrow as pa
-
-    row, batches = 1, file.iter_batches(batch_size=_ROWS, columns=None if columns is None else list(columns))
-    while True:
-        try:
-            batch = next(batches, None)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}:row {row}: the file is damaged ({first_line(error)})") from None
-        if batch is None:
-            return
-        yield row, batch
-        row += batch.num_rows
-
-
-def raw_texts(column: pa.Array) -> list[bytes | None]:
-    """The texts of a column as bytes, because arrow does not check that a string column holds UTF-8."""
-    import pyarrow as pa
-
-    found: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
-    return found
-
-
-def columnar_records(
-    path: Path, wanted: Sequence[str], encoding_errors: EncodingErrors, notes: Notes, meter: Meter | None = None
-) -> tuple[list[str], Iterator[tuple[str, dict[str, Any], frozenset[str]]]]:
-    """Open parquet, an arrow stream, or a folder of ``datasets.save_to_disk``.
-
-    Label numbers are replaced by the label names that ``datasets`` writes into the file; -1, with which it marks a
-    hidden label, is replaced by None.
+def texts_of(
+    column: pa.Array, path: Path, first: int, encoding_errors: EncodingErrors, notes: Notes
+) -> list[str | None]:
+    """The texts of a column of strings.
 
     Args:
-        path: the file, plain or compressed, or the folder.
-        wanted: the columns to read, as far as there are such columns.
+        column: the column.
+        path: its file, for messages.
+        first: number of its first row, for messages.
         encoding_errors: what to do with texts that are not UTF-8.
         notes: counts irregularities.
-        meter: counts the bytes read from disk.
-
-    Returns:
-        The names of all columns; and for each row ``file:row``, from 1, its values, and which columns were label
-        numbers.
 
     Raises:
-        DataError: the file cannot be read, is not of its format, or is damaged.
+        DataError: a text is not UTF-8; the message has ``file:row``.
     """
-    files = sorted(path.glob("*.arrow")) if path.is_dir() else [path]
-    if not files:
-        raise DataError(f"{path}: the folder has no .arrow files (datasets.save_to_disk writes them)")
-    with _open_columns(files[0], None) as (schema, _):
-        names = list(schema.names)
-        label_names = _label_names(schema)
-    columns = [name for name in dict.fromkeys(wanted) if names.count(name) == 1]
-
-    def records() -> Iterator[tuple[str, dict[str, Any], frozenset[str]]]:
-        renamed = frozenset(label_names) & frozenset(columns)
-        for file in files:
-            with _open_columns(file, meter) as (_, batches_of):
-                for first, batch in batches_of(columns):
-                    values = [
-                        _values(batch.column(name), label_names.get(name), file, first, encoding_errors, notes)
-                        for name in columns
-                    ]
-                    for row, cells in enumerate(zip(*values, strict=True), start=first):
-                        yield f"{file}:row {row}", dict(zip(columns, cells, strict=True)), renamed
-
-    return names, records()
-
-
-BatchesOf = Callable[[Sequence[str]], Iterator[tuple[int, "pa.RecordBatch"]]]
-
-
-@contextmanager
-def _open_columns(path: Path, meter: Meter | None) -> Iterator[tuple[pa.Schema, BatchesOf]]:
-    """Open one file; gives its schema, and what reads some of its columns."""
-    import pyarrow as pa
-
-    if path.suffix != ".arrow":
-        with open_parquet(path, meter) as file:
-            yield file.schema_arrow, lambda columns: parquet_batches(file, path, columns)
-        return
-    with open_binary(path, meter) as stream:
-        try:
-            reader = pa.ipc.open_stream(stream)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: is damaged or is not an arrow stream ({first_line(error)})") from None
-
-        def batches(columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-            row = 1
-            try:
-                for batch in reader:
-                    batch.validate(full=True)
-                    yield row, batch.select(list(columns))
-                    row += batch.num_rows
-            except (pa.ArrowException, OSError) as error:
-                raise DataError(f"{path}:row {row}: the file is damaged ({first_line(error)})") from None
-
-        yield reader.schema, batches
+    return [
+        None if raw is None else decode(raw, f"{path}:row {row}", encoding_errors, notes)
+        for row, raw in enumerate(_as_bytes(column).to_pylist(), start=first)
+    ]
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
@@ -220,10 +234,7 @@ def _values(
     import pyarrow as pa
 
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return [
-            None if raw is None else decode(raw, f"{path}:row {row}", encoding_errors, notes)
-            for row, raw in enumerate(raw_texts(column), start=first)
-        ]
+        return list(texts_of(column, path, first, encoding_errors, notes))
     try:
         values = column.to_pylist()
         if names is not None:

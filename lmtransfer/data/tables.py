@@ -1,8 +1,8 @@
 """Read the rows of tables: separated values, JSON (one object per line, or an array of objects), parquet and arrow.
 
-Tasks, corpora, ``predict`` and ``embed`` all read tables here. A name decides the format (``FORMATS``), and the content
-decides the rest: the separator of columns, whether quotation marks enclose fields, and JSON lines or array. Notes say
-what was decided, and messages have ``file:line``.
+Tasks, corpora, ``predict`` and ``embed`` all open tables here, with ``open_table``. A name decides the format
+(``FORMATS``), and the content decides the rest: the separator of columns, whether quotation marks enclose fields, and
+JSON lines or array. Notes say what was decided, and messages have ``file:line``.
 
 GLUE's files are tab-separated *without* quoting: a quotation mark is text, and there is exactly one row per line. A
 reader that takes it for the start of a quoted field merges rows silently. pandas writes quoted fields under the same
@@ -15,22 +15,27 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
+from lmtransfer.config.types import TableFormat, TextFormat
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import Meter, plain_name
-from lmtransfer.data.parquet_files import columnar_records
+from lmtransfer.data.json_values import AS_LINES, json_values
+from lmtransfer.data.parquet_files import open_columns
 from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import ConfigError, DataError
 
-TableFormat = Literal["tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
 BadRowsPolicy = Literal["refuse", "skip"]
 
-FORMATS: Final[dict[str, TableFormat]] = {
+#: The format of a file by its suffix, which a suffix of compression may follow.
+FORMATS: Final[dict[str, TextFormat]] = {
+    ".txt": "text",
+    ".text": "text",
     ".tsv": "tsv",
     ".csv": "csv",
     ".jsonl": "jsonl",
@@ -39,14 +44,16 @@ FORMATS: Final[dict[str, TableFormat]] = {
     ".parquet": "parquet",
     ".arrow": "parquet",
 }
+TABLE_FORMATS: Final[tuple[TableFormat, ...]] = get_args(TableFormat)
+#: Columns in which texts are looked for if the user names none.
+TEXT_COLUMNS: Final = ("text", "sentence")
 MAX_FIELD_CHARACTERS = 1 << 24
 #: How much of a tab-separated file shows whether its fields are quoted.
 _SAMPLE_CHARACTERS = 1 << 22
+#: How many rows show which column has the longest texts.
+_SAMPLE_ROWS = 50
 _SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
 _QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-_JSON_SPACE = re.compile(r"[ \t\r\n]*")
-_AS_LINES = "df.to_json(path, orient='records', lines=True)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class Column:
         may_be_list: whether JSON and parquet may hold a list or an object, which is returned as JSON.
         each: if a file has all ``names``, the value is a JSON object with all of them: one column for each label.
         otherwise: advice if no column has such a name.
+        is_text: whether it holds texts; if it is missing, the message names the column with the longest texts.
     """
 
     names: tuple[str, ...]
@@ -68,14 +76,59 @@ class Column:
     may_be_list: bool = False
     each: bool = False
     otherwise: str = "set task.columns for a file without a header line"
+    is_text: bool = False
 
     def __str__(self) -> str:
         return " or ".join(repr(name) for name in self.names)
 
-    def missing(self, names: Sequence[str]) -> str:
-        """Say that a table with these columns lacks this one."""
+    def missing(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]] = ()) -> str:
+        """Say that a table with these columns lacks this one.
+
+        Args:
+            names: the columns of the table.
+            rows: its first rows.
+        """
         shown = ", ".join(name[:40] for name in list(names)[:20])
-        return f"no column {self}; the columns are {shown}. Set {self.setting} to one of these, or {self.otherwise}"
+        likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
+        hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
+        return (
+            f"no column {self}; the columns are {shown}. Set {self.setting} to one of these{hint}, or {self.otherwise}"
+        )
+
+
+def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """The column whose texts have the most words in the first rows, or the most characters; None without texts."""
+    words, characters = Counter[str](), Counter[str]()
+    for row in islice(rows, _SAMPLE_ROWS):
+        for name, value in row.items():
+            if isinstance(value, str):
+                words[name] += len(value.split())
+                characters[name] += len(value)
+    return max(words, key=lambda name: (words[name], characters[name]), default=None)
+
+
+def delimiter_of(given: str | None, key: str) -> str | None:
+    """The character that a setting names; None if it names none.
+
+    Args:
+        given: the setting.
+        key: its key, for the message.
+
+    Raises:
+        ConfigError: it is not a single character.
+    """
+    character = {"tab": "\t", r"\t": "\t"}.get(given or "", given)
+    if character is not None and (len(character) != 1 or character in '"\r\n'):
+        raise ConfigError(
+            f"{key}={given}: must be a single character such as ';' or '|', tab, or null (the separator that the first "
+            "line shows)"
+        )
+    return character
+
+
+def format_by_name(path: Path) -> TextFormat | None:
+    """The format of a file by its name, or of a folder of ``save_to_disk``; None if the name does not decide."""
+    return "parquet" if path.is_dir() else FORMATS.get(Path(plain_name(path)).suffix.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +170,20 @@ class TableLayout:
         Raises:
             ConfigError: the delimiter is not a single character.
         """
-        character = {"tab": "\t", r"\t": "\t"}.get(delimiter or "", delimiter)
-        if character is not None and (len(character) != 1 or character in '"\r\n'):
-            raise ConfigError(
-                f"task.delimiter={delimiter}: must be a single character such as ';' or '|', tab, or null (the "
-                "separator that the first line shows)"
-            )
+        character = delimiter_of(delimiter, "task.delimiter")
         return cls(file_format, columns, optional_columns, bad_rows, encoding_errors, character)
 
     def format_of(self, path: Path, notes: Notes | None = None) -> TableFormat:
         """The format of this file, by its name, and by its content if its columns are separated by tabs.
 
         Args:
-            path: the file, or a folder with arrow files.
+            path: the file, or a folder of ``save_to_disk``.
             notes: is told that fields are quoted, or that this is not certain.
         """
         if self.file_format is not None:
             return self.file_format
-        found = "parquet" if path.is_dir() else FORMATS.get(Path(plain_name(path)).suffix.lower(), "tsv")
+        named = format_by_name(path)
+        found: TableFormat = "tsv" if named is None or named == "text" else named
         if found != "tsv" or self.delimiter not in (None, "\t"):
             return found
         sample, size = [], 0
@@ -166,6 +215,43 @@ class Record:
     where: str
     values: Mapping[str, Any]
     names_of: frozenset[str] = frozenset()
+
+    def name_of(self, column: Column) -> str | None:
+        """The first name of a column that this row has; None if it has none."""
+        return next((name for name in column.names if name in self.values), None)
+
+    def lacks(self, column: Column) -> str:
+        """Say that the row lacks a column; in the first row, also how to write the table if it is no row at all."""
+        problem = column.missing(list(self.values), [self.values])
+        return f"{problem}. {self.table_advice()}".rstrip(". ")
+
+    def text(self, column: Column) -> str | None:
+        """The text in a column; None if there is no value.
+
+        Raises:
+            DataError: the row lacks the column, or something else than a text is there.
+        """
+        name = self.name_of(column)
+        if name is None:
+            raise DataError(f"{self.where}: {self.lacks(column)}")
+        value = self.values[name]
+        if value is not None and not isinstance(value, str):
+            problem = (
+                f"{name!r} is of type {type(value).__name__}, not a text; correct the row, or set {column.setting}"
+            )
+            raise DataError(f"{self.where}: {problem}. {self.table_advice()}".rstrip(". "))
+        return value
+
+    def table_advice(self) -> str:
+        """Say how to write a table that is a single JSON object as rows; empty if this looks like a row."""
+        if self.number > 0:
+            return ""
+        for name, value in self.values.items():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                return f"The rows seem to be in {name!r}: write that list to a file of its own."
+        if self.values and all(isinstance(value, (list, dict)) for value in self.values.values()):
+            return f"The object looks like a table by columns: write one object per line ({AS_LINES})."
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +342,33 @@ def is_quoted(sample: str) -> tuple[bool, int]:
     return proof, 0 if proof else num_quoted
 
 
+@dataclass(frozen=True, slots=True)
+class IncomingRows:
+    """The lines of a table that can be read only once, as from a pipe.
+
+    Attributes:
+        name: its name, for messages.
+        lines: numbers and lines, as from ``read_lines``.
+    """
+
+    name: str
+    lines: Iterator[tuple[int, str]]
+
+
 def open_table(
-    path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows, meter: Meter | None = None
+    source: Path | IncomingRows,
+    wanted: Sequence[Column],
+    *,
+    layout: TableLayout,
+    bad_rows: BadRows,
+    meter: Meter | None = None,
 ) -> Table:
-    """Open a file with its rows; its header line, if it has one, is read at once.
+    """Open a table of any format. Its header line, if it has one, is read at once; no other line before it is needed.
 
     Args:
-        path: the file, plain or compressed, or a folder of ``datasets.save_to_disk``.
+        source: the file, plain or compressed, a folder of ``datasets.save_to_disk``, or the lines of a pipe.
         wanted: the columns that will be used; other columns may be missing from the rows of parquet.
-        layout: format of the file.
+        layout: format of the table; that of a pipe is tab-separated if ``file_format`` is None.
         bad_rows: handles rows with another number of columns and broken JSON objects. Its notes count blank lines
             between rows, and say what the content of the file decided.
         meter: counts the bytes read from disk.
@@ -273,47 +377,32 @@ def open_table(
         DataError: a column is missing, or (while rows are read) ``bad_rows`` refuses a row; the message has
             ``file:line``.
     """
-    file_format = layout.format_of(path, bad_rows.notes)
-    if file_format == "parquet":
-        names, rows = columnar_records(
-            path, [name for column in wanted for name in column.names], layout.encoding_errors, bad_rows.notes, meter
-        )
-        check_columns(names, wanted, str(path))
-        return Table(tuple(names), (Record(number, *row) for number, row in enumerate(rows)))
-    lines = read_lines(path, encoding_errors=layout.encoding_errors, notes=bad_rows.notes, meter=meter)
-    return table_of_lines(lines, str(path), wanted, layout=replace(layout, file_format=file_format), bad_rows=bad_rows)
-
-
-def table_of_lines(
-    lines: Iterator[tuple[int, str]], origin: str, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows
-) -> Table:
-    """Open the rows of some lines; no line is read before it is needed.
-
-    Args:
-        lines: numbers and lines, as from ``read_lines``.
-        origin: name of the lines in messages.
-        wanted: the columns that will be used.
-        layout: format of the lines; without a ``file_format``, tab-separated.
-        bad_rows: see ``open_table``.
-
-    Raises:
-        DataError: see ``open_table``.
-    """
-    if layout.file_format == "jsonl":
+    notes, errors = bad_rows.notes, layout.encoding_errors
+    if isinstance(source, IncomingRows):
+        origin, lines, file_format = source.name, source.lines, layout.file_format or "tsv"
+    else:
+        origin, file_format = str(source), layout.format_of(source, notes)
+        if file_format == "parquet":
+            columns = open_columns(source, meter)
+            names = columns.schema.names
+            check_columns(
+                names, wanted, origin, (values for _, values, _ in columns.records(names, "replace", Notes()))
+            )
+            rows = columns.records([name for column in wanted for name in column.names], errors, notes)
+            return Table(tuple(names), (Record(number, *row) for number, row in enumerate(rows)))
+        lines = read_lines(source, encoding_errors=errors, notes=notes, meter=meter)
+    if file_format == "jsonl":
         return Table(None, _json_records(lines, origin, bad_rows))
     first = next(lines, None)
     if first is None:
         return Table(() if layout.columns is None else tuple(layout.columns), iter(()))
-    delimiter = _delimiter(first[1], wanted, layout)
-    usual = _usual_delimiter(layout)
+    usual = "," if file_format == "csv" else "\t"
+    delimiter = layout.delimiter or _delimiter(first[1], usual, wanted, layout)
     if delimiter != usual and layout.delimiter is None:
-        bad_rows.notes.add(
-            f"file whose columns are separated by {_SEPARATORS[delimiter]}, not by {_SEPARATORS[usual]}",
-            f"{origin}:{first[0]}",
-        )
-    quoted = layout.file_format in ("csv", "quoted_tsv") or delimiter != "\t"
+        kind = f"file whose columns are separated by {_SEPARATORS[delimiter]}, not by {_SEPARATORS[usual]}"
+        notes.add(kind, f"{origin}:{first[0]}")
     every = chain([first], lines)
-    if quoted:
+    if quoted := file_format in ("csv", "quoted_tsv") or delimiter != "\t":
         records = _quoted_records(every, origin, delimiter)
     else:
         records = ((number, line.split("\t")) for number, line in every)
@@ -343,25 +432,18 @@ def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRo
     """
     for record in records:
         try:
-            values = tuple(_text_of(column, record.values) for column in wanted)
+            values = tuple(_text_of(column, record) for column in wanted)
         except ValueError as problem:
-            if record.number == 0 and (whole := whole_table(record.values)):
-                raise DataError(f"{record.where}: {problem} {whole}") from None
+            if record.table_advice():
+                raise DataError(f"{record.where}: {problem}. {record.table_advice()}") from None
             bad_rows.found("rows that are no proper JSON objects", record.where, str(problem))
             continue
         named = tuple(any(name in record.names_of for name in column.names) for column in wanted)
         yield Row(record.number, record.where, values, named)
 
 
-def _usual_delimiter(layout: TableLayout) -> str:
-    return "," if layout.file_format == "csv" else "\t"
-
-
-def _delimiter(line: str, wanted: Sequence[Column], layout: TableLayout) -> str:
+def _delimiter(line: str, usual: str, wanted: Sequence[Column], layout: TableLayout) -> str:
     """Return the separator with which the first line names the wanted columns, or has the number of given columns."""
-    usual = _usual_delimiter(layout)
-    if layout.delimiter is not None:
-        return layout.delimiter
     parts = {mark: _split(line, mark) for mark in (usual, *_SEPARATORS)}
     for mark, fields in parts.items():
         has_number = layout.columns is not None and (
@@ -393,7 +475,9 @@ def _delimited_table(
     first_line, first = next(records)
     is_header = layout.columns is None or _names_columns(first, wanted)
     names = first if is_header or layout.columns is None else list(layout.columns)
-    check_columns(names, wanted, f"{origin}:{first_line}")
+    check_columns(
+        names, wanted, f"{origin}:{first_line}", (dict(zip(names, fields, strict=False)) for _, fields in records)
+    )
     optional = 0 if is_header else layout.optional_columns
     once = [name if names.count(name) == 1 else "" for name in names]
 
@@ -422,8 +506,16 @@ def _names_columns(fields: Sequence[str], wanted: Sequence[Column]) -> bool:
     return all(any(name in fields for name in column.names) for column in wanted if column.required)
 
 
-def check_columns(names: Sequence[str], wanted: Sequence[Column], where: str) -> None:
+def check_columns(
+    names: Sequence[str], wanted: Sequence[Column], where: str, rows: Iterable[Mapping[str, Any]] = ()
+) -> None:
     """Check that a table has the wanted columns.
+
+    Args:
+        names: the columns of the table.
+        wanted: the columns that it must have, unless they are not required.
+        where: ``file:line``, for messages.
+        rows: its first rows, which are read if a column of texts is missing.
 
     Raises:
         DataError: a column is missing, or several columns have its name.
@@ -431,7 +523,7 @@ def check_columns(names: Sequence[str], wanted: Sequence[Column], where: str) ->
     for column in wanted:
         name = next((name for name in column.names if name in names), None)
         if name is None and column.required:
-            raise DataError(f"{where}: {column.missing(names)}")
+            raise DataError(f"{where}: {column.missing(names, rows)}")
         if name is not None and list(names).count(name) > 1:
             raise DataError(
                 f"{where}: {name!r} is the name of several columns; rename them, or set {column.setting} to another "
@@ -473,106 +565,20 @@ def _json_records(lines: Iterator[tuple[int, str]], origin: str, bad_rows: BadRo
         bad_rows.found("rows that are no proper JSON objects", where, problem)
 
 
-def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> Iterator[tuple[str, Any]]:
-    """Parse JSON: one value on each line, or one array over any lines, of which one item is in memory at a time.
-
-    Args:
-        lines: numbers and lines, as from ``read_lines``.
-        origin: name of the lines in messages.
-        notes: counts blank lines.
-
-    Yields:
-        ``file:line`` of a value (in an array also the number of the item), and the value; a ValueError in place of a
-        line that cannot be parsed.
-
-    Raises:
-        DataError: an array cannot be parsed or is cut short, or the lines hold a single object.
-    """
-    is_first = True
-    for number, line in lines:
-        where = f"{origin}:{number}"
-        if not line.strip():
-            notes.add("blank lines", where)
-            continue
-        if is_first and line.lstrip().startswith("["):
-            for item, (start, value) in enumerate(_array_items(chain([(number, line)], lines), origin), start=1):
-                yield f"{origin}:{start}, item {item}", value
-            return
-        try:
-            parsed = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            parsed = ValueError(f"not a JSON object ({error})")
-            if is_first and line.strip() == "{":
-                raise DataError(
-                    f"{where}: one JSON object over several lines is not a table: write an array of objects, or one "
-                    f"object per line ({_AS_LINES})"
-                ) from None
-        yield where, parsed
-        is_first = False
-
-
-#: What may come next in an array, by what came last, besides an item.
-_NEXT: Final = {"start": "[", "[": "]", ",": "", "item": ",]", "]": ""}
-
-
-def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tuple[int, Any]]:
-    """The items of an array, each with the number of the line on which it starts."""
-    decoder, depth, last = json.JSONDecoder(), 0, "start"
-    waiting: list[str] = []  # lines whose last item is not complete
-    started: int | None = None  # where it starts
-    number = 0
-    for number, line in lines:
-        lowest = depth
-        for token in _JSON_TOKEN.finditer(line):
-            depth += (token[0] in "[{") - (token[0] in "]}")
-            lowest = min(lowest, depth)
-        waiting.append(line)
-        if lowest > 1:
-            continue
-        text, place = "\n".join(waiting), 0
-        while (place := _after_space(text, place)) < len(text):
-            if text[place] in _NEXT[last]:
-                last = text[place]
-                place += 1
-                continue
-            if last not in ("[", ","):
-                raise _no_array(origin, number, f"{text[place : place + 40]!r} is not expected here")
-            try:
-                value, place = decoder.raw_decode(text, place)
-            except (ValueError, RecursionError) as error:
-                if depth <= 1:
-                    raise _no_array(origin, number, str(error)) from None
-                started = number if started is None else started
-                break
-            yield (number if started is None else started), value
-            last, started = "item", None
-        waiting = [text[place:]] if place < len(text) else []
-    if last != "]":
-        raise _no_array(origin, number, "it does not end, so the file is cut short")
-
-
-def _after_space(text: str, place: int) -> int:
-    found = _JSON_SPACE.match(text, place)
-    return place if found is None else found.end()
-
-
-def _no_array(origin: str, number: int, problem: str) -> DataError:
-    return DataError(f"{origin}:{number}: not a JSON array ({problem}); write the file again")
-
-
-def _text_of(column: Column, values: Mapping[str, Any]) -> str | None:
+def _text_of(column: Column, record: Record) -> str | None:
     """Return the value of a column as text; None if there is no such column or no value.
 
     Raises:
         ValueError: a required column is missing, or the value is a list, an object or a number that is not finite.
     """
+    values = record.values
     if column.each and len(there := [name for name in column.names if name in values]) > 1:
         if len(there) < len(column.names):
             raise ValueError(f"of {column.setting} there are only {', '.join(there)}")
         return json.dumps({name: values[name] for name in column.names}, ensure_ascii=False)
-    name = next((name for name in column.names if name in values), None)
+    name = record.name_of(column)
     if name is None and column.required:
-        raise ValueError(column.missing(list(values)))
+        raise ValueError(column.missing(list(values), [values]))
     value = None if name is None else values[name]
     if isinstance(value, (list, dict)) and column.may_be_list:
         return json.dumps(value, ensure_ascii=False)
@@ -583,17 +589,3 @@ def _text_of(column: Column, values: Mapping[str, Any]) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
-
-
-def whole_table(values: Mapping[str, Any]) -> str:
-    """Say how to write a table that is a single JSON object as rows; empty if the object looks like a row.
-
-    Args:
-        values: the first object of a file.
-    """
-    for name, value in values.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            return f"The rows seem to be in {name!r}: write that list to a file of its own."
-    if values and all(isinstance(value, (list, dict)) for value in values.values()):
-        return f"The object seems to hold a table by columns: write one object per line ({_AS_LINES})."
-    return ""

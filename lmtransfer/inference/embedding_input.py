@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pyarrow as pa
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.files import plain_name
-from lmtransfer.data.parquet_files import check_text_column, open_parquet, parquet_batches, raw_texts
-from lmtransfer.data.tables import FORMATS, BadRows, Column, TableFormat, TableLayout, table_of_lines, whole_table
-from lmtransfer.data.text_lines import EncodingErrors, decode
+from lmtransfer.data.parquet_files import Columns, check_strings, open_columns, texts_of
+from lmtransfer.data.tables import (
+    TABLE_FORMATS,
+    TEXT_COLUMNS,
+    BadRows,
+    Column,
+    IncomingRows,
+    TableLayout,
+    check_columns,
+    open_table,
+)
+from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.prediction_input import InputSource, lines_of
 
-Format = Literal["lines"] | TableFormat
-_FORMATS: tuple[Format, ...] = ("lines", *get_args(TableFormat))
-_OF_SUFFIX: dict[str, Format] = {**FORMATS, ".txt": "lines", ".text": "lines"}
-del _OF_SUFFIX[".arrow"]  # the columns of parquet keep their types
-#: Columns that are looked for if the user names none.
-_TEXT_COLUMNS = ("text", "sentence")
 #: A window is closed at this many characters, even if it has few rows.
 _WINDOW_CHARACTERS = 1 << 23
 
@@ -58,47 +58,33 @@ class TextRows:
     windows: Iterator[Window]
 
 
-def format_of(given: str | None, source: InputSource) -> Format:
-    """The format of an input.
+class EmbeddedTexts:
+    """The formats that ``embed`` reads; see ``Reader``."""
 
-    Args:
-        given: the user's format; None: decide by the file's name; standard input and pipes have ``lines``.
-        source: the input.
-
-    Raises:
-        ConfigError: the format is unknown, or a pipe cannot have it.
-    """
-    if given is None and (source.path is None or source.arrives):
-        return "lines"
-    suffix = "" if source.path is None else Path(plain_name(source.path)).suffix.lower()
-    found = _OF_SUFFIX.get(suffix) if given is None else next((name for name in _FORMATS if name == given), None)
-    if found is None:
-        why = f"input={source.name}: its file name sets no format" if given is None else f"format={given}"
-        raise ConfigError(f"{why}: embed reads {', '.join(_FORMATS)}; set format= to one of these")
-    if given is None and found == "tsv" and source.path is not None:
-        return TableLayout().format_of(source.path)  # its fields may be quoted
-    if found == "parquet" and source.arrives:
-        raise ConfigError("format=parquet: can be read only from a file; a pipe can have any other format")
-    return found
+    kind = "embed"
+    formats: tuple[str, ...] = ("text", *TABLE_FORMATS)
+    file_only: tuple[str, ...] = ("parquet",)
+    json_format: str | None = "jsonl"
 
 
-@contextmanager
 def open_rows(
     source: InputSource,
-    file_format: Format,
+    file_format: str,
     notes: Notes,
     *,
     text_column: str | None,
+    delimiter: str | None = None,
     encoding_errors: EncodingErrors,
     group: int,
-) -> Iterator[TextRows]:
+) -> TextRows:
     """Open an input; its first rows are read to find the columns.
 
     Args:
         source: the input.
-        file_format: its format.
+        file_format: its format (see ``input_format``).
         notes: counts irregularities.
         text_column: the column with the texts; None: ``text`` or ``sentence``.
+        delimiter: the character between the columns of a table; None: see ``TableLayout``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them and counts.
         group: most rows of a window.
 
@@ -106,25 +92,37 @@ def open_rows(
         DataError: the input cannot be read, has no such column, or a row is malformed; with ``file:line``.
         ConfigError: ``text_column`` is given, but the format has no columns.
     """
+    wanted = Column(
+        TEXT_COLUMNS if text_column is None else (text_column,),
+        "text_column",
+        otherwise="format=text if each line is a text",
+        is_text=True,
+    )
     if file_format == "parquet":
         assert source.path is not None
-        with open_parquet(source.path) as file:
-            names = file.schema_arrow.names
-            column = text_column or next((name for name in _TEXT_COLUMNS if name in names), _TEXT_COLUMNS[0])
-            check_text_column(file, source.path, column, key="text_column")
-            batches = parquet_batches(file, source.path)
-            windows = _parquet_windows(batches, source.name, column, encoding_errors, notes, group)
-            yield TextRows(source.name, file.schema_arrow.remove_metadata(), windows)
-        return
+        columns = open_columns(source.path)
+        names = columns.schema.names
+        rows = (values for _, values, _ in columns.records(names, "replace", Notes()))
+        check_columns(names, [wanted], str(source.path), rows)
+        column = next(name for name in wanted.names if name in names)
+        check_strings(columns, column, key="text_column")
+        windows = _parquet_windows(columns, column, encoding_errors, notes, group)
+        return TextRows(source.name, columns.schema.remove_metadata(), windows)
     lines = lines_of(source, notes, encoding_errors=encoding_errors)
-    if file_format == "lines":
-        if text_column is not None:
-            raise ConfigError(f"text_column={text_column}: format=lines has no columns; leave it out")
-        rows = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
-        table = _Table((_TEXT_COLUMNS[0],), 0, rows)
+    if file_format == "text":
+        for key, value in (("text_column", text_column), ("delimiter", delimiter)):
+            if value is not None:
+                raise ConfigError(f"{key}={value}: format=text has no columns; leave it out")
+        texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
+        table = _Table((TEXT_COLUMNS[0],), 0, texts)
     else:
-        table = _text_table(lines, source.name, file_format, text_column, notes)
-    yield TextRows(source.name, _text_schema(table.names), _table_windows(table, group))
+        layout = TableLayout(
+            next(name for name in TABLE_FORMATS if name == file_format),
+            encoding_errors=encoding_errors,
+            delimiter=delimiter,
+        )
+        table = _text_table(source, lines, wanted, layout, notes)
+    return TextRows(source.name, _text_schema(table.names), _table_windows(table, group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,33 +141,25 @@ class _Table:
 
 
 def _text_table(
-    lines: Iterator[tuple[int, str]], name: str, file_format: TableFormat, text_column: str | None, notes: Notes
+    source: InputSource, lines: Iterator[tuple[int, str]], wanted: Column, layout: TableLayout, notes: Notes
 ) -> _Table:
     """The columns are those of the header line, or the fields of the first object; other values are written as JSON."""
-    wanted = Column(
-        _TEXT_COLUMNS if text_column is None else (text_column,),
-        "text_column",
-        otherwise="format=lines if each line is a text",
-    )
-    layout, bad_rows = TableLayout(file_format), BadRows("refuse", notes, "or remove it: each row gets a vector")
-    table = table_of_lines(lines, name, [wanted], layout=layout, bad_rows=bad_rows)
+    bad_rows, name = BadRows("refuse", notes, "or remove it: each row gets a vector"), source.name
+    opened = IncomingRows(name, lines) if source.path is None or source.arrives else source.path
+    table = open_table(opened, [wanted], layout=layout, bad_rows=bad_rows)
     first = next(table.records, None)
     names = tuple(first.values) if table.names is None and first is not None else table.names or ()
     if not names:
         raise DataError(f"{name}: is empty; there must be a line with the names of the columns, or a JSON object")
     if len(set(names)) < len(names):
         raise DataError(f"{name}: several columns have one name ({', '.join(names)}); rename them")
-    column = next((column for column in wanted.names if column in names), None)
-    if column is None:
-        assert first is not None
-        raise DataError(f"{first.where}: {wanted.missing(names)}. {whole_table(first.values)}".rstrip(". ") + ".")
+    if first is not None:
+        first.text(wanted)
+    column = next(column for column in wanted.names if column in names)
 
     def rows() -> Iterator[list[str | None]]:
         for record in [] if first is None else chain([first], table.records):
-            text = record.values.get(column)
-            if column not in record.values or not (text is None or isinstance(text, str)):
-                what = "is missing" if column not in record.values else f"is a {type(text).__name__}, not a text"
-                raise DataError(f"{record.where}: the field {column!r} {what}; correct the row, or set text_column")
+            record.text(wanted)
             if record.values.keys() - set(names):
                 notes.add("rows with fields that the first row does not have, which are left out", record.where)
             yield [_as_text(record.values.get(name), record.where, notes) for name in names]
@@ -208,20 +198,14 @@ def _table_windows(table: _Table, group: int) -> Iterator[Window]:
 
 
 def _parquet_windows(
-    batches: Iterator[tuple[int, pa.RecordBatch]],
-    name: str,
-    column: str,
-    encoding_errors: EncodingErrors,
-    notes: Notes,
-    group: int,
+    columns: Columns, column: str, encoding_errors: EncodingErrors, notes: Notes, group: int
 ) -> Iterator[Window]:
     texts: list[str] = []
     waiting: list[pa.RecordBatch] = []
     size = 0
-    for first, batch in batches:
-        for row, raw in enumerate(raw_texts(batch.column(column)), start=first):
-            where = f"{name}:row {row}"
-            texts.append(clean("" if raw is None else decode(raw, where, encoding_errors, notes), where, notes))
+    for file, first, batch in columns.batches():
+        for row, text in enumerate(texts_of(batch.column(column), file, first, encoding_errors, notes), start=first):
+            texts.append(clean(text or "", f"{file}:row {row}", notes))
             size += len(texts[-1])
         waiting.append(batch)
         if len(texts) >= group or size >= _WINDOW_CHARACTERS:

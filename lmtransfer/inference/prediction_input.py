@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import find_file, plain_name
-from lmtransfer.data.tables import FORMATS, TableLayout
+from lmtransfer.data.files import find_data, plain_name, splits_in
+from lmtransfer.data.tables import TableLayout, format_by_name
 from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answers_in_order import AnswersInOrder
@@ -19,7 +19,7 @@ from lmtransfer.system.machine import naming
 from lmtransfer.tasks.input_files import InputFile, Reader
 
 STANDARD_INPUT = "-"
-_OF_SUFFIX = {**FORMATS, ".txt": "lines", ".conll": "conll", ".conllu": "conllu"}
+_WORDS = {".conll": "conll", ".conllu": "conllu"}
 _PIECE_BYTES = 1 << 16
 
 
@@ -35,7 +35,7 @@ class InputSource:
 
     Attributes:
         name: name for messages.
-        path: path of the file or pipe; None for standard input.
+        path: path of the file, the folder of ``save_to_disk`` or the pipe; None for standard input.
         arrives: whether it can be read only once, as data arrives: standard input, or a pipe.
     """
 
@@ -55,7 +55,7 @@ class InputSource:
 
 
 def find_input(given: str) -> InputSource:
-    """A file, plain or compressed; a pipe; or standard input.
+    """A file, plain or compressed; a folder of ``datasets.save_to_disk``; a pipe; or standard input.
 
     Args:
         given: the value of ``input=``.
@@ -66,21 +66,36 @@ def find_input(given: str) -> InputSource:
     if given == STANDARD_INPUT:
         return InputSource("standard input", None, arrives=True)
     path = Path(given).expanduser()
-    found = find_file(path) if path.name else None
+    found = find_data(path) if path.name else None
     if found is not None:
         return InputSource(str(found), found, arrives=False)
     if path.exists() and not path.is_dir():
         return InputSource(given, path, arrives=True)
-    raise DataError(f"input={given}: there is no such file; give a file, or - for standard input")
+    problem = splits_in(path) or "there is no such file; give a file, or - for standard input"
+    raise DataError(f"input={given}: {problem}")
 
 
-def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
+class Reading(Protocol):
+    """What reads an input; see ``Reader`` for the attributes."""
+
+    kind: str
+    json_format: str | None
+
+    @property
+    def formats(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def file_only(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def input_format(given: str | None, source: InputSource, reader: Reading, notes: Notes) -> str:
     """The format of the input.
 
     Args:
-        given: the user's format; None: decide by the file's name.
-        source: the input; standard input and pipes have ``lines`` unless ``given`` is set.
-        reader: the reader of the task, or of masked texts.
+        given: the user's format; None: decide by the file's name, and of tab-separated values by the quotation marks.
+        source: the input; standard input and pipes have ``text`` unless ``given`` is set.
+        reader: what reads it: the reader of the task, or of masked texts, or ``embed``.
+        notes: is told what the content of the file decided.
 
     Raises:
         ConfigError: the format is unknown, or the reader does not support it.
@@ -88,17 +103,19 @@ def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
     if given is not None:
         found, why = given, f"format={given}"
     elif source.path is None or source.arrives:
-        return "lines"
+        return "text"
     else:
         suffix = Path(plain_name(source.path)).suffix.lower()
-        found = (reader.json_format if suffix == ".json" else _OF_SUFFIX.get(suffix)) or ""
+        by_name = _WORDS.get(suffix) or format_by_name(source.path)
+        found = (reader.json_format if suffix == ".json" else by_name) or ""
         if found == "tsv":
-            found = TableLayout().format_of(source.path)  # its fields may be quoted
+            found = TableLayout().format_of(source.path, notes)
         why = f"input={source.name}: its file name sets no format"
     if found not in reader.formats:
         raise ConfigError(f"{why}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
     if source.arrives and found in reader.file_only:
-        raise ConfigError(f"format={found}: can be read only from a file; a pipe can have lines or jsonl")
+        others = " or ".join(name for name in reader.formats if name not in reader.file_only)
+        raise ConfigError(f"format={found}: can be read only from a file; a pipe can have {others}")
     return found
 
 
@@ -109,6 +126,7 @@ def input_file(
     answers: AnswersInOrder,
     notes: Notes,
     *,
+    delimiter: str | None = None,
     encoding_errors: EncodingErrors = "strict",
 ) -> InputFile:
     """Open an input for reading.
@@ -117,13 +135,25 @@ def input_file(
         source: the input.
         file_format: the format of the input.
         columns: the user's column names.
+        delimiter: the character between the columns of a table; None: see ``TableLayout``.
         answers: takes invalid inputs, and writes its waiting answers before the input waits for more data.
         notes: counts irregularities.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
     """
     path = None if source.arrives else source.path
     lines = lines_of(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
-    return InputFile(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
+    return InputFile(
+        name=source.name,
+        lines=lines,
+        path=path,
+        file_format=file_format,
+        columns=columns,
+        delimiter=delimiter,
+        encoding_errors=encoding_errors,
+        stops=answers.stops,
+        refuse=answers.refuse,
+        notes=notes,
+    )
 
 
 def lines_of(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import TABLE_FORMATS, BadRows, Column, IncomingRows, TableLayout, open_table
+from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 
@@ -30,6 +32,8 @@ class InputFile:
         path: the file; None if the input can be read only once, as from a pipe.
         file_format: format of the input, one of the ``Reader.formats``.
         columns: names given by the user: ``text_column``, ``text_pair_column``, ``id_column``.
+        delimiter: the character between the columns of a table; None: see ``TableLayout``.
+        encoding_errors: what to do with bytes that are not UTF-8.
         stops: whether the first line that is not a valid example stops the command.
         refuse: called for each invalid example with one message, which has ``file:line``.
         notes: counts unusual input.
@@ -40,33 +44,82 @@ class InputFile:
     path: Path | None
     file_format: str
     columns: Mapping[str, str]
+    delimiter: str | None
+    encoding_errors: EncodingErrors
     stops: bool
     refuse: Callable[[str], None]
     notes: Notes
 
-    def each_line(self, example_of: Callable[[str, str, str], Any], *, pass_blank: bool = False) -> Iterator[Given]:
+    @property
+    def table(self) -> Path | IncomingRows:
+        """The input as ``open_table`` takes it."""
+        return IncomingRows(self.name, self.lines) if self.path is None else self.path
+
+    @property
+    def bad_rows(self) -> BadRows:
+        """Handles rows that cannot be read like other invalid examples."""
+        return _RefusedRows("refuse", self.notes, refuse=self.refuse)
+
+    def layout(self, own: TableLayout | None = None) -> TableLayout:
+        """The layout of the input, if it is a table.
+
+        Args:
+            own: that of the task's own files, whose columns and delimiter are used where the input says nothing.
+        """
+        own = own or TableLayout()
+        file_format = next(name for name in TABLE_FORMATS if name == self.file_format)
+        delimiter = self.delimiter or own.delimiter
+        return replace(own, file_format=file_format, encoding_errors=self.encoding_errors, delimiter=delimiter)
+
+    def each_line(self, example_of: Callable[[str, str, str], Any]) -> Iterator[Given]:
         """Yield one example per line.
 
         Args:
             example_of: makes the example from the line, its ``file:line`` and its name; raises ValueError or DataError
                 with the reason if it cannot.
-            pass_blank: skip blank lines and count them.
         """
-        number = -1
-        for line_number, line in self.lines:
+        for number, (line_number, line) in enumerate(self.lines):
             where = f"{self.name}:{line_number}"
-            if pass_blank and not line.strip():
-                self.notes.add("blank lines, skipped", where)
-                continue
-            number += 1
-            try:
-                example = example_of(line, where, str(number))
-            except ValueError as problem:
-                self.refuse(f"{where}: {problem}")
-            except DataError as error:
-                self.refuse(str(error))
-            else:
-                yield where, example
+            yield from self._example(partial(example_of, line, where, str(number)), where)
+
+    def each_row(self, columns: Sequence[str], example_of: Callable[[JsonNode, str], Any]) -> Iterator[Given]:
+        """Yield one example per row of JSON or parquet.
+
+        Args:
+            columns: the columns to read, besides ``id``.
+            example_of: makes the example from the row and its name, which is its ``id`` or its number; raises DataError
+                with the reason if it cannot.
+        """
+        wanted = [Column((name,), "input", required=False) for name in ("id", *columns)]
+        for record in open_table(self.table, wanted, layout=self.layout(), bad_rows=self.bad_rows).records:
+            row = JsonNode(record.values, None, record.where)
+            yield from self._example(partial(_named_row, row, str(record.number), example_of), record.where)
+
+    def _example(self, make: Callable[[], Any], where: str) -> Iterator[Given]:
+        try:
+            example = make()
+        except ValueError as problem:
+            self.refuse(f"{where}: {problem}")
+        except DataError as error:
+            self.refuse(str(error))
+        else:
+            yield where, example
+
+
+def _named_row(row: JsonNode, otherwise: str, example_of: Callable[[JsonNode, str], Any]) -> Any:
+    given = row.maybe("id")
+    return example_of(row, otherwise if given is None or given.value is None else given.name())
+
+
+@dataclass(frozen=True, slots=True)
+class _RefusedRows(BadRows):
+    """Treats rows that cannot be read like other invalid examples."""
+
+    refuse: Callable[[str], None] = field(kw_only=True)
+
+    def found(self, kind: str, where: str, problem: str) -> None:
+        """Refuse a row; see ``BadRows.found``."""
+        self.refuse(f"{where}: {problem}")
 
 
 class Reader(ABC):
@@ -76,7 +129,7 @@ class Reader(ABC):
         kind: short name of the task's kind, for messages.
 
     Attributes:
-        formats: supported file formats; every reader supports ``lines``, with one example per line.
+        formats: supported file formats; every reader supports ``text``, with one example per line.
         file_only: formats that can be read from a file but not from a pipe.
         json_format: format of a file whose name ends in ``.json``; None if the name does not decide.
         has_columns: whether users may name columns.
@@ -97,9 +150,10 @@ class Reader(ABC):
             DataError: an example is invalid and errors stop the command, or a table lacks the columns.
             ConfigError: the user names columns, but the input has no columns.
         """
-        if source.columns and not (self.has_columns and source.file_format != "lines"):
-            raise ConfigError(f"{next(iter(source.columns))}: format={source.file_format} has no columns")
-        if source.file_format == "lines":
+        of_columns = [*source.columns, *(["delimiter"] if source.delimiter else [])]
+        if of_columns and not (self.has_columns and source.file_format != "text"):
+            raise ConfigError(f"{of_columns[0]}: format={source.file_format} has no columns")
+        if source.file_format == "text":
             return source.each_line(lambda line, where, name: self.of_line(line, where, name, source.notes))
         return self.of_file(source)
 
@@ -125,7 +179,7 @@ class Reader(ABC):
 
     @abstractmethod
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Yield the examples of a file in another format than ``lines``; see ``read``."""
+        """Yield the examples of a file in another format than ``text``; see ``read``."""
 
 
 def two_texts(line: str, what: str) -> tuple[str, str]:
@@ -144,22 +198,3 @@ def two_texts(line: str, what: str) -> tuple[str, str]:
         found = sum(bool(part.strip()) for part in parts)
         raise ValueError(f"expected {what} with {SEPARATOR} or a tab between them; found {found} texts")
     return parts[0], parts[1]
-
-
-def json_object(line: str, where: str, otherwise: str) -> tuple[JsonNode, str]:
-    """Parse a line of JSON, and return the object with the name that its ``id`` gives it.
-
-    Args:
-        line: the line.
-        where: ``file:line``, for messages.
-        otherwise: name if there is no ``id``.
-
-    Raises:
-        DataError: the line is not JSON, or not an object.
-    """
-    try:
-        row = JsonNode(json.loads(line), None, where)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not a JSON object ({error})") from None
-    given = row.maybe("id")
-    return row, otherwise if given is None else given.name()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.data.corpora.hub import check_dataset_folder
-from lmtransfer.data.files import find_file
+from lmtransfer.data.files import find_data, splits_in
 from lmtransfer.errors import ConfigError, DataError
 
 
@@ -44,12 +44,8 @@ class LocatedFiles:
 
     def find(self, split: str) -> Path | None:
         """Find the file of a split; None if it is not on this machine."""
-        for name in self._files.get(split, ()):
-            for path in self._paths(name):
-                found = find_file(path)
-                if found is not None or (path.is_dir() and any(path.glob("*.arrow"))):
-                    return found or path
-        return None
+        paths = (path for name in self._files.get(split, ()) for path in self._paths(name))
+        return next((found for found in map(find_data, paths) if found is not None), None)
 
     def found(self, split: str) -> Path:
         """Find the file of a split.
@@ -90,9 +86,8 @@ class LocatedFiles:
         problem = f"task {self._task}, split {split}: no file {self.places(split)}"
         for path in self._paths(file):
             if path.is_dir():
-                inside = sorted(one.parent.name for one in path.glob("*/*.arrow"))
-                which = f"such as {file}/{inside[0]} (it has {', '.join(dict.fromkeys(inside))})" if inside else "in it"
-                return DataError(f"{problem}: {path} is a folder. Set task.{split}= to a file {which}")
+                which = splits_in(path) or "is a folder: give a file in it"
+                return DataError(f"{problem}: {path} {which} (task.{split}=)")
             names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
             similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
             if similar:

@@ -207,7 +207,7 @@ CASES: dict[str, Case] = {
     "squad.deep": spans(b"[" * 100_000, "a.json", "JSON"),
     "squad.half_a_character": spans(squad(one(), context="bal \ud83d"), "a.json", "surrogate"),
     "squad.jsonl": spans(QUESTIONS, "a.jsonl:2", ".jsonl", file="a.jsonl", task="squad"),
-    "squad.jsonl_named_json": spans(QUESTIONS, "a.json:2", ".jsonl"),
+    "squad.jsonl_named_json": spans(QUESTIONS, "a.json:2", ".jsonl", task="squad"),
     "rows.json": spans(squad(one()), "a.jsonl:1", "'id'", file="a.jsonl"),
     "rows.json_of_lines": spans(json.dumps(squad(one()), indent=1).encode(), "a.jsonl:1", file="a.jsonl"),
     "rows.empty": spans(b"", "a.jsonl", "questions", file="a.jsonl"),

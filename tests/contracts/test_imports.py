@@ -62,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "files", "text_lines", "parquet_files", "tables", "batch")
+    "data": ("documents", "files", "text_lines", "parquet_files", "json_values", "tables", "batch")
     + ("corpora", "store", "screening", "stream"),
     "reporting": (
         "verdict_text",

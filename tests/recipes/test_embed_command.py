@@ -183,7 +183,7 @@ def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture
 
 def _input_file(path: str) -> Any:
     numbered = ((number, text) for number, text in enumerate(texts(), start=1))
-    return InputFile(path, numbered, None, "lines", {}, False, lambda problem: None, Notes())
+    return InputFile(path, numbered, None, "text", {}, None, "strict", False, lambda problem: None, Notes())
 
 
 def test_a_text_of_ten_megabytes_is_cut_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no such column in parquet": (["input=in.parquet", "text_column=body"], ("in.parquet", "body", "text_column")),
     "no such field": (["input=in.jsonl", "text_column=body"], ("in.jsonl:1", "'body'", "text_column")),
     "a column of numbers": (["input=in.parquet", "text_column=score"], ("score", "double", "text_column")),
-    "columns of lines": (["input=in.txt", "text_column=body"], ("text_column=body", "lines")),
+    "columns of lines": (["input=in.txt", "text_column=body"], ("text_column=body", "format=text")),
     "an empty file": (["input=empty.txt"], ("empty.txt", "no texts")),
     "an empty table": (["input=empty.tsv"], ("empty.tsv", "empty")),
     "a broken line": (["input=broken.jsonl"], ("broken.jsonl:2",)),

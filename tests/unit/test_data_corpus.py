@@ -60,6 +60,35 @@ def test_formats_may_be_mixed_and_unknown_suffixes_are_text(tmp_path: Path) -> N
         texts(corpus(tmp_path / "a.jsonl", text_field="body"))
 
 
+def test_files_of_wikiextractor_are_recognised_and_said(tmp_path: Path) -> None:
+    article = '<doc id="{0}" url="u" title="T{0}">\nT{0}\n\nText {0}.\n</doc>\n'
+    (tmp_path / "AA").mkdir()
+    (tmp_path / "AA/wiki_00").write_text("\n" + article.format(1) + article.format(2))
+    write_text(tmp_path / "AA/b.txt", ["One.", "Two."])
+    source = FileCorpus(path=str(tmp_path / "*/*"), split_unit="document", validation_fraction=0)
+    assert texts(source) == ["One.\nTwo.", "T1\nText 1.", "T2\nText 2."]
+    assert by_noun(source.notes.counts, "corpus.boundary=doc") == {"corpus.boundary=doc": 1}
+    for boundary in ("file", "blank_line", "line"):
+        other = FileCorpus(path=str(tmp_path / "AA/wiki_00"), split_unit="document", boundary=boundary)
+        assert "</doc>" in "\n".join(texts(other))
+        assert other.fingerprint() != FileCorpus(path=str(tmp_path / "AA/wiki_00"), split_unit="document").fingerprint()
+    with refuses(DataError, "corpus.path=", str(tmp_path / "empty/**/*")):
+        (tmp_path / "empty").mkdir()
+        corpus(tmp_path / "empty")
+
+
+def test_tables_in_a_folder_are_left_out_and_said(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", ["One."])
+    (tmp_path / "b.csv").write_text("text\nTwo.\n")
+    source = corpus(tmp_path, split_unit="document")
+    assert texts(source) == ["One."]
+    assert by_noun(source.notes.counts, "folder/*.csv") == {"folder/*.csv": 1}
+    (tmp_path / "a.txt").unlink()
+    with refuses(DataError, "corpus.path=", f"{tmp_path}/**/*.csv"):
+        corpus(tmp_path)
+    assert texts(corpus(tmp_path / "**/*.csv", split_unit="document")) == ["Two."]
+
+
 def test_caps_keep_the_first_part(tmp_path: Path) -> None:
     documents = made_up_documents(50)
     path = write_text(tmp_path / "a.txt", documents)

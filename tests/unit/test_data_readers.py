@@ -20,9 +20,10 @@ from lmtransfer.errors import DataError
 
 def read(path: Path, notes: Notes | None = None, **changes: Any) -> list[Document]:
     settings: dict[str, Any] = {
-        "file_format": readers.format_of(path),
+        "file_format": None,
         "boundary": "blank_line",
-        "text_field": "text",
+        "text_field": None,
+        "delimiter": None,
         "encoding_errors": "strict",
         "line_break": None,
     }
@@ -63,6 +64,47 @@ def test_headings_of_wikitext_begin_documents(tmp_path: Path) -> None:
         "= First =\nText .\n= = Part = =\nso that\n= x =",
         "= Second =\nMore .",
     ]
+
+
+EXTRACTED = (
+    '<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="Anarchism">\n'
+    "Anarchism\n\nAnarchism is a movement.\n\nA <doc> in a text.\n</doc>\n"
+    '<doc id="25" url="https://en.wikipedia.org/wiki?curid=25" title="A "quoted" > title">\n</doc>\n\n'
+    '<doc id="39" url="https://en.wikipedia.org/wiki?curid=39" title="Albedo">\nAlbedo\n\nIt is a fraction.\n</doc>\n'
+)
+
+
+def test_the_lines_around_articles_of_wikiextractor_are_no_text(tmp_path: Path) -> None:
+    path, notes = tmp_path / "wiki_00", Notes()
+    path.write_text(EXTRACTED)
+    documents = read(path, notes, boundary="doc")
+    assert texts(documents) == [
+        "Anarchism\nAnarchism is a movement.\nA <doc> in a text.",
+        "Albedo\nIt is a fraction.",
+    ]
+    assert [document.key for document in documents] == [f"{path}:2", f"{path}:12"]
+    assert notes.counts == {}
+
+
+@pytest.mark.parametrize("boundary", ["blank_line", "file", "line"])
+def test_lines_of_wikiextractor_that_are_read_as_text_are_counted(boundary: str, tmp_path: Path) -> None:
+    path, notes = tmp_path / "wiki_00.txt", Notes()
+    path.write_text(EXTRACTED)
+    assert "</doc>" in "\n".join(texts(read(path, notes, boundary=boundary)))
+    assert by_noun(notes.as_dict(), "corpus.boundary=doc") == {
+        "corpus.boundary=doc": {"count": 6, "first": f"{path}:1"}
+    }
+
+
+def test_json_in_a_text_file_is_counted(tmp_path: Path) -> None:
+    path, notes = tmp_path / "wiki_00", Notes()
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert texts(read(path, notes, boundary="line")) == ['{"text": "one"}', '{"text": "two"}']
+    assert by_noun(notes.counts, "corpus.format=jsonl") == {"corpus.format=jsonl": 1}
+    path.write_text("{not JSON}\n[1]\n")
+    notes = Notes()
+    read(path, notes)
+    assert notes.counts == {}
 
 
 def test_nul_characters_are_dropped_and_counted_with_their_place(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def given(
 ) -> Iterator[Given]:
     """The examples of a file."""
     source = find_input(str(path))
-    return reader.read(input_file(source, input_format(file_format, source, reader), columns, answers, Notes()))
+    form = input_format(file_format, source, reader, Notes())
+    return reader.read(input_file(source, form, columns, answers, Notes()))
 
 
 def answered(
@@ -221,13 +222,13 @@ def test_lines_arrive_as_soon_as_they_end() -> None:
 def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "in.dat"
     path.write_text("x\n")
-    with refuses(ConfigError, f"input={path}", "classification", "lines, tsv", "format="):
-        input_format(None, find_input(str(path)), SINGLE.reader())
-    with refuses(ConfigError, "format=squad", "classification", "lines, tsv"):
-        input_format("squad", find_input(str(path)), SINGLE.reader())
-    with refuses(ConfigError, "format=squad", "pipe", "lines", "jsonl"):
-        input_format("squad", find_input("-"), SPANS.reader())
-    assert input_format(None, find_input("-"), SPANS.reader()) == "lines"
+    with refuses(ConfigError, f"input={path}", "classification", "text, tsv", "format="):
+        input_format(None, find_input(str(path)), SINGLE.reader(), Notes())
+    with refuses(ConfigError, "format=squad", "classification", "text, tsv"):
+        input_format("squad", find_input(str(path)), SINGLE.reader(), Notes())
+    with refuses(ConfigError, "format=squad", "pipe", "text", "jsonl"):
+        input_format("squad", find_input("-"), SPANS.reader(), Notes())
+    assert input_format(None, find_input("-"), SPANS.reader(), Notes()) == "text"
     with refuses(DataError, f"input={tmp_path / 'none.tsv'}"):
         find_input(str(tmp_path / "none.tsv"))
     with refuses(ConfigError, "text=a b", "[SEP]", "1 text"):

@@ -18,8 +18,8 @@ from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, Column, TableLayout, read_rows
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.embedding_input import format_of, open_rows
-from lmtransfer.inference.prediction_input import find_input
+from lmtransfer.inference.embedding_input import EmbeddedTexts, open_rows
+from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.tasks.places import LocatedFiles
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
@@ -79,11 +79,10 @@ def test_every_form_has_the_same_rows_for_everyone(name: str, tmp_path: Path) ->
     documents = ["\n".join(line.strip() for line in text.split("\n")) for text in TEXTS]
     corpus = FileCorpus(path=str(path), split_unit="document", validation_fraction=0)
     assert [document.text for document in corpus.documents()] == documents
-    if path.is_file():
-        source = find_input(str(path))
-        settings: dict[str, Any] = {"text_column": None, "encoding_errors": "strict", "group": 4}
-        with open_rows(source, format_of(None, source), Notes(), **settings) as opened:
-            assert [text for window in opened.windows for text in window.texts] == TEXTS
+    source = find_input(str(path))
+    settings: dict[str, Any] = {"text_column": None, "encoding_errors": "strict", "group": 4}
+    opened = open_rows(source, input_format(None, source, EmbeddedTexts(), Notes()), Notes(), **settings)
+    assert [text for window in opened.windows for text in window.texts] == TEXTS
 
 
 @pytest.mark.parametrize("texts", [['He said " no .', 'the "man" sat', '"Yes," he said'], ['"Hello."', "plain"]])

@@ -11,12 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.config.types import Folder, Name, Prob
-from lmtransfer.data.corpora.readers import Boundary, FileFormat, Format, format_of, read_documents
+from lmtransfer.config.types import Folder, Name, Prob, TextFormat
+from lmtransfer.data.corpora.readers import Boundary, format_of, is_extracted, read_documents
 from lmtransfer.data.corpora.sources import locate, source_digest
 from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
 from lmtransfer.data.documents import Corpus, Document, Notes
 from lmtransfer.data.files import Meter
+from lmtransfer.data.tables import delimiter_of
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 
@@ -132,15 +133,19 @@ class FileCorpus(BaseCorpus):
     """A corpus of local files: text, or a column of tables, each plain or as .gz, .xz or .zst.
 
     Args:
-        path: a file, a folder (searched at any depth) or a pattern, or a list of them; ``train.txt`` also finds
-            ``train.txt.xz``. Relative paths start at the folder where the command was started.
+        path: a file, a folder (searched at any depth, or of ``datasets.save_to_disk``) or a pattern, or a list of
+            them; ``train.txt`` also finds ``train.txt.xz``. Relative paths start at the folder where the command was
+            started.
         name: short name, part of cache folders and of messages.
         format: ``text``, or a table: ``tsv``, ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects), ``parquet``
             (or arrow); ``auto``: by the suffix, and as text if the suffix is unknown.
         boundary: what separates the documents of text files: ``blank_line``, ``file`` (a file is a document),
-            ``line`` (a line is a document) or ``heading`` (WikiText's ``= Title =``). ``auto``: ``blank_line`` for a
+            ``line`` (a line is a document), ``heading`` (WikiText's ``= Title =``) or ``doc`` (WikiExtractor's
+            ``<doc ...>``). ``auto``: ``doc`` for a file that begins with ``<doc id=...>``, else ``blank_line`` for a
             single file, ``file`` for a folder, a pattern or a list.
-        text_field: the column of a table, or field of JSON, with the text.
+        text_field: the column of a table, or field of JSON, with the text; None: ``text`` or ``sentence``.
+        delimiter: the character between the columns of tables, or ``tab``; None: the one with which the first line
+            names the columns.
         line_break: a mark for a line end in the rows of tables, such as ``<br />``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8 and names the line; ``replace`` replaces and
             counts them.
@@ -160,9 +165,10 @@ class FileCorpus(BaseCorpus):
         *,
         path: str | list[str],
         name: Name = "text",
-        format: Format = "auto",
-        boundary: Boundary = "auto",
-        text_field: str = "text",
+        format: Literal["auto", TextFormat] = "auto",
+        boundary: Literal["auto", Boundary] = "auto",
+        text_field: str | None = None,
+        delimiter: str | None = None,
         line_break: str | None = None,
         encoding_errors: EncodingErrors = "strict",
         max_documents: int | None = None,
@@ -180,39 +186,54 @@ class FileCorpus(BaseCorpus):
         )
         located = locate(path if isinstance(path, str) else list(path))
         self.files: Sequence[str] = located.files
-        self.format = format
-        single: Literal["blank_line", "file"] = "blank_line" if located.named and len(located.files) == 1 else "file"
-        self.boundary: Literal["blank_line", "file", "line", "heading"] = single if boundary == "auto" else boundary
+        self._left_out = located.left_out
+        self.format: TextFormat | None = None if format == "auto" else format
+        single: Boundary = "blank_line" if located.named and len(located.files) == 1 else "file"
+        self.boundary: Boundary = single if boundary == "auto" else boundary
+        self._finds_boundary = boundary == "auto"
+        self.delimiter = delimiter_of(delimiter, "corpus.delimiter")
         self.text_field = text_field
         self.line_break = line_break
         self.encoding_errors: EncodingErrors = encoding_errors
         self._memo_folder = None if cache_dir is None else Path(cache_dir)
 
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
+        if self._left_out:
+            kind = "files of tables and JSON in the folder, left out (a pattern such as folder/*.csv reads them)"
+            notes.add(kind, self._left_out[0], len(self._left_out))
         meter.total = sum(Path(file).stat().st_size for file in self.files)
         for file in map(Path, self.files):
+            extracted = self._is_extracted(file)
+            if extracted:
+                notes.add("files of WikiExtractor, read with corpus.boundary=doc", str(file))
             yield from read_documents(
                 file,
-                file_format=self._format_of(file),
-                boundary=self.boundary,
+                file_format=self.format,
+                boundary="doc" if extracted else self.boundary,
                 text_field=self.text_field,
+                delimiter=self.delimiter,
                 encoding_errors=self.encoding_errors,
                 line_break=self.line_break,
                 notes=notes,
                 meter=meter,
             )
 
-    def _format_of(self, file: Path) -> FileFormat:
-        return format_of(file) if self.format == "auto" else self.format
+    def _is_extracted(self, file: Path) -> bool:
+        return self._finds_boundary and self._format_of(file) == "text" and is_extracted(file)
+
+    def _format_of(self, file: Path) -> TextFormat:
+        return self.format or format_of(file)
 
     def _content(self) -> dict[str, Any]:
         digest = blake2b(digest_size=16)
         for file in map(Path, self.files):
-            digest.update(f"{self._format_of(file)} {source_digest(file, self._memo_folder)}\n".encode())
+            kind = "doc" if self._is_extracted(file) else self._format_of(file)
+            digest.update(f"{kind} {source_digest(file, self._memo_folder)}\n".encode())
         return {
             "files": digest.hexdigest(),
             "boundary": self.boundary,
             "text_field": self.text_field,
             "line_break": self.line_break,
             "encoding_errors": self.encoding_errors,
+            **({} if self.delimiter is None else {"delimiter": self.delimiter}),
         }

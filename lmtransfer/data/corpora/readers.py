@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from lmtransfer.data import tables
+from lmtransfer.config.types import TextFormat
 from lmtransfer.data.documents import Document, Notes, clean
 from lmtransfer.data.files import Meter, plain_name
-from lmtransfer.data.tables import BadRows, Column, TableFormat, TableLayout, open_table, whole_table
+from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, Column, TableLayout, format_by_name, open_table
 from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import DataError
 
-FileFormat = Literal["text", "tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
-Format = Literal["auto", "text", "tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
-Boundary = Literal["auto", "blank_line", "file", "line", "heading"]
+Boundary = Literal["blank_line", "file", "line", "heading", "doc"]
 
-#: Formats of the files that are read from a folder; tables and JSON there are often about the texts, not the texts.
-FORMATS: dict[str, FileFormat] = {
-    ".txt": "text",
-    ".text": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "parquet",
-}
+#: Suffixes of the files that are read from a folder; tables and JSON there are often about the texts, not the texts.
+FOLDER_SUFFIXES = tuple(suffix for suffix in FORMATS if suffix not in (".tsv", ".csv", ".json"))
 MAX_DOCUMENT_CHARACTERS = 1 << 24
 _INDENTED = re.compile(r"(?:\t| {2})\s*\S")
+#: The lines around each article in the files of WikiExtractor.
+_DOC = re.compile(r"\s*(?:<doc id=.*>|</doc>)\s*")
 _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
 
 
-def format_of(path: Path) -> FileFormat:
-    """The format of a file by its suffix (ignoring a compression suffix); text if the suffix is unknown."""
-    suffix = Path(plain_name(path)).suffix.lower()
-    return TableLayout().format_of(path) if suffix in tables.FORMATS else "text"
+def format_of(path: Path) -> TextFormat:
+    """The format of a file by its name; text if the name does not decide."""
+    return format_by_name(path) or "text"
 
 
-def join_lines(
-    lines: Iterator[tuple[str, str]], boundary: Literal["blank_line", "file", "line", "heading"], notes: Notes
-) -> Iterator[Document]:
+def is_extracted(path: Path) -> bool:
+    """Whether a text file is one that WikiExtractor wrote: its first line is ``<doc id=...>``."""
+    lines = read_lines(path, encoding_errors="replace")
+    return bool(_DOC.fullmatch(next((line for _, line in lines if line.strip()), "")))
+
+
+def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Notes) -> Iterator[Document]:
     """Join lines to documents.
 
     A document of more than ``MAX_DOCUMENT_CHARACTERS`` (16 million: several long novels) is cut at a line end, so that
@@ -50,15 +47,21 @@ def join_lines(
         lines: pairs of ``file:line`` and text.
         boundary: ``blank_line``: blank lines separate documents; ``file``: all lines are one document; ``line``: each
             line that is not blank is a document; ``heading``: a document begins at a line ``= Title =`` after a blank
-            line, as in WikiText.
+            line, as in WikiText; ``doc``: lines ``<doc ...>`` and ``</doc>``, which are no text, stand around a
+            document, as in the files of WikiExtractor.
         notes: counts irregularities.
     """
     paragraphs: list[str] = []
     key, size, blank_before = "", 0, True
     for where, line in lines:
         blank = not line or line.isspace()
+        is_tag = "<" in line[:8] and _DOC.fullmatch(line) is not None
+        if is_tag and boundary == "doc":
+            blank = True
+        elif is_tag:
+            notes.add("lines <doc ...> and </doc> of WikiExtractor, read as text (corpus.boundary=doc)", where)
         starts = boundary == "heading" and blank_before and not blank and bool(_HEADING.match(line))
-        ends = starts or boundary == "line" or (boundary == "blank_line" and blank)
+        ends = starts or boundary == "line" or (boundary == "blank_line" and blank) or (boundary == "doc" and is_tag)
         if not ends and size + len(line) > MAX_DOCUMENT_CHARACTERS and paragraphs:
             notes.add("documents over 16 million characters, cut at a line end", where)
             ends = True
@@ -112,44 +115,45 @@ def as_document(text: object, where: str, notes: Notes, line_break: str | None =
 
 
 def _text_documents(
-    path: Path,
-    boundary: Literal["blank_line", "file", "line", "heading"],
-    encoding_errors: EncodingErrors,
-    notes: Notes,
-    meter: Meter,
+    path: Path, boundary: Boundary, encoding_errors: EncodingErrors, notes: Notes, meter: Meter
 ) -> Iterator[Document]:
-    lines = read_lines(path, encoding_errors=encoding_errors, notes=notes, meter=meter)
+    def lines() -> Iterator[tuple[str, str]]:
+        for number, line in read_lines(path, encoding_errors=encoding_errors, notes=notes, meter=meter):
+            where = f"{path}:{number}"
+            if number == 1 and _is_object(line):
+                notes.add("files of JSON objects, read as lines of text (corpus.format=jsonl reads a field)", where)
+            yield where, line
+
     empty = True
-    for document in join_lines(((f"{path}:{number}", line) for number, line in lines), boundary, notes):
+    for document in join_lines(lines(), boundary, notes):
         empty = False
         yield document
     if empty:
         notes.add("empty files skipped", str(path))
 
 
+def _is_object(line: str) -> bool:
+    try:
+        return line.startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _table_documents(
-    path: Path,
-    file_format: TableFormat,
-    text_field: str,
-    encoding_errors: EncodingErrors,
-    line_break: str | None,
-    notes: Notes,
-    meter: Meter,
+    path: Path, layout: TableLayout, text_field: str | None, line_break: str | None, notes: Notes, meter: Meter
 ) -> Iterator[Document]:
-    wanted = Column((text_field,), "corpus.text_field", otherwise="corpus.format=text to read its lines as text")
-    layout = TableLayout(file_format, encoding_errors=encoding_errors)
+    wanted = Column(
+        TEXT_COLUMNS if text_field is None else (text_field,),
+        "corpus.text_field",
+        otherwise="corpus.format=text to read its lines as text",
+        is_text=True,
+    )
     bad_rows = BadRows("refuse", notes, "or remove it")
-    table = open_table(path, [wanted], layout=layout, bad_rows=bad_rows, meter=meter)
-    if Path(plain_name(path)).suffix.lower() not in FORMATS:
-        notes.add(f"table, of which {text_field!r} is read (corpus.format=text reads its lines)", str(path))
-    for record in table.records:
-        if text_field not in record.values:
-            problem = f"{record.where}: {wanted.missing(list(record.values))}. {whole_table(record.values)}"
-            raise DataError(problem.rstrip(". "))
-        is_text = record.values[text_field] is None or isinstance(record.values[text_field], str)
-        if record.number == 0 and not is_text and (hint := whole_table(record.values)):
-            raise DataError(f"{record.where}: the text is a {type(record.values[text_field]).__name__}. {hint}")
-        document = as_document(record.values[text_field], record.where, notes, line_break)
+    for record in open_table(path, [wanted], layout=layout, bad_rows=bad_rows, meter=meter).records:
+        document = as_document(record.text(wanted), record.where, notes, line_break)
+        if record.number == 0 and Path(plain_name(path)).suffix.lower() not in FOLDER_SUFFIXES:
+            kind = f"table, of which {record.name_of(wanted)!r} is read (corpus.format=text reads its lines)"
+            notes.add(kind, str(path))
         if document is not None:
             yield document
 
@@ -157,9 +161,10 @@ def _table_documents(
 def read_documents(
     path: Path,
     *,
-    file_format: FileFormat,
-    boundary: Literal["blank_line", "file", "line", "heading"],
-    text_field: str,
+    file_format: TextFormat | None,
+    boundary: Boundary,
+    text_field: str | None,
+    delimiter: str | None,
     encoding_errors: EncodingErrors,
     line_break: str | None,
     notes: Notes,
@@ -169,9 +174,10 @@ def read_documents(
 
     Args:
         path: the file, plain or compressed.
-        file_format: the format of the file.
+        file_format: the format of the file; None: by its name, and as text if the name does not decide.
         boundary: what separates the documents of a text file (see ``join_lines``).
-        text_field: the column of a table, or field of JSON, with the text.
+        text_field: the column of a table, or field of JSON, with the text; None: ``text`` or ``sentence``.
+        delimiter: the character between the columns of a table; None: see ``TableLayout``.
         encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.text_lines.decode``).
         line_break: a mark for a line end in the rows of a table.
         notes: counts irregularities.
@@ -180,6 +186,7 @@ def read_documents(
     Raises:
         DataError: bytes, a line or a record cannot be read; the message has ``file:line``.
     """
-    if file_format == "text":
+    if file_format == "text" or (file_format is None and format_of(path) == "text"):
         return _text_documents(path, boundary, encoding_errors, notes, meter)
-    return _table_documents(path, file_format, text_field, encoding_errors, line_break, notes, meter)
+    layout = TableLayout(file_format, encoding_errors=encoding_errors, delimiter=delimiter)
+    return _table_documents(path, layout, text_field, line_break, notes, meter)

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmtransfer.data.corpora.readers import FORMATS
-from lmtransfer.data.files import COMPRESSIONS, find_file, plain_name
+from lmtransfer.data.corpora.readers import FOLDER_SUFFIXES
+from lmtransfer.data.files import COMPRESSIONS, SAVED_SET, SAVED_SPLITS, find_file, plain_name, saved_files, splits_in
+from lmtransfer.data.tables import FORMATS
 from lmtransfer.errors import DataError
 from lmtransfer.system.durable import file_hash, write_json
 from lmtransfer.system.safe_files import not_regular
@@ -32,18 +33,21 @@ class Located:
     Attributes:
         files: absolute paths.
         named: whether the user named each file itself (not a folder or a pattern that matches several files).
+        left_out: tables and JSON in a folder, which are not read.
     """
 
     files: tuple[str, ...]
     named: bool
+    left_out: tuple[str, ...] = ()
 
 
 def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
     """Find the files that ``paths`` name.
 
-    Each entry is a file (its name also finds a compressed file), a folder, which is searched at any depth for files of
-    a known format, or a pattern with ``*``. Relative paths start at the folder where the command was started. In a
-    folder, hidden files are skipped, and also compressed copies of files that exist uncompressed.
+    Each entry is a file (its name also finds a compressed file), a folder, which is searched at any depth for texts and
+    may be one of ``datasets.save_to_disk``, or a pattern with ``*``. Relative paths start at the folder where the
+    command was started. In a folder, hidden files are skipped, and also compressed copies of files that exist
+    uncompressed.
 
     Args:
         paths: one entry or several.
@@ -56,6 +60,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
     if not entries:
         raise DataError(f"{key}: the list is empty; give a file, a folder or a pattern")
     files: list[str] = []
+    left_out: list[str] = []
     named = True
     for entry in entries:
         path = Path(os.path.abspath(Path(entry).expanduser()))
@@ -64,12 +69,14 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
             files.append(str(file))
             continue
         if path.is_dir():
-            found = _search(path)
+            found, others = _search(path, key)
+            left_out.extend(others)
             if not found:
+                pattern = f"{entry}/**/*{Path(others[0]).suffix}" if others else f"{entry}/**/*"
                 raise DataError(
-                    f"{key}={entry}: there is no file of a known format in {path} (known: {', '.join(FORMATS)}, each "
-                    f"also with {', '.join(COMPRESSIONS)}); rename the files, or select them by a pattern such as "
-                    f"{entry}/*.raw"
+                    f"{key}={entry}: there is no file of a known format in {path} (known: "
+                    f"{', '.join(FOLDER_SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}); rename the files, or "
+                    f"select them by a pattern such as {pattern}"
                 )
         else:
             found = sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
@@ -80,26 +87,32 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
                 )
         files.extend(found)
         named = named and len(found) == 1
-    return Located(tuple(dict.fromkeys(files)), named)
+    return Located(tuple(dict.fromkeys(files)), named, tuple(left_out))
 
 
-def _search(folder: Path) -> list[str]:
-    """Readable files below a folder, sorted by path; without compressed copies of files that exist uncompressed.
+def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
+    """Texts below a folder, and tables and JSON, sorted by path; without compressed copies of uncompressed files.
 
     Raises:
-        DataError: a file is a broken link or not a regular file.
+        DataError: a file is a broken link or not a regular file, or a folder holds several splits of a data set.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    others: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):  # the plain name sorts before its compressed copies
+        if SAVED_SPLITS in names:
+            raise DataError(f"{key}: {parent} {splits_in(Path(parent))}")
+        saved = [file.name for file in saved_files(Path(parent))] if SAVED_SET in names else []
+        for name in saved or sorted(names):  # the plain name sorts before its compressed copies
             plain = plain_name(Path(name))
-            if not name.startswith(".") and Path(plain).suffix.lower() in FORMATS:
+            suffix = Path(plain).suffix.lower()
+            if not name.startswith(".") and suffix in FORMATS:
                 problem = not_regular(Path(parent, name))
                 if problem is not None:
                     raise DataError(f"{os.path.join(parent, name)}: {problem}, or remove it from the folder")
-                found.setdefault(os.path.join(parent, plain), os.path.join(parent, name))
-    return [found[plain] for plain in sorted(found)]
+                kind = texts if suffix in FOLDER_SUFFIXES else others
+                kind.setdefault(os.path.join(parent, plain), os.path.join(parent, name))
+    return [texts[plain] for plain in sorted(texts)], [others[plain] for plain in sorted(others)]
 
 
 def source_digest(path: Path, memo_folder: Path | None = None) -> str:

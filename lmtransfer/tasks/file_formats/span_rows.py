@@ -1,4 +1,4 @@
-"""Read the user's questions: JSON with one object per line, or an array of objects.
+"""Read the user's questions: JSON (one object per line, or an array of objects) or parquet.
 
 An object is ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``. Each answer is
 ``{"text": "Ann", "start": 0}``; without ``start`` it is at the first occurrence of the text in the context. An empty
@@ -8,12 +8,13 @@ stores SQuAD is also read, from the hub and from files.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.tables import json_values
+from lmtransfer.data.tables import BadRows, Column, Record, TableLayout, format_by_name, open_table
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
@@ -21,6 +22,8 @@ from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds
 from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
+#: A longer first line is a document.
+_LONGEST_ROW = 1 << 20
 _COLUMNS: Final = ("id", "question", "context", "answers")
 
 
@@ -28,16 +31,28 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
     """Read the questions of a file, in its order; blank lines are skipped.
 
     Args:
-        path: the file, plain or compressed.
+        path: the file, plain or compressed, or a folder of ``datasets.save_to_disk``.
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
             ``AnswerPlaces``. Skipped answers go last.
 
     Raises:
-        DataError: a line is not such an object (the message has ``file:line``), an id occurs twice, or bad answers are
+        DataError: a row is not such an object (the message has ``file:line``), an id occurs twice, or bad answers are
             refused.
     """
-    values = json_values(read_lines(path), str(path), Notes())
-    return _read((_row(value, where) for where, value in values), path, bad_answers)
+    wanted = [Column((name,), "task.train", required=False) for name in _COLUMNS]
+    layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")
+    table = open_table(path, wanted, layout=layout, bad_rows=BadRows("refuse", Notes(), "or remove it"))
+    return _read((_row(record) for record in table.records), path, bad_answers)
+
+
+def holds_rows(path: Path) -> bool:
+    """Whether a JSON file holds rows of questions, on lines or in an array, and not a document in SQuAD's format."""
+    line = next((line for _, line in read_lines(path) if line.strip()), "")
+    try:
+        first = json.loads(line) if len(line) < _LONGEST_ROW else {}
+    except (ValueError, RecursionError):
+        return line.lstrip().startswith("[")
+    return isinstance(first, list) or "question" in first
 
 
 def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> QuestionFile:
@@ -82,12 +97,11 @@ def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy)
     return QuestionFile.of(examples, places)
 
 
-def _row(value: Any, where: str) -> JsonNode:
-    if isinstance(value, ValueError):
-        raise DataError(f"{where}: {value}; there must be one JSON object per line, or an array of them")
-    if isinstance(value, dict) and isinstance(answers := value.get("answers"), dict):
-        value = {**value, "answers": _listed(answers, where)}
-    return JsonNode(value, None, where)
+def _row(record: Record) -> JsonNode:
+    values = dict(record.values)
+    if isinstance(answers := values.get("answers"), dict):
+        values["answers"] = _listed(answers, record.where)
+    return JsonNode(values, None, record.where)
 
 
 def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:

@@ -5,13 +5,13 @@ A row is ``{"words": ["Ann", "ran"], "tags": ["PROPN", "VERB"]}``, with an optio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.tables import BadRows, Column, TableLayout, open_table, whole_table
+from lmtransfer.data.tables import BadRows, Column, Record, TableLayout, open_table
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.places import HubSource, load_hub_table
 
@@ -69,10 +69,10 @@ def read_tagged_rows(
     bad_rows = BadRows("refuse", notes, "or remove it")
     for record in open_table(path, wanted, layout=TableLayout(file_format), bad_rows=bad_rows).records:
         where = record.where
-        words = _texts(record.values, wanted[0], where)
+        words = _texts(record, wanted[0])
         tags = None
         if record.values.get(tags_field) is not None or with_gold:
-            tags = _texts(record.values, wanted[1], where)
+            tags = _texts(record, wanted[1])
             if len(tags) != len(words):
                 raise DataError(f"{where}: {len(words)} words and {len(tags)} tags; give each word one tag")
         name = record.values.get("id")
@@ -80,11 +80,11 @@ def read_tagged_rows(
         yield TaggedSentence(source, (line,) * len(words), words, tags, None if name is None else str(name))
 
 
-def _texts(values: Mapping[str, Any], column: Column, where: str) -> tuple[str, ...]:
-    name = next((name for name in column.names if name in values), None)
+def _texts(record: Record, column: Column) -> tuple[str, ...]:
+    name, where = record.name_of(column), record.where
     if name is None:
-        raise DataError(f"{where}: {column.missing(list(values))}. {whole_table(values)}".rstrip())
-    texts = values[name]
+        raise DataError(f"{where}: {record.lacks(column)}")
+    texts = record.values[name]
     if isinstance(texts, list) and texts and all(isinstance(text, int) for text in texts):
         raise DataError(
             f"{where}: {name!r} has label numbers, as Dataset.to_json writes them: write names in their place "

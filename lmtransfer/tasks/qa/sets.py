@@ -12,7 +12,7 @@ from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
 from lmtransfer.tasks.file_formats.coqa import KINDS, read_coqa
 from lmtransfer.tasks.file_formats.quac import read_quac
-from lmtransfer.tasks.file_formats.span_rows import read_span_rows
+from lmtransfer.tasks.file_formats.span_rows import holds_rows, read_span_rows
 from lmtransfer.tasks.file_formats.squad import read_squad
 from lmtransfer.tasks.metrics.coqa import coqa_questions, coqa_scores
 from lmtransfer.tasks.metrics.quac import quac_questions, quac_scores
@@ -98,11 +98,11 @@ class Squad:
 
 
 class OwnQuestions(Squad):
-    """One question per line, or SQuAD's format where a file's name ends in ``.json``; scored as SQuAD."""
+    """Rows of questions, or a document in SQuAD's format, whose file name ends in ``.json``; scored as SQuAD."""
 
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
         """See ``Squad``."""
-        if plain_name(path).endswith(".json"):
+        if plain_name(path).endswith(".json") and not holds_rows(path):
             return read_squad(path, bad_answers=bad_answers)
         return read_span_rows(path, bad_answers=bad_answers)
 

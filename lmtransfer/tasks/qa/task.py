@@ -20,9 +20,10 @@ from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile, listed
-from lmtransfer.tasks.file_formats.span_rows import read_span_hub
+from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.file_formats.span_rows import holds_rows, read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
-from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object, two_texts
+from lmtransfer.tasks.input_files import Given, InputFile, Reader, two_texts
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.places import LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
@@ -107,12 +108,13 @@ class QuestionReader(Reader):
         labels: the task's other kinds of answer.
     """
 
-    formats = ("lines", "jsonl", "squad", "quac", "coqa")
-    file_only = ("squad", "quac", "coqa")
+    formats = ("text", "jsonl", "parquet", "squad", "quac", "coqa")
+    file_only = ("parquet", "squad", "quac", "coqa")
 
     def __init__(self, kind: str, *, file_format: str, labels: Sequence[str]) -> None:
         super().__init__(kind)
-        self.json_format = "squad" if file_format == "jsonl" else file_format
+        self._own_rows = file_format == "jsonl"
+        self.json_format = "squad" if self._own_rows else file_format
         self._labels = labels
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
@@ -120,9 +122,11 @@ class QuestionReader(Reader):
         return QuestionExample(name, *two_texts(line, "a question and a passage"))
 
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Read JSON lines, or a file in a published format; its answers are not used."""
-        if source.file_format == "jsonl":
-            yield from source.each_line(_question, pass_blank=True)
+        """Read JSON or parquet, or a file in a published format; its answers are not used."""
+        if source.file_format == "squad" and source.path is not None and self._own_rows and holds_rows(source.path):
+            source = replace(source, file_format="jsonl")
+        if source.file_format in ("jsonl", "parquet"):
+            yield from source.each_row(("question", "context"), _question)
             return
         assert source.path is not None
         policy: BadAnswersPolicy = "refuse" if source.stops else "skip"
@@ -134,8 +138,7 @@ class QuestionReader(Reader):
             source.refuse(f"{source.name} (question {question}): its gold answer is not at its offset")
 
 
-def _question(line: str, where: str, name: str) -> QuestionExample:
-    row, name = json_object(line, where, name)
+def _question(row: JsonNode, name: str) -> QuestionExample:
     return QuestionExample(name, row.field("question").filled_text(), row.field("context").filled_text())
 
 

@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
+from lmtransfer.data.tables import format_by_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, scheme_of, unmarked_begins
 from lmtransfer.tasks.file_formats.conllu import TagColumn, read_conllu
@@ -23,15 +24,6 @@ Scheme = Literal["words", "bio", "iob1"]
 
 UNMARKED = "spans that begin with I- instead of B-, kept unchanged"
 
-#: File formats by the suffix of a file name; other files have columns.
-_FORMATS: dict[str, FileFormat] = {
-    ".conllu": "conllu",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "parquet",
-}
 #: Columns of the words and of the tags; None: the last column.
 _DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str | None]] = {
     "conll": (1, None),
@@ -126,7 +118,7 @@ class TaggedFiles:
     def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
         path = self.located.find(split)
         if path is not None:
-            other_format = _FORMATS.get(Path(plain_name(path)).suffix.lower())
+            other_format = _format_by_name(path)
             if self.file_format == "conll" and other_format is not None:
                 raise DataError(
                     f"{path}: has the suffix of a {other_format} file, but task.file_format=conll reads columns: set "
@@ -143,9 +135,10 @@ class TaggedFiles:
         if self.file_format == "conllu":
             return read_conllu(path, tag_column=cast(TagColumn, self.tag_column), with_gold=with_gold, notes=notes)
         if self.file_format in ("jsonl", "parquet"):
+            named = _format_by_name(path)
             return read_tagged_rows(
                 path,
-                file_format=self.file_format,
+                file_format=named if named == "jsonl" or named == "parquet" else self.file_format,
                 words_fields=words_fields(self.word_column),
                 tags_field=str(self.tag_column),
                 with_gold=with_gold,
@@ -174,6 +167,14 @@ class TaggedFiles:
         if unmarked:
             notes.add(UNMARKED, sentence.where(unmarked[0]), len(unmarked))
         return sentence
+
+
+def _format_by_name(path: Path) -> FileFormat | None:
+    """The format that the name of a file decides; None for columns."""
+    if plain_name(path).lower().endswith(".conllu"):
+        return "conllu"
+    named = format_by_name(path)
+    return named if named == "jsonl" or named == "parquet" else None
 
 
 def words_fields(word_column: int | str) -> tuple[str, ...]:

@@ -19,10 +19,11 @@ from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.conll import read_conll
 from lmtransfer.tasks.file_formats.conllu import read_conllu
-from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_rows
+from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
-from lmtransfer.tasks.input_files import Given, InputFile, Reader, json_object
+from lmtransfer.tasks.input_files import Given, InputFile, Reader
 from lmtransfer.tasks.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import FileSettings, HubSettings, TaskSettings
@@ -44,7 +45,7 @@ class SentenceReader(Reader):
         tag_column: column of the tags in these files.
     """
 
-    formats = ("lines", "jsonl", "conll", "conllu", "parquet")
+    formats = ("text", "jsonl", "conll", "conllu", "parquet")
     file_only = ("conll", "conllu", "parquet")
 
     def __init__(self, kind: str, *, file_format: str, word_column: int | str, tag_column: int | str | None) -> None:
@@ -57,24 +58,15 @@ class SentenceReader(Reader):
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Read JSON lines, or a file with one word per line; its tags are not used."""
+        """Read JSON or parquet, or a file with one word per line; its tags are not used."""
         same = source.file_format == self._own_format
-        if source.file_format == "jsonl":
+        if source.file_format in ("jsonl", "parquet"):
             fields = words_fields(self._word_column) if same else WORDS
-            yield from source.each_line(lambda line, where, name: _words(line, where, name, fields), pass_blank=True)
+            yield from source.each_row(fields, lambda row, name: _words(row, name, fields))
             return
         assert source.path is not None
         if source.file_format == "conllu":
             sentences = read_conllu(source.path, tag_column="upos", with_gold=False, notes=source.notes)
-        elif source.file_format == "parquet":
-            sentences = read_tagged_rows(
-                source.path,
-                file_format="parquet",
-                words_fields=words_fields(self._word_column) if same else WORDS,
-                tags_field=str(self._tag_column) if same else "tags",
-                with_gold=False,
-                notes=source.notes,
-            )
         else:
             word = int(self._word_column) if same else 1
             tag = int(self._tag_column) if same and self._tag_column is not None else None
@@ -83,12 +75,11 @@ class SentenceReader(Reader):
             yield sentence.where(), TaggedExample(sentence.name or str(number), sentence.words)
 
 
-def _words(line: str, where: str, name: str, fields: Sequence[str]) -> TaggedExample:
-    row, name = json_object(line, where, name)
+def _words(row: JsonNode, name: str, fields: Sequence[str]) -> TaggedExample:
     field = next((field for field in fields if row.maybe(field) is not None), fields[0])
     words = tuple(word.filled_text() for word in row.field(field).items())
     if not words:
-        raise DataError(f"{where}: {field!r} has no words")
+        raise DataError(f"{row.where}: {field!r} has no words")
     return TaggedExample(name, words)
 
 

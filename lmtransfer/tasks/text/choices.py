@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.text_lines import read_lines
+from lmtransfer.data.tables import BadRows, TableLayout, open_table
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import ChoiceAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
-from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, json_object
+from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import FileSettings, TaskSettings
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
@@ -33,7 +34,7 @@ _QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened a
 class ChoiceReader(Reader):
     """Makes texts with choices from lines ``text [SEP] first choice [SEP] second choice``."""
 
-    formats = ("lines",)
+    formats = ("text",)
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> ChoiceExample:
         """Make an example from a line."""
@@ -57,19 +58,18 @@ def read_copa(path: Path, *, split: str) -> Iterator[ChoiceExample]:
     Raises:
         DataError: a line is not such an object; the message has ``file:line``.
     """
-    filled = ((number, line) for number, line in read_lines(path) if line.strip())
-    for place, (number, line) in enumerate(filled):
-        where = f"{path}:{number}"
-        row, _ = json_object(line, where, "")
+    bad_rows = BadRows("refuse", Notes(), "or remove it")
+    for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
+        row = JsonNode(record.values, None, record.where)
         asked = row.field("question")
         if asked.text() not in _QUESTIONS:
             raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")
         gold = row.maybe("label")
         label = None if gold is None else gold.number()
         if label not in (None, 0, 1):
-            raise DataError(f"{where}: label: {label} must be 0 (choice1) or 1 (choice2)")
+            raise DataError(f"{row.where}: label: {label} must be 0 (choice1) or 1 (choice2)")
         yield ChoiceExample(
-            id=f"{split}:{place}",
+            id=f"{split}:{record.number}",
             text=f"{row.field('premise').filled_text()} {_QUESTIONS[asked.text()]}",
             choices=(row.field("choice1").filled_text(), row.field("choice2").filled_text()),
             label=label,

@@ -105,7 +105,8 @@ class TextColumns:
 def _column(setting: str, names: ColumnNames) -> Column:
     if not names:
         raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of possible names")
-    return Column((names,) if isinstance(names, str) else tuple(names), f"task.{setting}")
+    found = (names,) if isinstance(names, str) else tuple(names)
+    return Column(found, f"task.{setting}", is_text=setting == "text_column")
 
 
 class TextFiles:

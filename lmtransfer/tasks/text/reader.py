@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import get_args
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.tables import BadRows, Column, TableFormat, TableLayout, open_table, rows_of, table_of_lines
+from lmtransfer.data.tables import TABLE_FORMATS, TEXT_COLUMNS, Column, TableLayout, open_table, rows_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader, two_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns
 
-_TABLES: tuple[TableFormat, ...] = get_args(TableFormat)
-
+#: The columns of a table that is not of the task's own files.
 _USUAL_COLUMNS = TextColumns(
-    text=Column(("text", "sentence"), "task.text_column"),
-    text_pair=None,
-    gold=Column(("label",), "task.label_column"),
-    id=None,
+    text=Column(TEXT_COLUMNS, "task.text_column"), text_pair=None, gold=Column(("label",), "task.label_column"), id=None
 )
 
 
@@ -33,7 +29,7 @@ class TextReader(Reader):
         layout: format of these files.
     """
 
-    formats = ("lines", *_TABLES)
+    formats = ("text", *TABLE_FORMATS)
     file_only = ("parquet",)
     has_columns = True
 
@@ -66,14 +62,8 @@ class TextReader(Reader):
         """Read one text or pair per row; further columns, such as labels, are not used."""
         columns = self._asked_columns(source.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
-        file_format = next(name for name in _TABLES if name == source.file_format)
-        layout = replace(self._layout, file_format=file_format)
-        bad_rows = _RefusedRows("refuse", source.notes, refuse=source.refuse)
-        is_pair = columns.text_pair is not None
-        if file_format == "parquet" and source.path is not None:
-            table = open_table(source.path, wanted, layout=layout, bad_rows=bad_rows)
-        else:
-            table = table_of_lines(source.lines, source.name, wanted, layout=layout, bad_rows=bad_rows)
+        bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
+        table = open_table(source.table, wanted, layout=source.layout(self._layout), bad_rows=bad_rows)
         for row in rows_of(table.records, wanted, bad_rows):
             texts = [clean(text or "", row.where, source.notes) for text in row.values[: 1 + is_pair]]
             try:
@@ -94,24 +84,16 @@ class TextReader(Reader):
                 f"text_pair_column={given['text_pair_column']}: is not allowed, because the run reads single texts"
             )
 
-        def column(setting: str, names: tuple[str, ...]) -> Column:
-            return Column((given[setting],) if setting in given else names, setting)
+        def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> Column:
+            return Column((given[setting],) if setting in given else names, setting, **of_texts)
 
+        # the input may have other names than the task's own files
+        texts = columns.text.names if columns.text_pair is not None else (*columns.text.names, *TEXT_COLUMNS)
+        of_texts = {"is_text": True, "otherwise": "format=text if each line is an input"}
         own_id = columns.id.names if columns.id is not None else ("id",)
         return TextColumns(
-            text=column("text_column", columns.text.names),
+            text=column("text_column", tuple(dict.fromkeys(texts)), **of_texts),
             text_pair=None if columns.text_pair is None else column("text_pair_column", columns.text_pair.names),
             gold=columns.gold,
             id=replace(column("id_column", own_id), required="id_column" in given),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _RefusedRows(BadRows):
-    """Treats rows that cannot be read like other invalid examples."""
-
-    refuse: Callable[[str], None] = field(kw_only=True)
-
-    def found(self, kind: str, where: str, problem: str) -> None:
-        """Refuse a row; see ``BadRows.found``."""
-        self.refuse(f"{where}: {problem}")
