@@ -18,7 +18,7 @@ Kind = Literal["points", "curves", "loss", "bars", "columns", "differences", "re
 Place = float | str
 _Value = TypeVar("_Value")
 
-#: What x axes are called; any other is called by its key.
+#: What the x axes of points are called; any other is called by its key.
 HEADINGS = {
     "num_train": "labelled training examples",
     "tokens": PRETRAINING_TOKENS,
@@ -89,7 +89,8 @@ class Panel:
 
     Attributes:
         kind: the way in which it is drawn.
-        x: a key of ``HEADINGS``, or else the heading of the x axis.
+        x: the heading of the x axis; for points a key of ``HEADINGS``, if it is one; for losses ``tokens`` or
+            ``seconds``.
         y: the metric, which decides the unit and the heading of its axis; empty: as in the panel to the left.
         series: the lines or bars.
         losses: the curves of the kind ``loss``, in place of series.
