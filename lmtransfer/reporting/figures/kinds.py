@@ -355,7 +355,7 @@ def _note(
         xytext=offset,
         textcoords="offset points",
         ha="left" if offset[0] > 0 else "right",
-        va={1: "bottom", 0: "center", -1: "top"}[int(np.sign(offset[1]))],
+        va={1: "baseline", 0: "center", -1: "top"}[int(np.sign(offset[1]))],
         color=ink,
         fontsize=8,
     )
@@ -396,11 +396,11 @@ def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
                 axes.annotate(
                     text,
                     at(place, tip),
-                    xytext=(0, 3) if vertical else (4, 0),
+                    xytext=(0, 3) if vertical else (5, 0),
                     textcoords="offset points",
                     ha="center" if vertical else "left",
                     va="bottom" if vertical else "center",
-                    fontsize=8,
+                    fontsize=8.5,
                 )
             lowest, highest = min(lowest, mean), max(highest, tip)
     _set_names(axes, names, heading, vertical=vertical)
