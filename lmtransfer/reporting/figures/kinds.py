@@ -96,7 +96,8 @@ def _size(panels: Sequence[Panel]) -> tuple[float, float]:
     first, width = panels[0], 7.2 if len(panels) == 1 else 9.2
     num_places = len(first.places)
     if first.kind == "columns":
-        return max(5.2, 1.9 + num_places * (0.75 + 0.16 * len(first.series))), 3.9
+        num_bars = sum(not line.is_reference for line in first.series)
+        return max(5.2, 1.9 + num_places * (0.75 + 0.16 * num_bars)), 3.9
     if first.kind == "bars":
         return width, 1.25 + 0.42 * num_places
     if first.kind == "points" and not are_numbers(first.places):
