@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from steps import run_script
 
-from lmtransfer.reporting.figures.loss_curves import loss_curve, smoothed
+from lmtransfer.reporting.figures.logged import loss_curve
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.reference import entropy_of, settings_of
 from lmtransfer.runs.labels import node_label
@@ -33,7 +33,6 @@ def curve_of(recipe: str, folder: Path) -> dict[str, Any]:
     if curve is None or entropy is None:
         sys.exit(f"{folder}: no {PART} loss or no unigram entropy is logged")
     tokens = np.asarray(curve.tokens)
-    losses = smoothed(np.asarray(curve.loss), max(1, len(tokens) // 30))
     wanted = np.unique(np.geomspace(1, len(tokens), POINTS).round().astype(int) - 1)
     return {
         "recipe": recipe,
@@ -43,7 +42,7 @@ def curve_of(recipe: str, folder: Path) -> dict[str, Any]:
         "part": PART,
         "entropy": entropy,
         "tokens": [int(tokens[place]) for place in wanted],
-        "loss": [round(float(losses[place]), 3) for place in wanted],
+        "loss": [round(float(curve.smooth[place]), 3) for place in wanted],
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.figures.all_figures import draw_figures
+from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.page.texts import Texts

@@ -1,22 +1,23 @@
-"""The figures of a study, each with the sentence that says what it shows."""
+"""The figures of a study: which scores they show, and the sentence that says what can be seen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from lmtransfer.reporting.figures.layer_bars import draw_layer_weights
-from lmtransfer.reporting.figures.points import Series, draw_points
-from lmtransfer.reporting.figures.style import SavedFigure
+from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.scores import Score, layer_panel
+from lmtransfer.reporting.figures.spec import Chart, Panel, Place, in_order, make_series, points_panel
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
-from lmtransfer.reporting.runs.scores import higher_is_better
+from lmtransfer.reporting.runs.scores import higher_is_better, number
 from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.verdict_text import interval_text, verdict_text
 from lmtransfer.study.figure_specs import FigureSpec
-from lmtransfer.study.lines import Line, Place, line_label, lines_of
 from lmtransfer.study.plan import Plan
 from lmtransfer.study.table import StudyRow
+from lmtransfer.system.mappings import value_at
 from lmtransfer.system.units import count, in_percent, shown, shown_difference
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
@@ -28,17 +29,87 @@ _MOST = 6
 _MANY, _LARGE = 1e5, 1e11
 DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
 
-#: What the places on the x axis are called.
-_HEADINGS = {
-    "num_train": "labelled training examples",
-    "tokens": "tokens of pretraining",
-    "seconds": "seconds of pretraining",
-    "flops": "FLOP of pretraining",
-    "layer": "layer (0: embeddings)",
-}
 #: With more lines than this, the lines of their controls would hide them.
 _MOST_WITH_CONTROLS = 4
-_COUNTS = ("num_train", "parameters", "tokens", "flops")
+#: Attributes of a pretraining entry.
+_OF_PRETRAINING = {
+    "parameters": "num_parameters",
+    "tokens": "pretraining_tokens",
+    "seconds": "pretraining_seconds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Scores that belong together.
+
+    Attributes:
+        label: what they have in common, such as the name of a transfer.
+        metric: name of the metric.
+        points: (place on the x axis, entry), by place.
+    """
+
+    label: str
+    metric: str
+    points: tuple[tuple[Place, Entry], ...]
+
+
+def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
+    """The lines of a figure with the runs that are finished; runs without a place on the x axis are left out."""
+    found: dict[tuple[str, str], dict[Place, Entry]] = {}
+    for row, transfer, entry in _chosen(spec, rows):
+        place = _place(spec.x, row, transfer, entry)
+        if place is not None and entry.score is not None and entry.metric is not None:
+            found.setdefault((line_label(spec, row, transfer, entry), entry.metric), {})[place] = entry
+    return [Line(label, metric, in_order(points)) for (label, metric), points in found.items()]
+
+
+def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyRow, str, Entry]]:
+    """The runs of a figure: row, name of the transfer, run."""
+    for row in rows:
+        if spec.recipes and row.recipe not in spec.recipes:
+            continue
+        if spec.y != "loss":
+            chosen = spec.transfers or tuple(row.transfers)
+            yield from ((row, name, entry) for name, entry in row.transfers.items() if name in chosen)
+        elif row.pretraining is not None:
+            yield row, "pretraining", row.pretraining
+
+
+def line_label(spec: FigureSpec, row: StudyRow, transfer: str, entry: Entry) -> str:
+    """The label of the line that a run belongs to.
+
+    Args:
+        spec: the figure.
+        row: the recipe's row.
+        transfer: name of the transfer.
+        entry: the run.
+    """
+    labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
+    return labels.get(spec.lines, transfer)
+
+
+def _place(x: str, row: StudyRow, transfer: str, entry: Entry) -> Place | None:
+    if x in ("recipe", "transfer", "task"):
+        return {"recipe": row.recipe, "transfer": transfer, "task": entry.task}[x]
+    if x == "num_train":
+        return number(entry.run.result.get("num_train")) if entry.num_train is None else float(entry.num_train)
+    if x == "layer":
+        return _plain(value_at(entry.run.config, "transfer.layers"))
+    if x in _OF_PRETRAINING:
+        return None if row.pretraining is None else getattr(row.pretraining, _OF_PRETRAINING[x])
+    if x == "flops":
+        return None if row.pretraining is None else number(row.pretraining.run.result.get("flops"))
+    pretrained = None if row.pretraining is None else value_at(row.pretraining.run.config, x)
+    return _plain(value_at(entry.run.config, x) if pretrained is None else pretrained)
+
+
+def _plain(value: Any) -> Place | None:
+    """A value as a place: a number, or else its text."""
+    if value is None:
+        return None
+    found = number(value)
+    return str(value) if found is None else found
 
 
 def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = False) -> str:
@@ -66,7 +137,7 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
 def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Difference]]:
     """For each line the differences to its reference, judged together."""
     found: list[tuple[int, Place, Difference]] = []
-    for number, line in enumerate(lines):
+    for line_number, line in enumerate(lines):
         reference = _reference(spec, line)
         base = dict(line.points)[reference]
         for place, entry in line.points:
@@ -79,11 +150,11 @@ def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Di
                 majority=entry.majority,
                 baseline=entry.baseline_mean,
             )
-            found.append((number, place, difference))
+            found.append((line_number, place, difference))
     found_verdicts = corrected([difference for _, _, difference in found])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
-    for (number, place, _), difference in zip(found, found_verdicts, strict=True):
-        by_line[number][place] = difference
+    for (line_number, place, _), difference in zip(found, found_verdicts, strict=True):
+        by_line[line_number][place] = difference
     return by_line
 
 
@@ -162,64 +233,47 @@ def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:
         rows: its rows.
         plan: the study; figures go to ``figures/`` in its folder.
     """
-    folder = plan.folder / "figures"
     made = []
     for spec in plan.figures:
-        if spec.y == "layer_weights":
-            section = _layer_weights(spec, rows, plan, folder)
-        else:
-            section = _scores(spec, lines_of(spec, rows), plan, folder)
-        made += [] if section is None else [section]
+        found = _layer_weights(spec, rows, plan) if spec.y == "layer_weights" else _scores(spec, rows, plan)
+        if found is not None:
+            panel, sentence = found
+            figure = draw(Chart(f"{plan.name}-{spec.name}", spec.title, (panel,)), plan.folder / "figures")
+            made.append(Section(spec.title, sentence, plan.command, figure))
     return made
 
 
-def _scores(spec: FigureSpec, lines: Sequence[Line], plan: Plan, folder: Path) -> Section | None:
+def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
+    """The scores or losses against the place, and the sentences."""
+    lines = lines_of(spec, rows)
     if sum(len(line.points) for line in lines) < 2:
         return None
-    first = lines[0].metric
-    shown = [line for line in lines if line.metric == first]
-    figure = draw_points(
-        _series(shown, with_controls=spec.y == "score"),
-        folder,
-        name=f"{plan.name}-{spec.name}",
-        title=spec.title,
-        key=_HEADINGS.get(spec.x, spec.x),
-        metric=first if spec.y == "score" else f"validation {first}",
-        counts=spec.x in _COUNTS,
-    )
-    return _section(spec, plan, figure, findings(spec, shown, demonstration=plan.demonstration))
+    metric = lines[0].metric
+    same = [line for line in lines if line.metric == metric]
+    series = make_series(_with_controls(same, has_controls=spec.y == "score" and len(same) <= _MOST_WITH_CONTROLS))
+    panel = points_panel(spec.x, metric if spec.y == "score" else f"validation {metric}", series)
+    return panel, findings(spec, same, demonstration=plan.demonstration)
 
 
-def _series(lines: Sequence[Line], *, with_controls: bool) -> list[Series]:
-    """The lines, and their controls in grey."""
-    series = []
+def _with_controls(lines: Sequence[Line], *, has_controls: bool) -> Iterator[Score]:
+    """The scores of the lines, then those of their controls."""
     for line in lines:
-        points = tuple((place, entry.score) for place, entry in line.points if entry.score is not None)
-        series.append(Series(line.label, points))
-    for line in lines if with_controls and len(lines) <= _MOST_WITH_CONTROLS else ():
-        controls = tuple((place, entry.control) for place, entry in line.points if entry.control is not None)
-        if controls:
-            label = "without pretraining" if len(lines) == 1 else f"{line.label}, control"
-            series.append(Series(label, controls, is_control=True))
-    return series
+        yield from ((line.label, False, place, entry.score) for place, entry in line.points if entry.score is not None)
+    for line in lines if has_controls else ():
+        label = "without pretraining" if len(lines) == 1 else f"{line.label}, control"
+        yield from ((label, True, place, entry.control) for place, entry in line.points if entry.control is not None)
 
 
-def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan, folder: Path) -> Section | None:
-    """The learned mix of layers of each transfer."""
+def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
+    """The learned mix of layers of each transfer, and what it weighs most."""
     found: list[LayerWeights] = []
-    for row in rows:
-        for name, entry in row.transfers.items():
-            if (spec.recipes and row.recipe not in spec.recipes) or (spec.transfers and name not in spec.transfers):
-                continue
-            label = line_label(spec, row, name, entry)
-            mix = read_layer_weights(entry.run.result, label, seeds=[seed.result for seed in entry.seeds])
-            found += [] if mix is None else [mix]
+    for row, name, entry in _chosen(spec, rows):
+        label = line_label(spec, row, name, entry)
+        mix = read_layer_weights(entry.run.result, label, seeds=[seed.result for seed in entry.seeds])
+        found += [] if mix is None else [mix]
     same = [mix for mix in found if len(mix.weights) == len(found[0].weights)]
-    if not same:
-        return None
-    figure = draw_layer_weights(same, folder, name=f"{plan.name}-{spec.name}", title=spec.title)
-    sentence = " ".join(_largest(mix) for mix in same)
-    return _section(spec, plan, figure, f"{sentence} {DEMONSTRATION}" if plan.demonstration else sentence)
+    sentences = [*map(_largest, same), *([DEMONSTRATION] if plan.demonstration else [])]
+    return (layer_panel(same), " ".join(sentences)) if same else None
 
 
 def _largest(mix: LayerWeights) -> str:
@@ -231,7 +285,3 @@ def _largest(mix: LayerWeights) -> str:
         return f"{text} (one seed)."
     agree = sum(max(range(len(seed)), key=lambda layer: seed[layer]) == top for seed in mix.seeds)
     return f"{text}, in {agree} of {len(mix.seeds)} seeds; equal weights would be {1 / len(mix.weights):.2f}."
-
-
-def _section(spec: FigureSpec, plan: Plan, figure: SavedFigure, sentence: str) -> Section:
-    return Section(spec.title, sentence, plan.command, figure)

@@ -11,7 +11,8 @@ from fakes.runs import write_run
 from omegaconf import OmegaConf
 
 from lmtransfer.config.composing import composed
-from lmtransfer.reporting.figures.loss_curves import loss_figures
+from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.logged import loss_charts
 from lmtransfer.reporting.runs import reference
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
@@ -69,7 +70,8 @@ def test_the_report_draws_the_references_and_says_whether_the_loss_is_normal(
     run_of(tmp_path / "pretrain/other", 0.1, model={"dim": 128})
     run_of(tmp_path / "pretrain/continued", 0.1, init="runs/pretrain/x")
     entries = make_entries(collect(tmp_path))
-    (figure,) = loss_figures(entries, {entry.run.key: entry.name for entry in entries}, tmp_path / "figures")
+    (chart,) = loss_charts(entries, {entry.run.key: entry.name for entry in entries})
+    figure = draw(chart, tmp_path / "figures")
     assert "mine: after 1.2M tokens" in figure.title
     assert "higher than normal" in figure.title
     assert "other:" not in figure.title

@@ -9,13 +9,10 @@ import pytest
 import yaml
 from fakes.runs import loss_lines, pretraining, transfer, write_run
 
-from lmtransfer.reporting.figures.all_figures import draw_figures
-from lmtransfer.reporting.figures.detection_curves import detection_curves
-from lmtransfer.reporting.figures.loss_against import read_curve
-from lmtransfer.reporting.figures.loss_curves import MAX_CURVES, loss_curve, smoothed
-from lmtransfer.reporting.figures.part_curves import part_curves
-from lmtransfer.reporting.figures.pretraining_settings import source_curves
-from lmtransfer.reporting.figures.style import label_ends, new_figure, spread_apart
+from lmtransfer.reporting.figures.logged import detection_curves, loss_curve, part_panels
+from lmtransfer.reporting.figures.scores import draw_figures, read_curve, setting_charts
+from lmtransfer.reporting.figures.spec import smoothed
+from lmtransfer.reporting.figures.style import MAX_CURVES, label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.languages import languages_text
@@ -99,11 +96,13 @@ def test_a_setting_of_pretraining_is_drawn_with_what_it_is_worth(tmp_path):
         (source / "config.yaml").write_text(yaml.safe_dump(config))
         scores = [score, score + 0.01]
         transfer(tmp_path / "finetune" / source.name, scores, controls=[0.6, 0.62], init=str(source))
-    (found,) = source_curves(make_entries(collect(tmp_path)))
-    assert found.key == "objective.mask_prob"
-    assert [(value, score.mean) for value, score in found.losses] == [(0.05, 4.1), (0.15, 4.6), (0.8, 6.3)]
-    assert {line.label: line.is_control for line in found.series} == {"finetuned": False, "finetuned, control": True}
-    values = {line.label: [(value, score.mean) for value, score in line.points] for line in found.series}
+    (chart,) = setting_charts(make_entries(collect(tmp_path)))
+    losses, scores = chart.panels
+    assert losses.x == scores.x == "objective.mask_prob"
+    (loss,) = losses.series
+    assert [(value, score.mean) for value, score in loss.points] == [(0.05, 4.1), (0.15, 4.6), (0.8, 6.3)]
+    assert {line.label: line.is_control for line in scores.series} == {"finetuned": False, "finetuned, control": True}
+    values = {line.label: [(value, score.mean) for value, score in line.points] for line in scores.series}
     assert dict(values["finetuned"]) == pytest.approx({0.05: 0.665, 0.15: 0.695, 0.8: 0.655})
     assert [mean for _, mean in values["finetuned, control"]] == pytest.approx([0.61] * 3)
     figure = draw(tmp_path, tmp_path / "figures")["setting-1"]
@@ -115,10 +114,10 @@ def test_runs_with_several_seeds_at_a_value_of_a_setting_are_one_point(tmp_path)
     for rate, seed, loss, score in ((0.1, 0, 3.6, 0.6), (0.1, 1, 3.8, 0.7), (0.4, 0, 4.1, 0.8), (0.4, 1, 4.1, 0.8)):
         source = pretraining(tmp_path / "pretrain" / f"{rate}_{seed}", final=loss, mask_prob=rate, seed=seed)
         transfer(tmp_path / "finetune" / source.name, [score], init=str(source))
-    (found,) = source_curves(make_entries(collect(tmp_path)))
-    assert [(value, score.n) for value, score in found.losses] == [(0.1, 2), (0.4, 2)]
-    assert [score.mean for _, score in found.losses] == pytest.approx([4.2, 4.6])
-    (line,) = found.series
+    (chart,) = setting_charts(make_entries(collect(tmp_path)))
+    (loss,), (line,) = (panel.series for panel in chart.panels)
+    assert [(value, score.n) for value, score in loss.points] == [(0.1, 2), (0.4, 2)]
+    assert [score.mean for _, score in loss.points] == pytest.approx([4.2, 4.6])
     assert [score.mean for _, score in line.points] == pytest.approx([0.65, 0.8])
 
 
@@ -126,7 +125,7 @@ def test_runs_that_differ_in_more_than_one_number_are_no_setting(tmp_path):
     for rate, name in ((0.05, "a"), (0.15, "b")):
         source = pretraining(tmp_path / "pretrain" / name, mask_prob=rate, seed=1, corpus={"name": name})
         transfer(tmp_path / "finetune" / name, [0.6, 0.7], init=str(source))
-    assert source_curves(make_entries(collect(tmp_path))) == []
+    assert setting_charts(make_entries(collect(tmp_path))) == []
 
 
 def test_layer_weights_are_bars_with_their_control_in_grey(tmp_path):
@@ -170,16 +169,17 @@ def test_each_part_of_a_mixture_has_its_loss_and_its_shares(tmp_path):
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with_result(run, parts={"fra": {"share": 0.8, "sampled": 0.7, "own": 0.6}, "spa": {"share": 0.2}})
     (collected,) = collect(run)
-    found = part_curves(collected)
-    assert found.loss == "mlm"
-    curves = {part: [(tokens, loss.mean) for tokens, loss in points] for part, points in found.curves.items()}
+    losses, shares = part_panels(collected)
+    assert losses.y == "validation mlm (nats)"
+    curves = {line.label.split()[0]: [(tokens, loss.mean) for tokens, loss in line.points] for line in losses.series}
     assert curves == {"fra": [(102400, 5.0), (204800, 4.5)], "spa": [(102400, 6.0), (204800, 5.5)]}
-    assert found.shares == {"fra": {"share": 0.8, "sampled": 0.7, "own": 0.6}, "spa": {"share": 0.2}}
+    values = [[(part, share.mean) for part, share in bars.points] for bars in shares.series]
+    assert values == [[("fra", 0.8), ("spa", 0.2)], [("fra", 0.7), ("spa", 0.0)], [("fra", 0.6), ("spa", 0.0)]]
     figure = draw(tmp_path, tmp_path / "figures")["parts-1"]
     for label in ("fra  4.500", "spa  5.500", "validation mlm (nats)", "of the text", "80.0", "70.0"):
         assert label in texts(figure)
     pretraining(tmp_path / "other" / "pretrain" / "single")
-    assert part_curves(collect(tmp_path / "other")[0]) is None
+    assert part_panels(collect(tmp_path / "other")[0]) == ()
 
 
 def test_losses_that_are_not_finite_leave_a_gap(tmp_path):
@@ -329,18 +329,19 @@ def test_replaced_tokens_are_drawn_beside_the_base_rate(tmp_path):
     with_detection(tmp_path / "runs" / "pretrain" / "old", logs=False)
     with_detection(tmp_path / "runs" / "pretrain" / "silent", tells=False)
     entries = make_entries(collect(tmp_path / "runs"))
-    by_name = {entry.name: detection_curves(entry, entry.name) for entry in entries}
+    by_name = {entry.name: detection_curves(entry) for entry in entries}
     assert by_name["old"] is None
-    assert by_name["silent"].precision == ()
-    assert [value.mean for _, value in by_name["silent"].recall] == [0.0] * 4
-    curves = by_name["small"]
-    assert [(tokens, value.mean) for tokens, value in curves.precision] == [
+    precision, recall, _ = by_name["silent"]
+    assert precision == ()
+    assert [value.mean for _, value in recall] == [0.0] * 4
+    precision, recall, base_rate = by_name["small"]
+    assert [(tokens, value.mean) for tokens, value in precision] == [
         (2000, 0.4),
         (3000, 0.5),
         (4000, pytest.approx(0.6)),
     ]
-    assert [tokens for tokens, _ in curves.recall] == [1000, 2000, 3000, 4000]
-    assert {value.mean for _, value in curves.base_rate} == {0.12}
+    assert [tokens for tokens, _ in recall] == [1000, 2000, 3000, 4000]
+    assert {value.mean for _, value in base_rate} == {0.12}
     figure = draw(tmp_path / "runs", tmp_path / "figures")["replaced-tokens"]
     found = texts(figure)
     for label in ("precision (%)", "recall (%)", "small", "silent", "tokens"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import radians, sin
 from typing import Any
 
@@ -11,7 +11,8 @@ from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from lmtransfer.reporting.figures.points import Series, draw_on
+from lmtransfer.reporting.figures.kinds import draw_points
+from lmtransfer.reporting.figures.spec import Panel, Series
 from lmtransfer.reporting.figures.style import MARKERS, PALETTE, new_figure
 from lmtransfer.verdicts.spread import spread
 
@@ -25,7 +26,7 @@ def lines(figure: Figure) -> list[ErrorbarContainer]:
 def drawn(series: list[Series], key: str = "recipe") -> tuple[Figure, list[str]]:
     """The figure, and the labels of its lines."""
     figure = new_figure("t", width=7.2, height=3.9)
-    ends = draw_on(figure.subplots(), series, key=key, metric="accuracy")
+    ends = draw_points(figure.subplots(), Panel("points", key, "accuracy", tuple(series)))
     figure.canvas.draw()
     return figure, [text for _, text, _ in ends]
 
@@ -103,6 +104,31 @@ def test_long_names_do_not_overlap() -> None:
     apart = (ends[1] - ends[0]) * sin(radians(angle))
     assert apart > height
     assert all(label.get_horizontalalignment() == "right" for label in labels)
+
+
+def test_short_names_are_level() -> None:
+    codes = ["en", "de", "fr", "sw", "ru", "zh", "ar", "hi"]
+    figure, _ = drawn([Series("probe", tuple((code, SCORE) for code in codes))])
+    assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {0}
+
+
+def test_scores_of_many_lines_stay_with_their_name() -> None:
+    figure, _ = drawn([Series(f"line {k}", (("a", SCORE), ("b", SCORE))) for k in range(9)])
+    for line in lines(figure):
+        assert [round(float(x)) for x in line.lines[0].get_xdata()] == [0, 1]
+
+
+@pytest.mark.parametrize("start", [[], [0.0]])
+def test_numbers_on_a_logarithmic_axis_do_not_overlap(start: list[float]) -> None:
+    numbers = [*start, *(4e5 + 8e5 * k for k in range(9))]
+    figure, _ = drawn([Series("probe", tuple((number, SCORE) for number in numbers))], "tokens")
+    axes = figure.axes[0]
+    assert axes.get_xscale() == ("symlog" if start else "log")
+    ticks = list(axes.get_xticks())
+    assert set(ticks) < set(numbers)
+    assert [ticks[0], ticks[-1]] == [numbers[0], numbers[-1]]
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 @pytest.mark.parametrize("width", [5.2, 7.2])

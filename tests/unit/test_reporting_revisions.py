@@ -9,7 +9,7 @@ import pytest
 from fakes.runs import pretraining, transfer
 
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.reporting.figures.all_figures import draw_figures
+from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from fakes.runs import transfer
 
-from lmtransfer.reporting.figures.loss_against import search_figures
+from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.scores import search_charts
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.learning_rates import searched_text, tried_rates
@@ -38,13 +39,13 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
     entries = make_entries(collect(tmp_path))
     tried = tried_rates(entries[0].run, "pretrained")
     assert {rate: score.mean for rate, score in tried.items()} == pytest.approx({0.001: 0.605, 0.01: 0.685, 0.1: 0.625})
-    (figure,) = search_figures(entries, tmp_path)
-    drawn = figure.svg.read_text()
+    (chart,) = search_charts(entries)
+    drawn = draw(chart, tmp_path).svg.read_text()
     for part in ("expected best held-out accuracy of ft", "learning rates tried", "control"):
         assert part in drawn
     result["learning_rate_tries"] = "damaged"
     (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
-    assert search_figures(make_entries(collect(tmp_path)), tmp_path) == []
+    assert search_charts(make_entries(collect(tmp_path))) == []
 
 
 def test_a_choice_is_said() -> None:

@@ -12,11 +12,9 @@ from fakes.runs import loss_lines, pretraining, task_lines, transfer, write_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from lmtransfer.reporting.figures.all_figures import draw_figures
-from lmtransfer.reporting.figures.layer_bars import draw_layer_weights
-from lmtransfer.reporting.figures.loss_curves import LossCurve, draw_loss_curves
-from lmtransfer.reporting.figures.metric_curves import MetricCurve, draw_metric_curves
-from lmtransfer.reporting.figures.points import Series, draw_points
+from lmtransfer.reporting.figures import kinds
+from lmtransfer.reporting.figures.scores import draw_figures, layer_panel
+from lmtransfer.reporting.figures.spec import Chart, LossCurve, Panel, Series
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.layer_weights import LayerWeights
@@ -56,6 +54,11 @@ def approximately(points: list[tuple[float, float]]) -> Any:
     return [pytest.approx(point) for point in sorted(points)]
 
 
+def draw_panels(folder: Path, *panels: Panel) -> None:
+    """Draw a figure with the title ``t``."""
+    kinds.draw(Chart("x", "t", panels), folder)
+
+
 def draw(root: Path, drawn: Drawn, title: str) -> Figure:
     """The figure with the shortest title that contains some words, of a report on ``root``."""
     entries = make_entries(collect(root))
@@ -68,7 +71,7 @@ def test_the_subtitle_names_dots_only_where_there_are_some(
     values: tuple[float, ...], tmp_path: Path, drawn: Drawn
 ) -> None:
     score = Spread(mean=0.6, median=0.6, deviation=0.1, n=2, values=values)
-    draw_points([Series("a", ((10.0, score),))], tmp_path, name="x", title="t", key="labels", metric="accuracy")
+    draw_panels(tmp_path, Panel("points", "labels", "accuracy", (Series("a", ((10.0, score),)),)))
     (axes,) = drawn["t"].axes
     said = axes.get_title(loc="left")
     assert said.startswith("mean and deviation over seeds")
@@ -77,8 +80,8 @@ def test_the_subtitle_names_dots_only_where_there_are_some(
 
 @pytest.mark.parametrize("values", [(0.5,), (0.5, 0.7), (0.5, 0.55, 0.7)])
 def test_points(values: tuple[float, ...], tmp_path: Path, drawn: Drawn) -> None:
-    series = [Series("a", ((10.0, spread(values)), (20.0, spread(values))))]
-    draw_points(series, tmp_path, name="x", title="t", key="labels", metric="accuracy")
+    series = Series("a", ((10.0, spread(values)), (20.0, spread(values))))
+    draw_panels(tmp_path, Panel("points", "labels", "accuracy", (series,)))
     expected = [(x, 100 * value) for x in (10.0, 20.0) for value in values] if len(values) > 1 else []
     assert dots(drawn["t"]) == approximately(expected)
 
@@ -86,7 +89,7 @@ def test_points(values: tuple[float, ...], tmp_path: Path, drawn: Drawn) -> None
 def test_mixtures_of_layers(tmp_path: Path, drawn: Drawn) -> None:
     seeds = ((0.2, 0.8), (0.4, 0.6), (0.3, 0.7))
     made = LayerWeights("a", 1.0, (0.3, 0.7), (0.1, 0.1), seeds=seeds)
-    draw_layer_weights([made], tmp_path, name="x", title="t")
+    draw_panels(tmp_path, layer_panel([made]))
     assert dots(drawn["t"]) == approximately([(layer, of[layer]) for of in seeds for layer in range(2)])
 
 
@@ -118,15 +121,15 @@ def test_learning_curves_of_a_task(tmp_path: Path, drawn: Drawn) -> None:
 
 
 def test_one_seed_of_a_task_is_its_line(tmp_path: Path, drawn: Drawn) -> None:
-    curve = MetricCurve("a", (1.0, 2.0, 3.0), ((0.1, 0.2, 0.3),), "accuracy")
-    draw_metric_curves([curve], tmp_path, name="x", title="t")
+    curve = Series("a", tuple((step, spread([step / 10])) for step in (1.0, 2.0, 3.0)))
+    draw_panels(tmp_path, Panel("curves", "optimiser steps", "accuracy", (curve,)))
     assert dots(drawn["t"]) == []
     assert len(drawn["t"].axes[0].lines) == 1
 
 
 def test_long_curves_keep_the_last_dot_of_each_seed(tmp_path: Path, drawn: Drawn) -> None:
-    values = tuple(tuple(seed + step / 1000 for step in range(1000)) for seed in range(3))
-    draw_metric_curves([MetricCurve("a", tuple(range(1000)), values, "loss")], tmp_path, name="x", title="t")
+    curve = Series("a", tuple((step, spread([seed + step / 1000 for seed in range(3)])) for step in range(1000)))
+    draw_panels(tmp_path, Panel("curves", "optimiser steps", "loss", (curve,)))
     found = dots(drawn["t"])
     assert [point for point in found if point[0] == 999] == approximately([(999, s + 0.999) for s in range(3)])
     assert 3 * 20 <= len(found) <= 3 * 25
@@ -163,8 +166,8 @@ def test_many_seeds_of_two_runs_are_all_drawn(tmp_path: Path, drawn: Drawn) -> N
 
 
 def test_seeds_that_were_not_validated_have_a_dot_at_the_end(tmp_path: Path, drawn: Drawn) -> None:
-    curves = [LossCurve("a", (1.0, 2.0), (0.1, 0.2), (5.0, last)) for last in (4.0, 4.5)]
-    draw_loss_curves(curves, tmp_path)
+    curves = tuple(LossCurve("a", (1.0, 2.0), (0.1, 0.2), (5.0, last)) for last in (4.0, 4.5))
+    draw_panels(tmp_path, *(Panel("loss", x, "mlm", losses=curves) for x in ("tokens", "seconds")))
     (figure,) = drawn.values()
     assert dots(figure) == approximately([(2.0, 4.0), (2.0, 4.5)])
     assert dots(figure, 1) == approximately([(0.2, 4.0), (0.2, 4.5)])
@@ -181,9 +184,9 @@ def test_the_parts_of_a_mixture(tmp_path: Path, drawn: Drawn) -> None:
     assert dots(figure) == approximately(
         [(line["tokens"], line["validation/mlm"] + more) for line in lines for more in (1, 2)]
     )
-    means = [line for line in figure.axes[0].lines if line.get_marker() == "None"]
+    lines_of_means = [line for line in figure.axes[0].lines if line.get_linewidth() > 1 and not is_white(line)]
     ends = [sum(line["validation/mlm"] for line in lines[3::4]) / 3 + more for more in (1, 2)]
-    assert [float(line.get_ydata()[-1]) for line in means] == pytest.approx(ends)
+    assert [float(line.get_ydata()[-1]) for line in lines_of_means] == pytest.approx(ends)
 
 
 def test_a_search_of_rates(tmp_path: Path, drawn: Drawn) -> None:

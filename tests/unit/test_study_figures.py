@@ -23,10 +23,9 @@ from lmtransfer.reporting.sections import find_sections, write_sections
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.figure_specs import FigureSpec
 from lmtransfer.study.ledger import add_seconds, note_overrides, read_ledger, share_pretraining
-from lmtransfer.study.lines import lines_of
 from lmtransfer.study.plan import Plan, make_plan
 from lmtransfer.study.progress import JobProgress, progress_of, seconds_left, summary
-from lmtransfer.study.sections import findings, make_sections, place_text
+from lmtransfer.study.sections import findings, lines_of, make_sections, place_text
 from lmtransfer.study.table import read_rows
 
 MASKS = {"low": 0.05, "middle": 0.15, "high": 0.8}

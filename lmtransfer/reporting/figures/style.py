@@ -1,4 +1,4 @@
-"""The style of all figures: colours safe for colour-blind readers, plain axes, labels next to the lines.
+"""The style of all figures: colours safe for colour-blind readers, plain axes, labels beside the lines.
 
 matplotlib is imported inside the functions, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
 global state: figures are objects, drawn by the Agg canvas.
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.system.durable import write_bytes
+from lmtransfer.system.units import in_percent
 
 #: Okabe and Ito (2008), "Color Universal Design"; without yellow, which is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -27,6 +28,17 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
 GREY = "#8A8A8A"
 INK = "#222222"
+LIGHT_BLUE = "#B9D6EA"
+#: Colours of the bars of a task, by way of transfer; of any other way, that of ``finetuned``.
+FILLS = {
+    "majority": "#D9D9D9",
+    "baseline": "#BDBDBD",
+    "control": GREY,
+    "frozen": PALETTE[4],
+    "finetuned": PALETTE[0],
+}
+#: Dashes of reference lines.
+DASHES: Any = (0, (4, 3))
 
 #: Highest number of curves in a figure; more could not be distinguished. The rest is omitted, and the title says so.
 MAX_CURVES = 7
@@ -111,7 +123,9 @@ def subtitle(axes: Any, text: str) -> None:
     axes.set_title(text, color="#666666", fontsize=8.5)
 
 
-def seed_dots(axes: Any, xs: Sequence[float], ys: Sequence[float], ink: str, *, size: float = 3.4) -> Any:
+def seed_dots(
+    axes: Any, xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray, ink: str, *, size: float = 3.4
+) -> Any:
     """Draw a white dot with an edge of colour ``ink`` for each seed; this looks the same in every figure.
 
     Args:
@@ -162,6 +176,11 @@ def counted(drawn: int, runs: int) -> str:
 def with_count(title: str, runs: int) -> str:
     """The title of a figure of at most ``MAX_CURVES`` runs, which says so if there are more."""
     return title if runs <= MAX_CURVES else f"{title}, {counted(MAX_CURVES, runs)}"
+
+
+def unit(metric: str) -> tuple[float, str]:
+    """The factor by which a metric is multiplied where it is drawn, and its heading on an axis."""
+    return (100.0, f"{metric} (%)") if metric == "share" or in_percent(metric) else (1.0, metric)
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:

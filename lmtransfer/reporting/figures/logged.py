@@ -1,0 +1,287 @@
+"""Charts of what runs logged while they were trained: losses of pretraining, metrics of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from lmtransfer.reporting.figures.spec import Chart, LossCurve, Panel, Place, Series
+from lmtransfer.reporting.figures.style import (
+    GREY,
+    INK,
+    LIGHT_BLUE,
+    MAX_CURVES,
+    colour,
+    counted,
+    shorten,
+    slug,
+    with_count,
+)
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.reference import entropy_of, is_normal, references_of
+from lmtransfer.reporting.runs.scores import number
+from lmtransfer.system.units import shown
+from lmtransfer.verdicts.spread import Spread, spread
+
+#: A metric over seeds against tokens or steps.
+Curve = tuple[tuple[Place, Spread], ...]
+
+#: The part of the loss to draw, in order of preference: those that are comparable with a unigram entropy.
+_LOSS_PARTS = ("mlm", "lm")
+_PREFIX = "validation/"
+_BASE_RATE = "_base_rate"
+#: The shares of each part of a mixture: key in ``result.json``, heading, colour.
+_SHARES = (
+    ("share", "of the text", GREY),
+    ("sampled", "of the sampled text", LIGHT_BLUE),
+    ("own", "of the vocabulary (pieces most frequent there)", INK),
+)
+
+
+def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
+    """One chart for each part of the loss, since losses of an LM and of an MLM are not comparable."""
+    curves: dict[str, dict[str, list[LossCurve]]] = {}
+    for entry in entries:
+        if not entry.is_pretraining:
+            continue
+        runs = entry.seeds or (entry.run,)
+        lines = [line for run in runs for line in run.metrics]
+        logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in lines)]
+        part = logged[0] if logged else None
+        label = labels[entry.run.key]
+        found = [curve for run in runs if (curve := loss_curve(run, label, part)) is not None]
+        if found:
+            curves.setdefault(part or "loss", {}).setdefault(label, []).extend(found)
+    return [_loss_chart(part, by_label) for part, by_label in curves.items()]
+
+
+def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
+    """Losses against tokens, and against time."""
+    visible = dict(list(runs.items())[:MAX_CURVES])
+    losses = tuple(seed for seeds in visible.values() for seed in seeds)
+    return Chart(
+        "pretraining-loss" + ("" if part == "loss" else f"-{part}"),
+        f"Pretraining loss ({part}) of {counted(len(visible), len(runs))}",
+        (Panel("loss", "tokens", part, losses=losses), Panel("loss", "seconds", "", losses=losses)),
+        tuple(remark for label, seeds in visible.items() for remark in _remarks(label, seeds[0])),
+    )
+
+
+def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
+    """Whether the loss of a run with reference curves is normal."""
+    loss = float(curve.smooth[-1])
+    is_usual = is_normal(curve.references, tokens=curve.tokens[-1], loss=loss, entropy=curve.plateau)
+    if is_usual:
+        yield f"{label}: {is_usual}; their curves are grey."
+
+
+def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
+    """The loss curve from a run's metrics; None if there is none.
+
+    Args:
+        run: a pretraining run, finished or not.
+        label: name of the run in the figure.
+        part: the part of the loss (``mlm``); None for the total.
+    """
+    training, validation = [], []
+    for line in run.metrics:
+        tokens, seconds = number(line.get("tokens")), number(line.get("seconds"))
+        if tokens is None or seconds is None:
+            continue
+        loss, held_out = _loss(line, part), number(line.get(f"validation/{part or 'loss'}"))
+        if loss is not None:
+            training.append((tokens, seconds, loss))
+        if held_out is not None:
+            validation.append((tokens, seconds, held_out))
+    if len(training) < 2:
+        return None
+    tokens_, seconds_, losses = zip(*training, strict=True)
+    known = entropy_of(run) if part in _LOSS_PARTS else None
+    references = () if part is None or known is None else tuple(references_of(run, part))
+    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), known, _changes(run), references)
+
+
+def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
+    """Where a new phase of a run starts: at the last logged line of the phase before."""
+    found, before = [], None
+    for line in run.metrics:
+        phase, tokens, seconds = line.get("phase"), number(line.get("tokens")), number(line.get("seconds"))
+        if not isinstance(phase, str) or tokens is None or seconds is None:
+            continue
+        if before is not None and before[2] != phase:
+            found.append((before[0], before[1], phase))
+        before = (tokens, seconds, phase)
+    return tuple(found)
+
+
+def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
+    if part is None:
+        return number(line.get("loss"))
+    value = number(line.get(f"loss/{part}"))
+    return number(line.get(part)) if value is None else value
+
+
+def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
+    """The development metric while training, of the runs of each task and number of labels and of their controls."""
+    groups: dict[tuple[str, str], list[Series]] = {}
+    for entry in entries:
+        if entry.is_pretraining or entry.metric is None:
+            continue
+        label, seeds = labels[entry.run.key], tuple(run for run in entry.controls if run.is_seed)
+        for runs, name, is_control in (
+            (entry.seeds or (entry.run,), label, entry.is_control),
+            (seeds or entry.controls, f"{label} control", True),
+        ):
+            curve = metric_curve(runs, entry.metric)
+            if curve:
+                groups.setdefault((entry.group, entry.metric), []).append(Series(name, curve, is_control))
+    return [
+        Chart(
+            f"learning-{slug(group)}-{slug(metric)}",
+            with_count(f"{group}: {metric} on held-out examples while training", len(series)),
+            (Panel("curves", "optimiser steps", metric, tuple(series[:MAX_CURVES])),),
+        )
+        for (group, metric), series in groups.items()
+    ]
+
+
+def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
+    """A development metric at the steps that all seeds have; empty if there are fewer than two such steps.
+
+    Args:
+        runs: one run for each seed.
+        metric: name of the metric, logged as ``validation/<metric>``.
+    """
+    logged = []
+    for run in runs:
+        points = {}
+        for line in run.metrics:
+            step, value = number(line.get("step")), number(line.get(f"{_PREFIX}{metric}"))
+            if step is not None and value is not None:
+                points[step] = value
+        logged.append(points)
+    steps = sorted(set.intersection(*map(set, logged))) if logged else []
+    return tuple((step, spread([points[step] for points in logged])) for step in steps) if len(steps) > 1 else ()
+
+
+def part_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
+    """For each run that was pretrained on a mixture of corpora the loss on each part, and the share of each part."""
+    charts: list[Chart] = []
+    for entry in entries:
+        panels = part_panels(entry.run, entry.seeds) if entry.is_pretraining else ()
+        if panels:
+            charts.append(Chart(f"parts-{len(charts) + 1}", f"{labels[entry.run.key]}: loss on each part", panels))
+    return charts
+
+
+def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
+    """The loss on each part of a mixture, for its first named loss, or else for the total, and the shares.
+
+    Args:
+        run: a pretraining run.
+        seeds: the runs of its seeds, if it has several; only validations that all of them have are used.
+
+    Returns:
+        No panels for a single corpus, and no second one if the shares are unknown.
+    """
+    runs = seeds or (run,)
+    names = list(
+        dict.fromkeys(
+            key for one in runs for line in one.metrics for key in line if key.startswith(_PREFIX) and "/" in key[11:]
+        )
+    )
+    losses = list(dict.fromkeys(name.removeprefix(_PREFIX).partition("/")[0] for name in names))
+    losses = [loss for loss in losses if not loss.endswith("_accuracy")]
+    if not losses:
+        return ()
+    loss = next((loss for loss in losses if loss != "loss"), "loss")
+    curves = {}
+    for name in names:
+        of_loss, _, part = name.removeprefix(_PREFIX).partition("/")
+        points = _over_seeds(runs, name)
+        if of_loss == loss and points:
+            curves[part] = points
+    if not curves:
+        return ()
+    series = [
+        Series(f"{shorten(part, 18)}  {shown(points[-1][1].mean, loss)}", points) for part, points in curves.items()
+    ]
+    panels = [Panel("curves", "tokens", f"validation {loss} (nats)", tuple(series))]
+    nodes = run.result.get("parts")
+    known = (
+        {part: node for part, node in nodes.items() if isinstance(node, Mapping)} if isinstance(nodes, Mapping) else {}
+    )
+    if known:
+        shares = [
+            Series(heading, tuple((shorten(part, 18), _share(known.get(part, {}), key)) for part in curves), ink=ink)
+            for key, heading, ink in _SHARES
+        ]
+        panels.append(Panel("bars", "", "share", tuple(shares)))
+    return tuple(panels)
+
+
+def _share(node: Mapping[str, Any], key: str) -> Spread:
+    return spread([number(node.get(key)) or 0.0])
+
+
+def detection_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
+    """One chart of all runs that logged how well their discriminators find replaced tokens; none if there are none."""
+    logged = [
+        (labels[entry.run.key], curves)
+        for entry in entries
+        if entry.is_pretraining and (curves := detection_curves(entry)) is not None
+    ]
+    precisions, recalls = [], []
+    for index, (label, (precision, recall, base_rate)) in enumerate(logged[:MAX_CURVES]):
+        precisions.append(Series(label, precision, ink=colour(index)))
+        precisions.append(Series("base rate", base_rate, is_reference=True, ink=colour(index)))
+        recalls.append(Series(label, recall))
+    note = "dashed: base rate, the share of all tokens that is replaced"
+    panels = (
+        Panel("curves", "tokens", "precision", tuple(precisions), note=note, limits=(0, 100)),
+        Panel("curves", "tokens", "recall", tuple(recalls), limits=(0, 100)),
+    )
+    title = with_count("Replaced tokens found in held-out text", len(logged))
+    return [Chart("replaced-tokens", title, panels)] if logged else []
+
+
+def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
+    """What a pretraining run with a generator logged, with all its seeds; None if it logged nothing of the kind.
+
+    Returns:
+        Precision: the share of the tokens marked as replaced that are replaced (no point if none is marked); recall:
+        the share of the replaced tokens that are marked; base rate: the share of all tokens that is replaced, which is
+        the precision of guessing.
+    """
+    runs = entry.seeds or (entry.run,)
+    keys = {key for run in runs for line in run.metrics for key in line if key.startswith(_PREFIX)}
+    name = next((key.removesuffix(_BASE_RATE) for key in sorted(keys) if key.endswith(_BASE_RATE)), None)
+    if name is None:
+        return None
+    precision, recall, rate = (_over_seeds(runs, f"{name}{ending}") for ending in ("_precision", "_recall", _BASE_RATE))
+    return (precision, recall, rate) if recall and rate else None
+
+
+def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
+    """A metric such as ``validation/mlm`` at the validations common to all seeds that have any.
+
+    The tokens are a mean, since seeds fill their steps differently.
+    """
+    seeds = [logged for run in runs if (logged := _validations(run, name))]
+    everywhere = [at for at in seeds[0] if all(at in of_seed for of_seed in seeds)] if seeds else []
+    return tuple(
+        (fmean(of_seed[at][0] for of_seed in seeds), spread([of_seed[at][1] for of_seed in seeds])) for at in everywhere
+    )
+
+
+def _validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
+    """Tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
+    found: dict[object, tuple[float, float]] = {}
+    for line in run.metrics:
+        tokens, value = number(line.get("tokens")), number(line.get(name))
+        if tokens is not None and value is not None:
+            step = number(line.get("step"))
+            found[f"{tokens} tokens" if step is None else step] = (tokens, value)
+    return found

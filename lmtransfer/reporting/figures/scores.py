@@ -1,0 +1,407 @@
+"""Charts of final scores, and all figures of a report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
+from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
+from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
+from lmtransfer.reporting.runs.calibration import ShownReliability, read_calibration
+from lmtransfer.reporting.runs.collect import is_seed
+from lmtransfer.reporting.runs.entry import Entry, distinct_names
+from lmtransfer.reporting.runs.languages import scores_in_languages
+from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
+from lmtransfer.reporting.runs.learning_rates import tried_rates
+from lmtransfer.reporting.runs.rows import table_rows
+from lmtransfer.reporting.runs.scores import higher_is_better, number
+from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_text, values_of_sweep
+from lmtransfer.verdicts.expected_best import expected_best
+from lmtransfer.verdicts.spread import Spread, spread
+
+#: Highest number of runs whose layers are side by side; more could not be distinguished, and are omitted.
+_MAX_RUNS = 6
+
+_Item = TypeVar("_Item")
+#: Label of a series, whether it is a control, place on the x axis, score.
+Score = tuple[str, bool, Place, Spread]
+#: An evaluation, the key that it varied, and the loss at each value.
+_Evaluation = tuple[Entry, str, list[tuple[float, float]]]
+
+
+def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
+    """Draw all figures for which the runs have numbers, as SVG and PNG.
+
+    Args:
+        entries: entries of the report.
+        sweeps: sweeps of the report.
+        folder: folder for the files; made if needed.
+    """
+    labels = distinct_names(entries)
+    charts = [*comparison_charts(entries), *label_charts(entries), *setting_charts(entries), *revision_charts(entries)]
+    charts += [*layer_charts(entries, labels), *sweep_charts(sweeps), *language_charts(entries, labels)]
+    charts += [*reliability_charts(entries, labels), *evaluation_charts(entries), *search_charts(entries)]
+    labels |= _point_labels(sweeps)
+    charts += [*part_charts(entries, labels), *detection_charts(entries, labels)]
+    charts += [*loss_charts(entries, labels), *metric_charts(entries, labels)]
+    return [draw(chart, folder) for chart in charts]
+
+
+def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:
+    """Labels of the points of sweeps, such as ``mask_prob=0.15``."""
+    return {
+        entry.run.key: _values_text(sweep.keys, point.values, " ")
+        for sweep in sweeps
+        for point in sweep.points
+        for entry in point.entries
+    }
+
+
+def _values_text(keys: Sequence[str], values: Sequence[Any], comma: str) -> str:
+    pairs = zip(keys, values, strict=True)
+    return comma.join(f"{key.rsplit('.', 1)[-1]}={value_text(value)}" for key, value in pairs)
+
+
+def _grouped(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
+    """Items by their key, in order of appearance."""
+    groups: dict[Any, list[_Item]] = {}
+    for key, item in items:
+        groups.setdefault(key, []).append(item)
+    return groups
+
+
+def _with_controls(
+    entries: Sequence[Entry], labels: Mapping[str, str]
+) -> Iterator[tuple[Entry, str, bool, Any, list[Any]]]:
+    """The results of runs and of their controls: entry, label, whether it is a control, result, those of its seeds."""
+    for entry in entries:
+        label, result = labels[entry.run.key], entry.run.result
+        yield entry, label, entry.is_control, result, [seed.result for seed in entry.seeds]
+        yield entry, f"{label} control", True, result.get("control"), [seed.result for seed in entry.controls]
+
+
+def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """For each task the bars of majority, baselines, control, probe and finetuned runs, if there are at least two."""
+    groups = _grouped(
+        (
+            (row.group, row.metric),
+            Series(
+                "",
+                ((row.label, row.score),),
+                ink=FILLS.get(row.transfer, FILLS["finetuned"]),
+                differences={} if row.difference is None else {row.label: row.difference},
+            ),
+        )
+        for row in table_rows(entries)
+        if row.score is not None and row.group != "pretraining"
+    )
+    for (group, metric), bars in groups.items():
+        if len(bars) > 1:
+            panels = [Panel("bars", "", metric, tuple(bars))]
+            if any(bar.differences for bar in bars):
+                panels.append(Panel("differences", "", metric, tuple(bars)))
+            yield Chart(f"comparison-{slug(group)}-{slug(metric)}", f"{group}: {metric}", tuple(panels))
+
+
+def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """The metric against the number of labels, for each task with at least two sizes of training set."""
+    tasks = _grouped(
+        ((", ".join(filter(None, (entry.task, entry.split))), entry.metric), entry)
+        for entry in entries
+        if entry.num_train and entry.score is not None and entry.metric is not None
+    )
+    for (task, metric), members in tasks.items():
+        series = make_series(_ways(members))
+        if max(len(line.points) for line in series) > 1:
+            panel = points_panel("num_train", metric, series)
+            yield Chart(f"labels-{slug(task)}-{slug(metric)}", f"{task}: {metric} by number of labels", (panel,))
+
+
+def _ways(entries: Sequence[Entry]) -> Iterator[Score]:
+    """The scores of each way of transfer from each pretraining run, and those of all controls together."""
+    for entry in entries:
+        size, source = float(entry.num_train or 0), "" if entry.source is None else entry.source.name
+        if entry.score is not None:
+            label = entry.transfer if entry.is_control else f"{entry.transfer} {source}".strip()
+            yield label, entry.is_control, size, entry.score
+        if entry.control is not None:
+            yield "frozen control" if entry.transfer == "frozen" else "control", True, size, entry.control
+
+
+def _and_control(entry: Entry, label: str, place: Place) -> Iterator[Score]:
+    """The score of an entry and that of its control."""
+    if entry.score is not None:
+        yield label, False, place, entry.score
+    if entry.control is not None:
+        yield f"{label}, control", True, place, entry.control
+
+
+def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
+    """The pretraining loss and the scores on a task, of pretraining runs in one folder that differ in one number."""
+    folders = _grouped(
+        (entry.run.key.rpartition("/")[0], entry)
+        for entry in entries
+        if entry.is_pretraining and entry.score is not None
+    )
+    charts: list[Chart] = []
+    for members in folders.values():
+        keys, table = values_of_sweep([entry.run for entry in members])
+        values = [row[0] for row in table] if len(keys) == 1 else []
+        if len(set(values)) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            continue
+        at = {entry.run.path: float(value) for entry, value in zip(members, values, strict=True)}
+        losses = _joint(line for entry in members for line in _and_control(entry, "pretraining", at[entry.run.path]))
+        loss = Panel(
+            "points",
+            keys[0],
+            f"validation {members[0].metric or 'loss'}",
+            losses,
+            note="losses at other values may not be comparable",
+        )
+        trained = _grouped(
+            ((entry.group, entry.metric), (entry, at[entry.source.path]))
+            for entry in entries
+            if entry.source is not None and entry.source.revision is None and entry.source.path in at
+            if entry.score is not None and entry.metric
+        )
+        for (task, metric), learned in trained.items():
+            series = _joint(line for entry, value in learned for line in _and_control(entry, entry.transfer, value))
+            if max(len(line.points) for line in series) > 1:
+                title = f"{keys[0]}: pretraining loss, and scores on {task}"
+                panels = (loss, Panel("points", keys[0], metric, series))
+                charts.append(Chart(f"setting-{len(charts) + 1}", title, panels))
+    return charts
+
+
+def _joint(scores: Iterable[Score]) -> tuple[Series, ...]:
+    """Series in which several scores at one place are one: the spread of their means."""
+    together = _grouped(((label, is_control, place), score) for label, is_control, place, score in scores)
+    return make_series(
+        (*key, of_place[0] if len(of_place) == 1 else spread([score.mean for score in of_place]))
+        for key, of_place in together.items()
+    )
+
+
+def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """Scores against the tokens of pretraining, for each task with runs from several revisions."""
+    scored = [entry for entry in entries if entry.source and entry.score and entry.metric]
+    ran = {entry.source.path for entry in scored if entry.source and entry.source.revision is not None}
+    groups = _grouped(
+        ((entry.group, entry.metric), (entry, entry.source.path))
+        for entry in scored
+        if entry.source and entry.source.path in ran
+    )
+    for (task, metric), members in groups.items():
+        several = len({path for _, path in members}) > 1
+        series = make_series(
+            line
+            for entry, path in members
+            for line in _and_control(
+                entry,
+                f"{entry.transfer} {path.name}" if several else entry.transfer,
+                entry.pretraining_tokens or 0.0,
+            )
+        )
+        if max(len(line.points) for line in series) > 1:
+            name = f"revisions-{slug(task)}-{slug(metric)}"
+            panel = points_panel("tokens", metric, series)
+            yield Chart(name, f"{task}: {metric} by {PRETRAINING_TOKENS}", (panel,))
+
+
+def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
+    """One chart for each task and number of layers, with all runs that learned a scalar mix side by side."""
+    groups = _grouped(
+        ((entry.group, len(mix.weights)), mix)
+        for entry, label, is_control, result, seeds in _with_controls(entries, labels)
+        if (mix := read_layer_weights(result, label, is_control=is_control, seeds=seeds)) is not None
+    )
+    return [
+        Chart(f"layers-{number}", f"{group}: weight of each layer", (layer_panel(mixtures[:_MAX_RUNS]),))
+        for number, ((group, _), mixtures) in enumerate(groups.items(), start=1)
+    ]
+
+
+def layer_panel(mixtures: Sequence[LayerWeights]) -> Panel:
+    """Columns by layer and run, with a dashed line at equal weights.
+
+    Args:
+        mixtures: at least one, of equally many layers.
+    """
+    num_layers = len(mixtures[0].weights)
+    names = ["embeddings", *(f"layer {number}" for number in range(1, num_layers))]
+    series = [
+        Series(
+            f"{shorten(mix.label)}  (gamma {mix.gamma:.2f})",
+            tuple(zip(names, _by_layer(mix), strict=True)),
+            mix.is_control,
+        )
+        for mix in mixtures
+    ]
+    equal = Series("equal weights", ((names[0], spread([1 / num_layers])),), is_reference=True)
+    return Panel("columns", "", "softmax weight", (*series, equal))
+
+
+def _by_layer(mix: LayerWeights) -> Iterator[Spread]:
+    """The weight of each layer over the seeds."""
+    for layer, weight in enumerate(mix.weights):
+        values = tuple(seed[layer] for seed in mix.seeds)
+        deviation = None if mix.deviations is None else mix.deviations[layer]
+        yield Spread(mean=weight, median=weight, deviation=deviation, n=max(1, len(values)), values=values)
+
+
+def sweep_charts(sweeps: Sequence[Sweep]) -> Iterator[Chart]:
+    """The metric against the first swept key, for each sweep with at least two points.
+
+    There is one line for each combination of the other keys. Sweeps over revisions are in ``revision_charts``.
+    """
+    for place, sweep in enumerate(sweeps, start=1):
+        scored = [point for point in sweep.points if point.score is not None]
+        if sweep.keys != (PRETRAINING_TOKENS,) and len(scored) > 1 and sweep.metric is not None:
+            key = sweep.keys[0]
+            metric = f"validation {sweep.metric}" if scored[0].entries[0].is_pretraining else sweep.metric
+            panel = points_panel(key, metric, make_series(_sweep_scores(sweep)))
+            yield Chart(f"sweep-{place}-{slug(sweep.name)}", f"{metric} by {key}", (panel,))
+
+
+def _sweep_scores(sweep: Sweep) -> Iterator[Score]:
+    """The scores of a sweep; and those of its controls, if one key was swept and all points have a control."""
+    scored = [(point, point.score) for point in sweep.points if point.score is not None]
+    first = [point.values[0] for point, _ in scored]
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in first)
+    places: list[Place] = [float(value) if numeric else value_text(value) for value in first]
+    for (point, score), place in zip(scored, places, strict=True):
+        yield _values_text(sweep.keys[1:], point.values[1:], ", ") or "pretrained", False, place, score
+    controls = [point.entries[0].control if len(point.entries) == 1 else None for point, _ in scored]
+    if len(sweep.keys) == 1 and None not in controls:
+        for place, control in zip(places, controls, strict=True):
+            if control is not None:
+                yield "control", True, place, control
+
+
+def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
+    """The mean score in each language, for each task that is scored by language: all its runs and their controls."""
+    groups = _grouped(
+        ((entry.group, entry.metric), [(label, is_control, code, spread([score])) for code, score in scores.items()])
+        for entry, label, is_control, result, _ in _with_controls(entries, labels)
+        if (scores := scores_in_languages(result)) and entry.metric
+    )
+    for (group, metric), runs in groups.items():
+        series = make_series(score for run in runs[:MAX_CURVES] for score in run)
+        title = with_count(f"{group}: {metric} by language", len(runs))
+        yield Chart(f"languages-{slug(group)}", title, (Panel("points", "", metric, series, note="mean over seeds"),))
+
+
+def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
+    """Accuracy against confidence, as trained and after temperature scaling, for each task with such runs."""
+    groups = _grouped(
+        (entry.group, (labels[entry.run.key], found))
+        for entry in entries
+        if (found := read_calibration(entry.run.result)) is not None
+    )
+    for group, runs in groups.items():
+        plain = tuple(_reliability(label, found.plain) for label, found in runs[:MAX_CURVES])
+        scaled = tuple(_reliability(label, found.scaled) for label, found in runs[:MAX_CURVES])
+        x, trained = "confidence (%)", "as trained; dashed: as often right as the probability says"
+        panels = (
+            Panel("reliability", x, "accuracy", plain, note=trained),
+            Panel("reliability", x, "", scaled, note="with a temperature fitted on other examples"),
+        )
+        yield Chart(f"reliability-{slug(group)}", with_count(f"{group}: reliability", len(runs)), panels)
+
+
+def _reliability(label: str, measured: ShownReliability | None) -> Series:
+    if measured is None:
+        return Series(label, ())
+    points = tuple((confidence, spread([accuracy])) for confidence, accuracy in measured.points)
+    return Series(f"{shorten(label, 26)}, ECE {100 * measured.error:.1f}", points)
+
+
+def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
+    """The loss against each key that evaluations varied, such as the length of a memory (Dai et al. 2019, section 4.3).
+
+    There is one line for each run; the seeds of a run share a line.
+    """
+    curves = [(entry, *read_curve(entry.run.result.get("curve"))) for entry in entries]
+    together = _by_run([(entry, key, points) for entry, key, points in curves if len(points) > 1])
+    measured = Counter(_measured(members[0][0]) for members in together)
+    lines: dict[str, list[Series]] = {}
+    for members in together:
+        entry, key, points = members[0]
+        name = _measured(entry) if measured[_measured(entry)] == 1 else entry.name
+        losses = zip(*([loss for _, loss in of_seed] for _, _, of_seed in members), strict=True)
+        series = Series(name, tuple((value, spread(of)) for (value, _), of in zip(points, losses, strict=True)))
+        lines.setdefault(key, []).append(series)
+    return [
+        Chart(
+            f"loss-against-{number}",
+            f"Validation loss by {key.replace('_', ' ')}" + (f": {series[0].label}" if len(series) == 1 else ""),
+            (points_panel(key, "validation loss", series),),
+        )
+        for number, (key, series) in enumerate(lines.items(), start=1)
+    ]
+
+
+def _by_run(curves: Sequence[_Evaluation]) -> list[list[_Evaluation]]:
+    """Group the curves of the seeds of a run, if each seed was measured once and at the same values."""
+    groups: dict[object, list[_Evaluation]] = {}
+    for place, (entry, key, points) in enumerate(curves):
+        path = _evaluated(entry)
+        of_seed = path is not None and is_seed(path.name)
+        values = tuple(value for value, _ in points)
+        groups.setdefault((path.parent, key, values) if of_seed and path else place, []).append(curves[place])
+    made = []
+    for members in groups.values():
+        once = len({_evaluated(entry) for entry, _, _ in members}) == len(members)
+        made += [members] if once else [[member] for member in members]
+    return made
+
+
+def _measured(entry: Entry) -> str:
+    """Name of the evaluated run; for a seed, the name of its parent run."""
+    path = _evaluated(entry)
+    if path is None:
+        return entry.name
+    return path.parent.name if is_seed(path.name) else path.name
+
+
+def _evaluated(entry: Entry) -> PurePath | None:
+    path = entry.run.config.get("run")
+    return PurePath(path) if isinstance(path, str) else None
+
+
+def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
+    """Key and (value, loss) pairs of a result's ``curve``, ascending; no pairs if it is missing or damaged."""
+    if not isinstance(node, Mapping) or not isinstance(node.get("values"), list):
+        return "", []
+    pairs = zip(map(number, node["values"]), map(number, node.get("losses") or []), strict=False)
+    found = [(value, loss) for value, loss in pairs if value is not None and loss is not None]
+    return str(node.get("key") or ""), sorted(found)
+
+
+def search_charts(entries: Sequence[Entry]) -> list[Chart]:
+    """The expected best of the learning rates, for each run that tried at least three, with its control in grey."""
+    charts: list[Chart] = []
+    for entry in entries:
+        series = make_series(_searched(entry))
+        if series:
+            title = f"{entry.group}: expected best held-out {entry.metric or ''} of {entry.name}"
+            panel = points_panel("num_rates", entry.metric or "", series)
+            charts.append(Chart(f"search-{len(charts) + 1}", title, (panel,)))
+    return charts
+
+
+def _searched(entry: Entry) -> Iterator[Score]:
+    """The expected score of the best of k rates, for each seed; a rate is chosen by its mean over seeds."""
+    higher = higher_is_better(entry.metric or "", entry.run.result)
+    for condition, label in (("pretrained", entry.name), ("control", "control")):
+        rates = list(tried_rates(entry.run, condition).values())
+        if len(rates) > 2:
+            means = [rate.mean for rate in rates]
+            seeds = zip(*(rate.values for rate in rates), strict=True)
+            best = [expected_best(means, scores=scores, higher_is_better=higher) for scores in seeds]
+            for k, values in enumerate(zip(*best, strict=True), start=1):
+                yield label, condition == "control", float(k), spread(values)

@@ -1,0 +1,173 @@
+"""What a figure shows, as plain data: reports and studies make charts, and ``kinds`` draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from lmtransfer.reporting.runs.reference import ReferenceCurve
+from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
+
+Kind = Literal["points", "curves", "loss", "bars", "columns", "differences", "reliability"]
+#: A number or a name on the x axis.
+Place = float | str
+_Value = TypeVar("_Value")
+
+#: What the x axes of points are called; any other is called by its key.
+HEADINGS = {
+    "num_train": "labelled training examples",
+    "tokens": PRETRAINING_TOKENS,
+    "seconds": "seconds of pretraining",
+    "flops": "FLOP of pretraining",
+    "layer": "layer (0: embeddings)",
+    "num_rates": "learning rates tried",
+    "memory_length": "memory in evaluation (tokens)",
+}
+#: Those on which 1000 is shown as 1k.
+COUNTS = ("num_train", "parameters", "tokens", "flops", "num_rates")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Scores that are drawn alike: the points of a line, or bars of one colour.
+
+    Attributes:
+        label: what they have in common; empty: there is no label.
+        points: (place on the x axis, score): numbers in ascending order, or names in any order.
+        is_control: whether it is drawn grey.
+        is_reference: whether it is only a dashed line to compare the others with.
+        ink: its colour; empty: grey for a control, else the next colour of the palette.
+        differences: the difference of each place from its control, for the kind ``differences``.
+    """
+
+    label: str
+    points: tuple[tuple[Place, Spread], ...]
+    is_control: bool = False
+    is_reference: bool = False
+    ink: str = ""
+    differences: Mapping[Place, Difference] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LossCurve:
+    """The loss of one pretraining run.
+
+    Attributes:
+        label: name of the run; the seeds of a run share it.
+        tokens: tokens seen at each logged step.
+        seconds: training seconds at each logged step.
+        loss: training loss at each logged step, nats.
+        validation: (tokens, seconds, loss) at each validation.
+        plateau: loss of a model that knows only the frequencies of tokens (unigram entropy, nats), or None.
+        changes: (tokens, seconds, name of the phase) where a new phase starts.
+        references: curves of earlier runs of the same recipe.
+    """
+
+    label: str
+    tokens: tuple[float, ...]
+    seconds: tuple[float, ...]
+    loss: tuple[float, ...]
+    validation: tuple[tuple[float, float, float], ...] = ()
+    plateau: float | None = None
+    changes: tuple[tuple[float, float, str], ...] = ()
+    references: tuple[ReferenceCurve, ...] = ()
+
+    @property
+    def smooth(self) -> np.ndarray:
+        """The training loss, averaged over a thirtieth of the steps."""
+        return smoothed(np.asarray(self.loss, dtype=float), max(1, len(self.loss) // 30))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        kind: the way in which it is drawn.
+        x: the heading of the x axis; for points a key of ``HEADINGS``, if it is one; for losses ``tokens`` or
+            ``seconds``.
+        y: the metric, which decides the unit and the heading of its axis; empty: as in the panel to the left.
+        series: the lines or bars.
+        losses: the curves of the kind ``loss``, in place of series.
+        note: the explanation above the axes; empty: what the marks mean.
+        limits: the ends of the y axis; None: they fit the data.
+    """
+
+    kind: Kind
+    x: str
+    y: str
+    series: tuple[Series, ...] = ()
+    losses: tuple[LossCurve, ...] = ()
+    note: str = ""
+    limits: tuple[float, float] | None = None
+
+    @property
+    def places(self) -> list[Place]:
+        """The places on the x axis, in order of appearance."""
+        return list(dict.fromkeys(place for line in self.series for place, _ in line.points))
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One figure.
+
+    Attributes:
+        name: file name without suffix.
+        title: what it shows.
+        panels: side by side.
+        remarks: sentences for the caption, which are not in the figure.
+    """
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def make_series(scores: Iterable[tuple[str, bool, Place, Spread]]) -> tuple[Series, ...]:
+    """Collect scores in series; of several scores at one place of a series, the last one counts.
+
+    Args:
+        scores: label of the series, whether it is a control, place on the x axis, score.
+    """
+    lines: dict[tuple[str, bool], dict[Place, Spread]] = {}
+    for label, is_control, place, score in scores:
+        lines.setdefault((label, is_control), {})[place] = score
+    return tuple(Series(label, in_order(points), is_control) for (label, is_control), points in lines.items())
+
+
+def points_panel(x: str, y: str, series: Sequence[Series]) -> Panel:
+    """A panel of points; a line that is alone has no label, since the title says what it is."""
+    return Panel("points", x, y, tuple(series) if len(series) > 1 else (replace(series[0], label=""),))
+
+
+def in_order(points: Mapping[Place, _Value]) -> tuple[tuple[Place, _Value], ...]:
+    """Points with numbers ascending, or with names as they are."""
+    items = tuple(points.items())
+    return tuple(sorted(items, key=lambda point: float(point[0]))) if are_numbers(points) else items
+
+
+def are_numbers(places: Iterable[Place]) -> bool:
+    """Whether all places on an x axis are numbers."""
+    return all(isinstance(place, int | float) for place in places)
+
+
+def smoothed(values: np.ndarray, window: int) -> np.ndarray:
+    """A centred moving average of the same length that ignores values that are not finite.
+
+    The window grows at the start, where losses fall fast, and is one-sided at the end, so that the last value is as
+    smooth as the others.
+    """
+    finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    places = np.arange(len(values))
+    reach = np.minimum(window // 2, places)
+    low, high = places - reach, np.minimum(places + reach + 1, len(values))
+    total = counts[high] - counts[low]
+    return np.where(total > 0, (sums[high] - sums[low]) / np.maximum(total, 1), np.nan)
