@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeGuard
 
+import pydantic
+
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, full_key, is_broken, to_plain
-from lmtransfer.config.settings import Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.optional import missing
 from lmtransfer.system.validation import Misfit, describe, join, validated
@@ -370,7 +371,11 @@ def arguments_of(cls: type) -> Mapping[str, Argument]:
     """
     parameters = list(inspect.signature(cls).parameters.values())
     model = getattr(cls, "Settings", None)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters) and isinstance(model, type) and issubclass(model, Settings):
+    if (
+        any(p.kind is p.VAR_KEYWORD for p in parameters)
+        and isinstance(model, type)
+        and issubclass(model, pydantic.BaseModel)
+    ):
         fields = model.model_fields.items()
         return {name: Argument(field.rebuild_annotation(), field.is_required()) for name, field in fields}
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

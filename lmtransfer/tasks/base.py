@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pydantic
-from pydantic_core import ErrorDetails
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
@@ -225,7 +224,7 @@ class Task(ABC):
         """
 
 
-def _problem(problem: ErrorDetails) -> str:
+def _problem(problem: Mapping[str, Any]) -> str:
     """A problem of a setting in words."""
     key = join("task", *problem["loc"])
     return f"{key}: missing" if problem["type"] == "missing" else f"{key}={shown(problem['input'])}: {problem['msg']}"

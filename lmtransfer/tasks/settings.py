@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from lmtransfer.config.settings import Settings
+import pydantic
+
 from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.data.text_lines import EncodingErrors
@@ -19,7 +20,13 @@ from lmtransfer.tasks.places import HubSource, LocatedFiles
 ColumnNames: TypeAlias = str | Sequence[str]
 
 
-class TaskSettings(Settings):
+class _Settings(pydantic.BaseModel):
+    """The base of all settings of tasks."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class TaskSettings(_Settings):
     """What is asked of the examples, in every task.
 
     Attributes:
@@ -35,7 +42,7 @@ class TaskSettings(Settings):
     dev_from_train: OpenShare | None = None
 
 
-class FileSettings(Settings):
+class FileSettings(_Settings):
     """The files of the examples.
 
     Files come first: a relative path is searched below ``data_root``, then below the working directory. ``.gz``,
@@ -70,7 +77,7 @@ class FileSettings(Settings):
         return LocatedFiles(files=self.file_names(), data_root=self.data_root, task=task)
 
 
-class HubSettings(Settings):
+class HubSettings(_Settings):
     """The data set on the hub, for splits without a file on this machine.
 
     Attributes:

@@ -165,6 +165,10 @@ PUBLISHED: dict[str, dict[str, str]] = {
     "boolq": json_files("BoolQ", {"question": "is it", "passage": "It is.", "idx": 0}, label=True),
     "cb": json_files("CB", {"premise": "He says so.", "hypothesis": "so", "idx": 0}, label="contradiction"),
     "superglue_rte": json_files("RTE", {"premise": "One.", "hypothesis": "It.", "idx": 0}, label="not_entailment"),
+    "ax_b": {
+        "AX-b/AX-b.jsonl": '{"sentence1": "A.", "sentence2": "B.", "idx": 0, "label": "not_entailment", "logic": "Or"}\n'
+    },
+    "ax_g": {"AX-g/AX-g.jsonl": '{"premise": "A.", "hypothesis": "B.", "idx": 0, "label": "entailment"}\n'},
     "ax": {"AX/AX.tsv": tabbed("index | sentence1 | sentence2", "0 | Test a. | B.")},
     "stsb": {
         **{
@@ -209,6 +213,8 @@ FIRST: dict[str, dict[str, tuple[str, str | None, str | float | None]]] = {
     "wnli": {"train": ("It was.", "He was.", "entailment"), "dev": ("It was.", "He was.", "not_entailment")},
     "stsb": {"train": ("A plane.", "A jet.", 4.8)},
     "ax": {"test": ("Test a.", "B.", None)},
+    "ax_b": {"test": ("A.", "B.", "not_entailment")},
+    "ax_g": {"test": ("A.", "B.", "entailment")},
     "boolq": {"train": ("is it", "It is.", "yes"), "test": ("is it", "It is.", None)},
     "superglue_rte": {"train": ("One.", "It.", "not_entailment")},
     "cb": {"dev": ("He says so.", "so", "contradiction")},
@@ -296,7 +302,7 @@ def test_the_hub_order_of_labels_is_ours() -> None:
 
 
 def test_metrics_are_those_of_the_benchmark() -> None:
-    official = {"ax": "matthews", "cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
+    official = {"ax": "matthews", "ax_b": "matthews", "cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
     for name, node in TASKS.items():
         usual = "pearson" if name == "regression" else "accuracy"
         assert node.metrics[0] == official.get(name, usual)

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import precision_recall_fscore_support
 
 from lmtransfer.tasks.metrics.chunks import Chunk, Chunks, chunk_scores
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
@@ -57,6 +56,8 @@ def scores_by_class(answers: ScoredExamples) -> dict[str, ClassScores]:
 def _of_labels(
     names: Sequence[str], gold: np.ndarray, predicted: np.ndarray, *, classes: Sequence[int] | None
 ) -> dict[str, ClassScores]:
+    from sklearn.metrics import precision_recall_fscore_support  # imported here, as in ``metrics.labels``
+
     columns = precision_recall_fscore_support(gold, predicted, labels=classes, zero_division=0.0)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {name: ClassScores(*row) for name, row in zip(names, rows, strict=True)}

@@ -1,4 +1,4 @@
-"""A text with several continuations, one of which is right."""
+"""A text with several continuations, of which one or more are right."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ class ChoiceExample:
         id: name for people and files.
         text: the text that all choices belong to.
         choices: the choices, at least two.
-        label: index of the right choice; None if it is hidden.
+        right: indices of the right choices, at least one; None if they are hidden.
+        fillings: the text that fills a gap in each choice; empty if the choices are scored as they are.
     """
 
     id: str
     text: str
     choices: tuple[str, ...]
-    label: int | None = None
+    right: frozenset[int] | None = None
+    fillings: tuple[str, ...] = ()
 
     @property
     def has_gold(self) -> bool:
-        """Whether the right choice is known."""
-        return self.label is not None
+        """Whether the right choices are known."""
+        return self.right is not None
 
     @property
     def class_index(self) -> int:
-        """The right choice."""
-        return -1 if self.label is None else self.label
+        """The first right choice."""
+        return -1 if self.right is None else min(self.right)
 
     @property
     def group(self) -> str:

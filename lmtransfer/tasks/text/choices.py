@@ -48,32 +48,15 @@ class ChoiceReader(Reader):
         raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")
 
 
-def read_copa(path: Path, *, split: str) -> Iterator[ChoiceExample]:
-    """Yield the examples of a file, in its order; blank lines are skipped.
-
-    Args:
-        path: the file, plain or compressed.
-        split: name of the split, for the ids of the examples.
+def json_rows(path: Path) -> Iterator[JsonNode]:
+    """Yield the objects of a file of JSON, in its order; messages about them have ``file:line``.
 
     Raises:
-        DataError: a line is not such an object; the message has ``file:line``.
+        DataError: a line is no JSON object.
     """
     bad_rows = BadRows("refuse", Notes(), "or remove it")
     for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
-        row = JsonNode(record.values, None, record.where)
-        asked = row.field("question")
-        if asked.text() not in _QUESTIONS:
-            raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")
-        gold = row.maybe("label")
-        label = None if gold is None else gold.number()
-        if label not in (None, 0, 1):
-            raise DataError(f"{row.where}: label: {label} must be 0 (choice1) or 1 (choice2)")
-        yield ChoiceExample(
-            id=f"{split}:{record.number}",
-            text=f"{row.field('premise').filled_text()} {_QUESTIONS[asked.text()]}",
-            choices=(row.field("choice1").filled_text(), row.field("choice2").filled_text()),
-            label=label,
-        )
+        yield JsonNode(record.values, None, record.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +104,7 @@ class MultipleChoice(Task):
         """Encode each choice as [CLS] text [SEP] choice [SEP]; see ``Task.encode``."""
         pairs = [TextExample(example.id, example.text, choice) for example in examples for choice in example.choices]
         right = [
-            NO_LABEL if example.label is None else int(example.label == place)
+            NO_LABEL if example.right is None else int(place in example.right)
             for example in examples
             for place in range(len(example.choices))
         ]
@@ -146,7 +129,7 @@ class MultipleChoice(Task):
 
     def score(self, examples: Sequence[ChoiceExample], answers: Iterable[ChoiceAnswer]) -> dict[str, float]:
         """Compute the accuracy over examples; see ``Task.score``."""
-        right = [answer.choice == example.label for example, answer in zip(examples, answers, strict=True)]
+        right = [answer.choice == example.class_index for example, answer in zip(examples, answers, strict=True)]
         return {"accuracy": float(np.mean(right))}
 
     def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
@@ -168,7 +151,7 @@ class MultipleChoice(Task):
 
     def baseline(self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Answer]:
         """Answer every example with the choice that is most often right in training (on a tie, the first)."""
-        choice = int(np.bincount([example.label for example in train if example.label is not None]).argmax())
+        choice = int(np.bincount([example.class_index for example in train if example.has_gold]).argmax())
         return [ChoiceAnswer(choice, example.choices[choice]) for example in examples]
 
     def reader(self) -> ChoiceReader:
@@ -180,15 +163,15 @@ class MultipleChoice(Task):
         return {"text": example.text, "choices": list(example.choices)}
 
 
-class Copa(MultipleChoice):
-    """COPA: which of two alternatives is the cause or the effect of a premise, in the format of SuperGLUE.
+class ChoiceFileTask(MultipleChoice):
+    """A task with choices whose examples are made from JSON objects, one on each line of a file.
 
     Raises:
         ConfigError: there is no file.
     """
 
     class Settings(TaskSettings, FileSettings):
-        """The settings of COPA."""
+        """The settings of such a task."""
 
     settings: Settings
 
@@ -199,10 +182,50 @@ class Copa(MultipleChoice):
         if not self.splits:
             raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
 
+    @abstractmethod
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
+        """Make the examples of a row.
+
+        Args:
+            row: the object.
+            name: ``split:number``.
+
+        Raises:
+            DataError: the object is not as published; the message has ``file:line``.
+        """
+
+    def origin(self, split: str) -> str:
+        """Return the file from which a split is read.
+
+        Raises:
+            DataError: there is no such file.
+        """
+        return str(self.files.found(split))
+
     def examples(self, split: str) -> list[ChoiceExample]:
         """Read all examples of a split; see ``Task.examples``."""
-        path = self.files.found(split)
-        found = list(read_copa(path, split=split))
+        path, found = self.files.found(split), []
+        for number, row in enumerate(json_rows(path)):
+            found += self.examples_of(row, f"{split}:{number}")
         if not found:
             raise DataError(f"{path}: contains no examples")
         return found
+
+
+class Copa(ChoiceFileTask):
+    """COPA: which of two alternatives is the cause or the effect of a premise, in the format of SuperGLUE."""
+
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
+        """The premise and its alternatives; see ``ChoiceFileTask``."""
+        asked, gold = row.field("question"), row.maybe("label")
+        if asked.text() not in _QUESTIONS:
+            raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")
+        label = None if gold is None else gold.number()
+        if label not in (None, 0, 1):
+            raise DataError(f"{row.where}: label: {label} must be 0 (choice1) or 1 (choice2)")
+        yield ChoiceExample(
+            id=name,
+            text=f"{row.field('premise').filled_text()} {_QUESTIONS[asked.text()]}",
+            choices=(row.field("choice1").filled_text(), row.field("choice2").filled_text()),
+            right=None if label is None else frozenset([label]),
+        )

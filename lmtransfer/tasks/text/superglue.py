@@ -1,0 +1,250 @@
+"""The tasks of SuperGLUE whose rows are not plain texts with a label: WiC, WSC, MultiRC and ReCoRD.
+
+Source: Wang et al. 2019 (https://arxiv.org/abs/1905.00537), in the published files, one JSON object on each line.
+BoolQ, CB, COPA and RTE need no code of their own. Published test labels are hidden.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
+from lmtransfer.tasks.base import Answer
+from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.metrics.answer_text import exact_match, token_f1
+from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.settings import FileSettings
+from lmtransfer.tasks.text.choice_example import ChoiceExample
+from lmtransfer.tasks.text.choices import ChoiceFileTask, json_rows
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.single_label import Classification
+
+#: Marks around a word that is asked about, as in T5 (Raffel et al. 2020, appendix B).
+MARK = "*"
+_PLACEHOLDER, _HIGHLIGHT = "@placeholder", "@highlight"
+
+
+class JsonLinesClassification(Classification):
+    """A classification whose examples are made from JSON objects, one on each line of a file.
+
+    Raises:
+        ConfigError: there is no file.
+    """
+
+    class Settings(Classification.Settings, FileSettings):
+        """The settings of such a task."""
+
+        labels: None = None
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.files = self.settings.located_files(task=self.name)
+        self.splits = self.files.splits
+        if not self.splits:
+            raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
+
+    @abstractmethod
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
+        """Make the examples of a row.
+
+        Args:
+            row: the object.
+            name: ``split:number``.
+
+        Raises:
+            DataError: the object is not as published; the message has ``file:line``.
+        """
+
+    def origin(self, split: str) -> str:
+        """Return the file from which a split is read.
+
+        Raises:
+            DataError: there is no such file.
+        """
+        return str(self.files.found(split))
+
+    def examples(self, split: str) -> list[TextExample]:
+        """Read all examples of a split; see ``Task.examples``."""
+        path, found = self.files.found(split), []
+        for number, row in enumerate(json_rows(path)):
+            found += self.examples_of(row, f"{split}:{number}")
+        if not found:
+            raise DataError(f"{path}: contains no examples")
+        return found
+
+
+def _label(row: JsonNode) -> int | None:
+    """The label of a row, true or false (or 1 or 0); None if it is hidden."""
+    gold = row.maybe("label")
+    if gold is None:
+        return None
+    if gold.value in (0, 1):  # also false and true
+        return int(gold.value)
+    raise DataError(f"{gold.where}: {str(gold.value)[:40]!r} must be true or false")
+
+
+class WordInContext(JsonLinesClassification):
+    """WiC: whether a word has the same meaning in two sentences (Pilehvar and Camacho-Collados 2019).
+
+    The word is marked in both sentences by asterisks. (SuperGLUE's baseline classifies the vectors of the two words
+    beside that of [CLS].)
+    """
+
+    labels = ("different", "same")
+    pairs = True
+
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
+        """The two sentences; see ``JsonLinesClassification``."""
+        first, second = (_marked(row, f"sentence{n}", f"start{n}", f"end{n}") for n in (1, 2))
+        yield TextExample(name, first, second, _label(row))
+
+
+def _marked(row: JsonNode, key: str, start_key: str, end_key: str) -> str:
+    """A sentence with marks around its word."""
+    text, start, end = row.field(key).filled_text(), row.field(start_key).number(), row.field(end_key).number()
+    if not 0 <= start < end <= len(text):
+        raise DataError(f"{row.field(start_key).where}: {start} to {end} are no characters of {key}")
+    return f"{text[:start]}{MARK}{text[start:end]}{MARK}{text[end:]}"
+
+
+class WinogradSchema(JsonLinesClassification):
+    """WSC: whether a pronoun in a text refers to a noun phrase (Levesque et al. 2012).
+
+    The text comes after the question ``Does "him" refer to "Mark" in this passage?``, as in the BabyLM challenge.
+    """
+
+    labels = ("no", "yes")
+    pairs = True
+
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
+        """The question and the text; see ``JsonLinesClassification``."""
+        target = row.field("target")
+        noun, pronoun = (target.field(f"span{n}_text").filled_text() for n in (1, 2))
+        question = f'Does "{pronoun}" refer to "{noun}" in this passage?'
+        yield TextExample(name, question, row.field("text").filled_text(), _label(row))
+
+
+class MultiSentenceReading(JsonLinesClassification):
+    """MultiRC: whether an answer to a question about a passage is right (Khashabi et al. 2018).
+
+    An example is a passage, and a question with one of its answers; its id is ``split:passage.question.answer``.
+    SuperGLUE's metrics are ``f1`` of the right answers over all answers, and ``exact_match``: the share of the
+    questions whose answers are all judged correctly.
+    """
+
+    class Settings(JsonLinesClassification.Settings):
+        """The settings of MultiRC; SuperGLUE's metrics are fixed."""
+
+        metrics: Sequence[str] = ("f1",)
+
+    settings: Settings
+    labels = ("wrong", "right")
+    pairs = True
+
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
+        """The answers to all questions of a passage; see ``JsonLinesClassification``."""
+        passage = row.field("passage")
+        text = passage.field("text").filled_text()
+        for place, question in enumerate(passage.field("questions").items()):
+            asked = question.field("question").filled_text()
+            for number, answer in enumerate(question.field("answers").items()):
+                pair = f"{asked} {answer.field('text').text()}".strip()
+                yield TextExample(f"{name}.{place}.{number}", text, pair, _label(answer))
+
+    def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
+        """Compute F1 over all answers, and the exact match of questions; see ``Task.score``."""
+        given = list(answers)
+        return {**super().score(examples, given), "exact_match": _by_question(examples, given).value()}
+
+    def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
+        """Return predicted and gold labels, and which questions are all right; see ``Task``."""
+        found = super().scored_examples(examples, answers)
+        return replace(found, ratios={**found.ratios, "exact_match": _by_question(examples, answers)})
+
+
+def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> Ratio:
+    """The share of questions whose answers are all right; a question counts at its first answer."""
+    questions = [example.id.rpartition(".")[0] for example in examples]
+    right: dict[str, bool] = {}
+    for question, example, answer in zip(questions, examples, answers, strict=True):
+        right[question] = right.get(question, True) and answer.label == example.label
+    first = {question: row for row, question in reversed(list(enumerate(questions)))}
+    counts = np.array([float(first[question] == row) for row, question in enumerate(questions)])
+    return Ratio(counts * np.array([right[question] for question in questions]), counts)
+
+
+class CommonsenseReading(ChoiceFileTask):
+    """ReCoRD: which entity of a news text fills the gap in a statement about it (Zhang et al. 2018).
+
+    The choices are the statement with each entity of the passage in the gap, in their order, each spelling once;
+    several may be right. The official metrics are ``f1`` and ``exact_match`` of the text of the chosen entity, the best
+    over the right ones.
+    """
+
+    main_metric = "f1"
+    baseline_name = "most frequent entity"
+
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
+        """The statements about a passage; see ``ChoiceFileTask``."""
+        passage = row.field("passage")
+        text, spans = passage.field("text").filled_text(), passage.field("entities").items()
+        places = [(span.field("start").number(), span.field("end").number() + 1) for span in spans]
+        entities = tuple(dict.fromkeys(text[start:end] for start, end in places))
+        for place, asked in enumerate(row.field("qas").items()):
+            query, gold = asked.field("query"), asked.maybe("answers")
+            if _PLACEHOLDER not in query.filled_text():
+                raise DataError(f"{query.where}: has no {_PLACEHOLDER}")
+            nodes = [] if gold is None else [answer.field("text") for answer in gold.items()]
+            unknown = next((node for node in nodes if node.text() not in entities), None)
+            if unknown is not None:
+                raise DataError(f"{unknown.where}: {unknown.text()[:40]!r} is no entity of the passage")
+            yield ChoiceExample(
+                id=f"{name}.{place}",
+                text=" ".join(part.strip() for part in text.split(_HIGHLIGHT)),
+                choices=tuple(query.filled_text().replace(_PLACEHOLDER, entity) for entity in entities),
+                right=None if gold is None else frozenset(entities.index(node.text()) for node in nodes),
+                fillings=entities,
+            )
+
+    def score(self, examples: Sequence[ChoiceExample], answers: Iterable[ChoiceAnswer]) -> dict[str, float]:
+        """Compute the official metrics, F1 first; see ``Task.score``."""
+        return {name: ratio.value() for name, ratio in _of_entities(examples, list(answers)).items()}
+
+    def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
+        """Return the chosen and a right entity of each statement; see ``Task``."""
+        return scored_examples(
+            examples,
+            kind="span",
+            ratios=_of_entities(examples, answers),
+            answers=[example.fillings[answer.choice] for example, answer in zip(examples, answers, strict=True)],
+            gold_answers=[example.fillings[min(example.right or {0})] for example in examples],
+        )
+
+    def baseline(self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Answer]:
+        """Answer with the entity that the passage names most often (on a tie, the first)."""
+        answers: list[Answer] = []
+        for example in examples:
+            counts = [example.text.count(entity) for entity in example.fillings]
+            choice = counts.index(max(counts))
+            answers.append(ChoiceAnswer(choice, example.choices[choice]))
+        return answers
+
+
+def _of_entities(examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> dict[str, Ratio]:
+    """F1 and exact match of each chosen entity, the best over the right ones."""
+    pairs = [
+        (example.fillings[answer.choice], [example.fillings[place] for place in example.right or ()])
+        for example, answer in zip(examples, answers, strict=True)
+    ]
+    return {
+        name: Ratio.mean(np.array([max(score(said, gold) for gold in right) for said, right in pairs]))
+        for name, score in (("f1", token_f1), ("exact_match", exact_match))
+    }
