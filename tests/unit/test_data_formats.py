@@ -118,7 +118,7 @@ def of_task(path: Path, *, delimiter: str | None = None, notes: Notes | None = N
     columns = {"text_column": ["text", "sentence"], "label_column": "label", **columns}
     task = TextClassification(name="own", train=str(path), labels=["bad", "good"], delimiter=delimiter, **columns)
     examples = task.examples("train")
-    assert [task.labels[example.label or 0] for example in examples] == LABELS[: len(examples)]
+    assert [task.labels[example.label or 0] for example in examples] == (LABELS * len(examples))[: len(examples)]
     for kind, count in task.notes["train"].counts.items():
         (notes or Notes()).add(kind, str(path), count)
     return [example.text for example in examples]
@@ -156,6 +156,17 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_every_format_has_the_same_texts_for_everyone(name: str, reader: str, tmp_path: Path) -> None:
     assert READERS[reader](make(name, tmp_path)) == TEXTS
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_a_large_batch_of_arrow_is_read_in_order(new: Callable[..., Any], reader: str, tmp_path: Path) -> None:
+    path, texts = tmp_path / "a.arrow", [f"text {number}" for number in range(1000)]
+    kind = pa.large_string() if new is pa.ipc.new_file else pa.string()
+    table = pa.table({"text": pa.array(texts, kind), "label": (LABELS * 400)[:1000]})
+    with new(str(path), table.schema) as writer:
+        writer.write_table(table)
+    assert READERS[reader](path) == texts
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -17,7 +17,7 @@ from lmtransfer.data.corpora.readers import as_document, join_lines
 from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes
-from lmtransfer.data.files import Meter
+from lmtransfer.data.files import SAVED_SET, SAVED_SPLITS, Meter
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator, permutation
 from lmtransfer.system.mappings import texts
@@ -32,7 +32,6 @@ _Item = TypeVar("_Item")
 #: Number of random numbers that are drawn at once.
 _BLOCK = 8192
 
-_SAVED_MARKS = ("state.json", "dataset_dict.json")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -73,8 +72,8 @@ def check_dataset_folder(folder: Path) -> None:
 
     check_folder(folder, error=DataError)
     named: dict[Path, Any] = {}
-    if any((folder / mark).is_file() for mark in _SAVED_MARKS):
-        paths = [folder / _SAVED_MARKS[1], folder / _SAVED_MARKS[0], *folder.glob(f"*/{_SAVED_MARKS[0]}")]
+    if any((folder / mark).is_file() for mark in (SAVED_SET, SAVED_SPLITS)):
+        paths = [folder / SAVED_SPLITS, folder / SAVED_SET, *folder.glob(f"*/{SAVED_SET}")]
         named = {path: read_json(path, object, error=DataError) for path in paths if path.is_file()}
     card, settings = folder / "README.md", folder / ".huggingface.yaml"
     if card.is_file():
@@ -193,7 +192,7 @@ class HubCorpus(BaseCorpus):
         if self.folder:
             check_dataset_folder(self.folder)
         try:
-            if self.folder and any((self.folder / mark).is_file() for mark in _SAVED_MARKS):
+            if self.folder and any((self.folder / mark).is_file() for mark in (SAVED_SET, SAVED_SPLITS)):
                 saved = load_from_disk(str(self.folder))
                 loaded = saved[split] if isinstance(saved, dict) else saved
             else:
