@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lmtransfer.data.documents import Notes
@@ -108,7 +108,7 @@ class EntityAnswers:
             TaggedExample(example.id, tuple(example.text[start:end] for start, end in words))
             for example, words in zip(examples, spans, strict=True)
         ]
-        answers = iter(self._answers.of([sentence for sentence in tagged if sentence.words]))
+        answers: Iterator[Any] = iter(self._answers.of([sentence for sentence in tagged if sentence.words]))
         return [
             {
                 "id": example.id,

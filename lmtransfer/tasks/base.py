@@ -12,7 +12,6 @@ import pydantic
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.validation import join, shown
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.input_files import Reader
@@ -226,5 +225,5 @@ class Task(ABC):
 
 def _problem(problem: Mapping[str, Any]) -> str:
     """A problem of a setting in words."""
-    key = join("task", *problem["loc"])
-    return f"{key}: missing" if problem["type"] == "missing" else f"{key}={shown(problem['input'])}: {problem['msg']}"
+    key = ".".join(map(str, ("task", *problem["loc"])))
+    return f"{key}: missing" if problem["type"] == "missing" else f"{key}={problem['input']!r:.60}: {problem['msg']}"

@@ -165,9 +165,7 @@ PUBLISHED: dict[str, dict[str, str]] = {
     "boolq": json_files("BoolQ", {"question": "is it", "passage": "It is.", "idx": 0}, label=True),
     "cb": json_files("CB", {"premise": "He says so.", "hypothesis": "so", "idx": 0}, label="contradiction"),
     "superglue_rte": json_files("RTE", {"premise": "One.", "hypothesis": "It.", "idx": 0}, label="not_entailment"),
-    "ax_b": {
-        "AX-b/AX-b.jsonl": '{"sentence1": "A.", "sentence2": "B.", "idx": 0, "label": "not_entailment", "logic": "Or"}\n'
-    },
+    "ax_b": {"AX-b/AX-b.jsonl": '{"sentence1": "A.", "sentence2": "B.", "label": "not_entailment", "logic": "Or"}\n'},
     "ax_g": {"AX-g/AX-g.jsonl": '{"premise": "A.", "hypothesis": "B.", "idx": 0, "label": "entailment"}\n'},
     "ax": {"AX/AX.tsv": tabbed("index | sentence1 | sentence2", "0 | Test a. | B.")},
     "stsb": {

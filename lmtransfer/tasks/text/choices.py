@@ -204,7 +204,8 @@ class ChoiceFileTask(MultipleChoice):
 
     def examples(self, split: str) -> list[ChoiceExample]:
         """Read all examples of a split; see ``Task.examples``."""
-        path, found = self.files.found(split), []
+        path = self.files.found(split)
+        found: list[ChoiceExample] = []
         for number, row in enumerate(json_rows(path)):
             found += self.examples_of(row, f"{split}:{number}")
         if not found:

@@ -23,7 +23,7 @@ from lmtransfer.tasks.settings import FileSettings
 from lmtransfer.tasks.text.choice_example import ChoiceExample
 from lmtransfer.tasks.text.choices import ChoiceFileTask, json_rows
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.tasks.text.single_label import Classification
+from lmtransfer.tasks.text.single_label import Classification, LabelMetric
 
 #: Marks around a word that is asked about, as in T5 (Raffel et al. 2020, appendix B).
 MARK = "*"
@@ -73,7 +73,8 @@ class JsonLinesClassification(Classification):
 
     def examples(self, split: str) -> list[TextExample]:
         """Read all examples of a split; see ``Task.examples``."""
-        path, found = self.files.found(split), []
+        path = self.files.found(split)
+        found: list[TextExample] = []
         for number, row in enumerate(json_rows(path)):
             found += self.examples_of(row, f"{split}:{number}")
         if not found:
@@ -143,7 +144,7 @@ class MultiSentenceReading(JsonLinesClassification):
     class Settings(JsonLinesClassification.Settings):
         """The settings of MultiRC; SuperGLUE's metrics are fixed."""
 
-        metrics: Sequence[str] = ("f1",)
+        metrics: Sequence[LabelMetric] = ("f1",)
 
     settings: Settings
     labels = ("wrong", "right")
@@ -162,7 +163,7 @@ class MultiSentenceReading(JsonLinesClassification):
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
         """Compute F1 over all answers, and the exact match of questions; see ``Task.score``."""
         given = list(answers)
-        return {**super().score(examples, given), "exact_match": _by_question(examples, given).value()}
+        return {**super().score(examples, given), "exact_match": _by_question(examples, given).value() or 0.0}
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
         """Return predicted and gold labels, and which questions are all right; see ``Task``."""
@@ -216,7 +217,7 @@ class CommonsenseReading(ChoiceFileTask):
 
     def score(self, examples: Sequence[ChoiceExample], answers: Iterable[ChoiceAnswer]) -> dict[str, float]:
         """Compute the official metrics, F1 first; see ``Task.score``."""
-        return {name: ratio.value() for name, ratio in _of_entities(examples, list(answers)).items()}
+        return {name: ratio.value() or 0.0 for name, ratio in _of_entities(examples, list(answers)).items()}
 
     def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
         """Return the chosen and a right entity of each statement; see ``Task``."""
