@@ -78,7 +78,7 @@ def test_wrong_and_missing_arguments_are_named_together() -> None:
     with pytest.raises(ConfigError) as caught:
         TextClassification(name="own", **{**OWN, "num_train": 0, "metrics": ["f2"]}, colour="red")
     assert {problem.partition(":")[0] for problem in caught.value.problems} == {
-        "task.metrics[0]='f2'",
+        "task.metrics.0='f2'",
         "task.num_train=0",
         "task.colour='red'",
     }
