@@ -58,18 +58,19 @@ def test_fits_a_hundred_columns_and_shows_all_numbers(entries):
 
 
 @pytest.mark.parametrize("metrics", [["accuracy", "macro_f1"], ["accuracy", "macro_f1", "matthews"]])
-def test_every_chosen_metric_of_runs_controls_and_majority_is_in_every_table(tmp_path, metrics):
+def test_every_chosen_metric_of_runs_controls_and_baselines_is_in_every_table(tmp_path, metrics):
     folder = tmp_path / "finetune" / "ft"
-    transfer(folder, [0.70, 0.72], controls=[0.66, 0.67], settings={"task.metrics": metrics})
+    counted, given = {"TF-IDF": [0.6, 0.61]}, {"task.metrics": metrics}
+    transfer(folder, [0.70, 0.72], controls=[0.66, 0.67], baselines=counted, settings=given)
     result = json.loads((folder / "result.json").read_text())
-    for part, first in ((result, 0.5), (result["control"], 0.3)):
+    for part, first in ((result, 0.5), (result["control"], 0.3), (result["baselines"]["TF-IDF"], 0.4)):
         for place, seed in enumerate(part["seeds"]):
             seed["metrics"] |= {name: first + place / 10 for name in metrics[1:]}
     result["majority"] = {"accuracy": 0.5, **dict.fromkeys(metrics[1:], 0.25)}
     (folder / "result.json").write_text(json.dumps({"format": 1, **result}))
     entries = make_entries(collect(tmp_path))
     means = {row.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in table_rows(entries)}
-    wanted = {"majority": 0.25, "control": 0.35, "finetuned": 0.55}
+    wanted = {"majority": 0.25, "baseline": 0.45, "control": 0.35, "finetuned": 0.55}
     assert means == {way: dict.fromkeys(metrics[1:], pytest.approx(mean)) for way, mean in wanted.items()}
     board = leaderboard(entries)
     notes = [note for line in board.lines for column in board.columns for note in column.cell(line).notes]
@@ -78,7 +79,8 @@ def test_every_chosen_metric_of_runs_controls_and_majority_is_in_every_table(tmp
         assert shown in notes
         assert shown in markdown_table(results_table(table_rows(entries))).replace("\\_", "_")
         assert name in printed(entries)
-        assert json.loads(to_json(table_rows(entries), [], ""))["rows"][0]["other_metrics"][name]["mean"] == 0.25
+        rows = {row["transfer"]: row for row in json.loads(to_json(table_rows(entries), [], ""))["rows"]}
+        assert rows["majority"]["other_metrics"][name]["mean"] == 0.25
 
 
 def test_a_metric_that_is_not_defined_is_said_beside_its_score(tmp_path):

@@ -95,8 +95,12 @@ def _position(row: Row) -> tuple[int, str]:
 
 
 def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
-    is_control = transfer == "control"
-    node = entry.run.result.get("control") if is_control else {"metrics": entry.run.result.get("majority")}
+    is_control, result = transfer == "control", entry.run.result
+    node = {
+        "control": result.get("control"),
+        "majority": {"metrics": result.get("majority")},
+        "baseline": (result.get("baselines") or {}).get(name),
+    }[transfer]
     shared = replace(
         entry,
         run=replace(entry.run, state="finished"),
