@@ -18,7 +18,7 @@ from fakes.transfer_files import TASK, lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
 
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.pretraining import phased_run
+from lmtransfer.pretraining import phases
 from lmtransfer.training import loop
 
 TINY = [
@@ -112,7 +112,7 @@ def test_a_kill_between_two_phases_changes_nothing(monkeypatch: pytest.MonkeyPat
         raise Kill
 
     with monkeypatch.context() as patch:
-        patch.setattr(phased_run, "standardise", killed)
+        patch.setattr(phases, "standardise", killed)
         with pytest.raises(Kill):
             lmtransfer(*WORDS, "name=cut")
     assert len(records("cut")) == 3
@@ -174,14 +174,14 @@ def test_the_schedule_begins_anew_where_it_is_to() -> None:
 
 def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[dict[str, torch.Tensor]] = []
-    enter = phased_run.PhasedRun._enter
+    enter = phases.Pretraining._trainer
 
-    def noted(self: phased_run.PhasedRun) -> None:
-        whole = self.parts[-1].encoder
+    def noted(self: phases.Pretraining, *more: Any) -> Any:
+        whole = self.phases[-1].parts.encoder
         states.append({name: tensor.detach().clone() for name, tensor in whole.state_dict().items()})
-        enter(self)
+        return enter(self, *more)
 
-    monkeypatch.setattr(phased_run.PhasedRun, "_enter", noted)
+    monkeypatch.setattr(phases.Pretraining, "_trainer", noted)
     assert lmtransfer(*WORDS, "name=run") == 0
     before, after = states
     changed = {name for name in before if not torch.equal(before[name], after[name])}

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lmtransfer.config.phases import Phase
-from lmtransfer.pretraining.phased_run import Transition, span_of_schedule, transitions_of
+from lmtransfer.pretraining.phases import Transition, span_of_schedule, transitions_of
 
 MASKED, CAUSAL = [object()], [object()]
 
