@@ -124,12 +124,12 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
         average=averaging(ema_decay=train.ema_decay, average_last=train.average_last),
         start=start,
         entropy=unigram_entropy(text.prepared.train) if masked else None,
-        continues=bool(cfg.init),
+        from_scratch=not cfg.init and start is None,
     )
 
     # The phase in which the run begins or resumes, and its learner
     phase, state = find_phase(phases, started, start=start)
-    learner, heads = pretraining.learner(phase)
+    learner, heads = pretraining.build_learner(phase)
 
     config["corpus"] = with_commits(config["corpus"], text.corpus)
     directory = started or new_run(cfg, name, config, text)

@@ -53,7 +53,7 @@ from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.parallel import shard
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.state import TrainState
+from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import weights
 
@@ -250,7 +250,7 @@ class Pretraining:
         average: kind of the average of the weights; None: no average.
         start: result of counting token embeddings; None if they start at random.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
-        continues: whether the run continues another run (``init``).
+        from_scratch: whether all weights start at random.
     """
 
     phases: Sequence[TrainingPhase]
@@ -261,9 +261,9 @@ class Pretraining:
     average: Newest | None
     start: Start | None
     entropy: float | None
-    continues: bool
+    from_scratch: bool
 
-    def learner(self, phase: TrainingPhase) -> tuple[PretrainingLearner, TakenHeads]:
+    def build_learner(self, phase: TrainingPhase) -> tuple[PretrainingLearner, TakenHeads]:
         """Build the learner of a phase, and report which heads of ``init`` it got."""
         encoder, hardware = phase.parts.encoder, self.hardware
         with torch.random.fork_rng(devices=[]):
@@ -278,14 +278,14 @@ class Pretraining:
             shard(learner, hardware.device)
         return learner, heads
 
-    def training(self, phase: TrainingPhase, learner: PretrainingLearner) -> Training:
+    def build_training(self, phase: TrainingPhase, learner: PretrainingLearner) -> Training:
         """Build what belongs to a learner in training: optimiser, average and callbacks."""
         optimizer = build_optimizer(phase.optimizer, learner)
         callbacks = watchers_of(
             learner,
             seconds=self.train.seconds if len(self.phases) == 1 else None,  # the steps of phases differ in speed
             entropy=self.entropy,
-            from_scratch=not self.continues and self.start is None,
+            from_scratch=self.from_scratch,
             optimizer=optimizer,
             save_at=phase.trainer.save_at,
         )
@@ -300,9 +300,9 @@ class Pretraining:
         if not phase.transition.same_losses:
             if phase.parts.encoder.pooler is not None:
                 phase.parts.encoder.pooler.requires_grad_(True)  # the learner freezes it if no objective trains it
-            learner, _ = self.learner(phase)
+            learner, _ = self.build_learner(phase)
             take_heads(learner, _heads_of(training.learner))
-            return self.training(phase, learner)
+            return self.build_training(phase, learner)
         if phase.transition.same_optimizer:
             return replace(training, phase=phase)
         optimizer = build_optimizer(phase.optimizer, training.learner)
@@ -334,8 +334,8 @@ class Pretraining:
             CheckpointError: see ``Trainer.resume``.
             Interrupted: see ``Trainer.train``.
         """
-        training = self.training(phase, learner)
-        trainer = self._trainer(training, state, directory, trackers)
+        training = self.build_training(phase, learner)
+        trainer = self.build_trainer(training, state, directory, trackers)
         if resume:
             trainer.resume()
             seen, kept = state.tokens if state.step else -1, directory.checkpoints.revisions()
@@ -345,7 +345,7 @@ class Pretraining:
         for later in self.phases[self.phases.index(phase) + 1 :]:
             training = self.carry_over(training, later)
             state.finished = None
-            trainer = self._trainer(training, state, directory, trackers)
+            trainer = self.build_trainer(training, state, directory, trackers)
             trainer.train()
 
     def flops(self, learner: PretrainingLearner, state: TrainState) -> float | None:
@@ -355,44 +355,32 @@ class Pretraining:
             return None
         return pretraining_flops(phase.data, learner) * state.tokens or None
 
-    def _trainer(
+    def build_trainer(
         self, training: Training, state: TrainState, directory: RunDirectory, trackers: Sequence[Tracker]
     ) -> Trainer:
-        """Start a phase, unless it is resumed: its objectives read the text, and the state notes where it starts.
-
-        Returns:
-            The trainer of the phase.
-        """
-        phase, learner, stream = training.phase, training.learner, training.phase.data.stream
+        """Build the trainer of a phase; the state notes where the phase starts, unless it is resumed."""
+        phase, learner = training.phase, training.learner
         for objective in learner.listed():
             objective.observe(self.text.prepared.train)
-        begins, number, schedule_start, callbacks = 0, 0, 0, training.callbacks
-        if phase.name:
-            if phase.name not in [one["name"] for one in state.phases]:
-                state.phases.append(
-                    {
-                        "name": phase.name,
-                        "step": state.step,
-                        "tokens": state.tokens,
-                        "seconds": state.seconds,
-                        "stream_step": stream.step_at(state.epoch),
-                    }
-                )
-            begins, number = state.phases[-1]["stream_step"], state.phases[-1]["step"]
-            schedule_start = state.phases[phase.schedule_phase]["step"]
-            callbacks = [*callbacks, PhaseName(phase.name)]
+        start = _start_of(phase, state)
+        schedule_start = state.phases[phase.schedule_phase]["step"] if state.phases else 0
         peak = peak_flops(self.hardware.device)
         known = peak is not None and not isinstance(phase.parts.encoder, TokenVectors)
         flops = pretraining_flops(phase.data, learner) if known else None
         progress = Progress(flops_per_token=flops, peak_flops=peak)
         return Trainer(
             learner=learner,
-            stream=RenumberedStream(stream, begins=begins, number=number),
+            stream=RenumberedStream(phase.data.stream, begins=start["stream_step"], number=start["step"]),
             optimizer=training.optimizer,
             config=replace(phase.trainer, schedule_start=schedule_start),
             validation=self._validation(training, progress),
             average=training.average,
-            output=Output(checkpoints=directory.checkpoints, trackers=trackers, progress=progress, callbacks=callbacks),
+            output=Output(
+                checkpoints=directory.checkpoints,
+                trackers=trackers,
+                progress=progress,
+                callbacks=[*training.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
+            ),
             state=state,
         )
 
@@ -407,6 +395,23 @@ class Pretraining:
             every=self.train.eval_every,
             selection=selection if phase is self.phases[-1] else None,
         )
+
+
+def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
+    """Where a phase starts, or started if it is resumed; the state notes it for a phase with a name."""
+    started = [one for one in state.phases if one["name"] == phase.name]
+    if started:
+        return started[0]
+    start: PhaseStart = {
+        "name": phase.name,
+        "step": state.step,
+        "tokens": state.tokens,
+        "seconds": state.seconds,
+        "stream_step": phase.data.stream.step_at(state.epoch) if state.step else 0,
+    }
+    if phase.name:
+        state.phases.append(start)
+    return start
 
 
 def _heads_of(learner: PretrainingLearner) -> dict[str, torch.Tensor]:

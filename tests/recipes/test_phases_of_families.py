@@ -74,13 +74,13 @@ def records(run: str) -> list[dict[str, Any]]:
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     """The weights of the learner where each phase begins."""
     states: list[dict[str, torch.Tensor]] = []
-    enter = Pretraining._trainer
+    enter = Pretraining.build_trainer
 
     def noted(self: Pretraining, training: Training, *more: Any) -> Any:
         states.append({name: tensor.detach().clone() for name, tensor in training.learner.state_dict().items()})
         return enter(self, training, *more)
 
-    monkeypatch.setattr(Pretraining, "_trainer", noted)
+    monkeypatch.setattr(Pretraining, "build_trainer", noted)
     return states
 
 

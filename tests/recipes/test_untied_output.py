@@ -40,7 +40,7 @@ def test_the_tied_phase_begins_with_the_embedding_and_the_rest_of_the_head(monke
 
         return noted
 
-    for name in ("carry_over", "_trainer"):
+    for name in ("carry_over", "build_trainer"):
         monkeypatch.setattr(Pretraining, name, noting(getattr(Pretraining, name)))
     assert lmtransfer(*FIRST, "name=run") == 0
     _, untied, tied = states
