@@ -133,8 +133,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
 
     config["corpus"] = with_commits(config["corpus"], text.corpus)
     directory = started or new_run(cfg, name, config, text)
-    message = opening(directory.path, text, phases, train=train, hardware=hardware, average=pretraining.average)
-    console.print(message, soft_wrap=True)
+    console.print(opening(directory.path, pretraining), soft_wrap=True)
     if start is not None and start.num_tokens:
         console.print(counting(start, budget=train.seconds), soft_wrap=True)
     for line in _remarks(cfg, text, phase, learner, heads):
@@ -144,11 +143,8 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     with tracked(cfg.tracker, directory) as trackers:
         pretraining.run(phase, learner, state, directory=directory, trackers=trackers.all, resume=started is not None)
         result = pretraining_result(
+            pretraining,
             state,
-            parts[-1],
-            text,
-            pretraining.entropy,
-            average=pretraining.average,
             flops=pretraining.flops(learner, state),
             peak=peak_memory(hardware.device),
             revisions=list(directory.checkpoints.revisions()),

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
 from lmtransfer.config.revisions import count_text, with_revision
-from lmtransfer.config.settings import TrainSettings
 from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.parts import Parts
-from lmtransfer.pretraining.phases import TrainingPhase
+from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult, few_steps
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import count, shown
-from lmtransfer.training.averaging import Newest
-from lmtransfer.training.hardware import Hardware
 
 #: For encoders with fewer parameters the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
@@ -31,37 +27,21 @@ _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
 _SAMPLED = 4096
 
 
-def opening(
-    path: Path,
-    text: Text,
-    phases: Sequence[TrainingPhase],
-    *,
-    train: TrainSettings,
-    hardware: Hardware,
-    average: Newest | None,
-) -> str:
-    """The opening message: model, losses, corpus, budget, hardware and run directory.
-
-    Args:
-        path: the run directory.
-        text: the tokenised corpus.
-        phases: the phases of the run; a run without phases has a single one without a name.
-        train: the budget.
-        hardware: device and number format.
-        average: kind of the average of the weights; None: no average.
-    """
+def opening(path: Path, pretraining: Pretraining) -> str:
+    """The opening message: model, losses, corpus, budget, hardware and run directory."""
+    text, phases, average = pretraining.text, pretraining.phases, pretraining.average
     encoder = phases[-1].parts.encoder
     parameters = sum(p.numel() for p in encoder.parameters())
     names = _losses(phases[-1].parts)
     if len(phases) > 1:
         names = ", then ".join(f"{_losses(phase.parts)} ({phase.name}, {100 * phase.share:.3g} %)" for phase in phases)
-    budgets = ((kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
+    budgets = ((kind, getattr(pretraining.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
     averaged = "" if average is None else f"\nweights are averaged ({average}); the average is validated and saved"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
         f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens, a vocabulary of "
-        f"{text.tokenizer.num_pieces:,}) for {budget}, on {hardware}"
+        f"{text.tokenizer.num_pieces:,}) for {budget}, on {pretraining.hardware}"
         f"{averaged}\nrun: {path}"
     )
 
