@@ -98,7 +98,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
             result = experiment.result()
             directory.write_result(result)
             if not experiment.has_one_run:
-                with tracked(settings[0].training.trackers, directory, quiet=True) as trackers:
+                with tracked(cfg.tracker, directory, quiet=True) as trackers:
                     trackers.finish(result)
         task = settings[0].task
         has_models = task.folds is None and experiment.keeps_weights

@@ -16,25 +16,29 @@ from lmtransfer.data.store.token_shares import unigram_entropy
 from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, overrides_below, run_jobs
 from lmtransfer.objectives.base import masked_loss
+from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.checks import check_pretraining
-from lmtransfer.pretraining.continued import recipe_remark
+from lmtransfer.pretraining.continued import TakenHeads, recipe_remark
 from lmtransfer.pretraining.counted.start import Start, count_first
 from lmtransfer.pretraining.directory import TEXT_PATHS, check_text, new_run, run_to_resume
 from lmtransfer.pretraining.messages import closing, closing_of_seeds, counting, large_output, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
-from lmtransfer.pretraining.phased_run import PhasedRun
+from lmtransfer.pretraining.phases import Pretraining, TrainingPhase, describe_phases, find_phase
 from lmtransfer.pretraining.result import joint_result, pretraining_result
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.text import Text, keep_commits, read_text, with_absolute_paths, with_commits
+from lmtransfer.pretraining.utilisation import output_share
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import tracked
-from lmtransfer.runs.training import TrainingSetup, averaging, training_hardware
+from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import averaging
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.peak_memory import forget_peak, peak_memory
 
 
@@ -52,13 +56,12 @@ def run(cfg: DictConfig) -> Path:
     train = check_settings(cfg)
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, pretrains=True)
-    setup = TrainingSetup.of(cfg, train, hardware)
     place = Place.of(cfg, command="pretrain")
     resume = bool(cfg.resume) or in_sweep()
     with distributed.process_group():
         if cfg.seeds > 1:
-            return pretrain_seeds(cfg, name, setup, place, resume=resume).path
-        return pretrain(cfg, name, setup, resume=resume).path
+            return pretrain_seeds(cfg, name, train, hardware, place, resume=resume).path
+        return pretrain(cfg, name, train, hardware, resume=resume).path
 
 
 def check_settings(cfg: DictConfig) -> TrainSettings:
@@ -76,13 +79,14 @@ def check_settings(cfg: DictConfig) -> TrainSettings:
     return train
 
 
-def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
+def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, *, resume: bool) -> RunDirectory:
     """Train one encoder, or resume its training.
 
     Args:
         cfg: the checked config of the command.
         name: name of the run.
-        setup: budget, schedule, batch sizes and hardware.
+        train: budget, batch sizes, and how often to log, validate and save.
+        hardware: device and number format.
         resume: whether a run of this name may exist already; it is then resumed.
     """
     directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
@@ -101,42 +105,48 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     if started is not None:
         check_text(started, text)
 
-    # Of each phase the encoder, the rows, the corruption and the objectives
-    forget_peak(setup.hardware.device)
+    # The phases of the run: for each of them the encoder, the text as batches, and the settings of the loop
+    forget_peak(hardware.device)
     parts = build_phases(cfg, text.tokenizer)
     if started is not None:
         if not is_own(started):
             started.write_config(config)  # with the paths of this machine
         mark_as_own(started)  # the config was given again on this machine and is the same
-    start = _counted_embeddings(cfg, parts[0], text, started, console, budget=setup.train.seconds)
-    phased_run = PhasedRun(cfg, setup, parts, start)
+    start = _counted_embeddings(cfg, parts[0], text, started, console, budget=train.seconds)
+    phases = describe_phases(cfg, parts, text, train=train, hardware=hardware)
+    masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in parts)
+    pretraining = Pretraining(
+        phases=phases,
+        text=text,
+        train=train,
+        hardware=hardware,
+        seed=cfg.seed,
+        average=averaging(ema_decay=train.ema_decay, average_last=train.average_last),
+        start=start,
+        entropy=unigram_entropy(text.prepared.train) if masked else None,
+        from_scratch=not cfg.init and start is None,
+    )
+
+    # The phase in which the run begins or resumes, and its learner
+    phase, state = find_phase(phases, started, start=start)
+    learner, heads = pretraining.build_learner(phase)
 
     config["corpus"] = with_commits(config["corpus"], text.corpus)
     directory = started or new_run(cfg, name, config, text)
-    console.print(opening(directory.path, text, parts, setup, phases=phased_run.phases), soft_wrap=True)
+    console.print(opening(directory.path, pretraining), soft_wrap=True)
     if start is not None and start.num_tokens:
-        console.print(counting(start, budget=setup.train.seconds), soft_wrap=True)
-    for line in _remarks(cfg, text, phased_run):
+        console.print(counting(start, budget=train.seconds), soft_wrap=True)
+    for line in _remarks(cfg, text, phase, learner, heads):
         console.print(line, markup=False, soft_wrap=True)
 
-    # Training
-    masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in parts)
-    entropy = unigram_entropy(text.prepared.train) if masked else None
-    with tracked(setup.trackers, directory) as trackers:
-        phased_run.begin(directory, text, entropy=entropy, trackers=trackers.all)
-        if not cfg.init and (remark := large_output(phased_run.output_share, text)):
-            console.print(f"note: {remark}", markup=False, soft_wrap=True)
-        if started is not None:
-            phased_run.resume()
-        state = phased_run.train()
+    # Training: this phase, and then those after it
+    with tracked(cfg.tracker, directory) as trackers:
+        pretraining.run(phase, learner, state, directory=directory, trackers=trackers.all, resume=started is not None)
         result = pretraining_result(
+            pretraining,
             state,
-            parts[-1],
-            text,
-            entropy,
-            average=averaging(setup.train),
-            flops=phased_run.flops,
-            peak=peak_memory(setup.hardware.device),
+            flops=pretraining.flops(learner, state),
+            peak=peak_memory(hardware.device),
             revisions=list(directory.checkpoints.revisions()),
         )
         directory.write_result(result)
@@ -166,22 +176,29 @@ def _counted_embeddings(
         )
 
 
-def _remarks(cfg: DictConfig, text: Text, phased_run: PhasedRun) -> Iterator[str]:
-    """What the user should know before training begins: about the text, and about the run that is continued."""
+def _remarks(
+    cfg: DictConfig, text: Text, phase: TrainingPhase, learner: PretrainingLearner, heads: TakenHeads
+) -> Iterator[str]:
+    """What the user should know before training begins: about the text, the run that is continued, and the cost."""
     yield from (f"note: {note}" for note in text.notes)
     if cfg.init:
-        yield f"continuing from {cfg.init}; {phased_run.heads}"
+        yield f"continuing from {cfg.init}; {heads}"
         if remark := recipe_remark():
             yield f"note: {remark}"
+    elif remark := large_output(output_share(phase.data, learner), text):
+        yield f"note: {remark}"
 
 
-def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, place: Place, *, resume: bool) -> RunDirectory:
+def pretrain_seeds(
+    cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, place: Place, *, resume: bool
+) -> RunDirectory:
     """Train with the seeds ``seed`` to ``seed + seeds - 1``, and write one run directory with a folder for each seed.
 
     Args:
         cfg: the checked config of the command; its ``seeds`` is more than 1.
         name: name of the run.
-        setup: budget, schedule, batch sizes and hardware.
+        train: budget, batch sizes, and how often to log, validate and save.
+        hardware: device and number format.
         place: where the seeds are trained, and how many at the same time.
         resume: resume a run of this name; it may have had fewer seeds.
     """
@@ -202,7 +219,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, place: Plac
                 own.seed, own.seeds = seed, 1
             if distributed.is_main():
                 print(f"\npretraining seed {seed}, {number} of {cfg.seeds}", flush=True)
-            pretrain(own, f"{name}/seed-{seed}", setup, resume=True)
+            pretrain(own, f"{name}/seed-{seed}", train, hardware, resume=True)
     else:
         jobs = [_job_of_seed(cfg, name, seed, directory.path) for seed in seeds]
         if failed := run_jobs(jobs, place, Console(stderr=True, highlight=False)):
@@ -213,7 +230,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, place: Plac
     directory.write_versions(runs[0].read_versions())
     result = joint_result({seed: run.read_result() for seed, run in zip(seeds, runs, strict=True)})
     directory.write_result(result)
-    with tracked(setup.trackers, directory, quiet=True) as trackers:
+    with tracked(cfg.tracker, directory, quiet=True) as trackers:
         trackers.finish(result)
     if distributed.is_main():
         closing_of_seeds(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))

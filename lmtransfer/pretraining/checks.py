@@ -25,8 +25,9 @@ from lmtransfer.pretraining.parts import parts_of_phases, parts_over
 from lmtransfer.pretraining.save_points import save_points
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.runs.tracking import tracker_nodes
-from lmtransfer.runs.training import averaging, build_optimizer
+from lmtransfer.runs.training import build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.averaging import averaging
 
 _LIKELY_SIZE = 8192
 
@@ -61,7 +62,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
     train = TrainSettings.from_config(cfg.train)
-    averaging(train)
+    averaging(ema_decay=train.ema_decay, average_last=train.average_last)
     save_points(train)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult, few_steps
-from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import count, shown
@@ -29,32 +27,21 @@ _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
 _SAMPLED = 4096
 
 
-def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup, *, phases: Sequence[Phase]) -> str:
-    """The opening message: model, losses, corpus, budget, hardware and run directory.
-
-    Args:
-        path: the run directory.
-        text: the tokenised corpus.
-        each: encoder, rows, corruption and objectives of each phase.
-        setup: budget and hardware.
-        phases: the phases of the run; a run without phases has a single one without a name.
-    """
-    encoder = each[-1].encoder
+def opening(path: Path, pretraining: Pretraining) -> str:
+    """The opening message: model, losses, corpus, budget, hardware and run directory."""
+    text, phases, average = pretraining.text, pretraining.phases, pretraining.average
+    encoder = phases[-1].parts.encoder
     parameters = sum(p.numel() for p in encoder.parameters())
-    names = _losses(each[-1])
+    names = _losses(phases[-1].parts)
     if len(phases) > 1:
-        names = ", then ".join(
-            f"{_losses(parts)} ({phase.name}, {100 * (phase.ends - phase.begins):.3g} %)"
-            for phase, parts in zip(phases, each, strict=True)
-        )
-    budgets = ((kind, getattr(setup.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
+        names = ", then ".join(f"{_losses(phase.parts)} ({phase.name}, {100 * phase.share:.3g} %)" for phase in phases)
+    budgets = ((kind, getattr(pretraining.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
-    average = averaging(setup.train)
     averaged = "" if average is None else f"\nweights are averaged ({average}); the average is validated and saved"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
         f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens, a vocabulary of "
-        f"{text.tokenizer.num_pieces:,}) for {budget}, on {setup.hardware}"
+        f"{text.tokenizer.num_pieces:,}) for {budget}, on {pretraining.hardware}"
         f"{averaged}\nrun: {path}"
     )
 

@@ -7,37 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lmtransfer.data.store.token_shares import part_shares
-from lmtransfer.pretraining.parts import Parts
-from lmtransfer.pretraining.text import Text
+from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.runs.result import RunResult, largest
-from lmtransfer.training.averaging import Newest
 from lmtransfer.training.state import TrainState
 
 
 def pretraining_result(
-    state: TrainState,
-    parts: Parts,
-    text: Text,
-    entropy: float | None,
-    *,
-    average: Newest | None,
-    flops: float | None,
-    peak: int,
-    revisions: Sequence[int],
+    pretraining: Pretraining, state: TrainState, *, flops: float | None, peak: int, revisions: Sequence[int]
 ) -> RunResult:
     """The result of a finished pretraining.
 
     Args:
+        pretraining: the pretraining.
         state: the state after training.
-        parts: the parts of the last phase.
-        text: the tokenised corpus.
-        entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
-        average: which weights are averaged; None: those of the last step are saved.
         flops: FLOP of the training, if known.
         peak: largest memory, in bytes.
         revisions: the checkpoints of ``train.save_at``, by tokens seen.
     """
     metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
+    text, parts = pretraining.text, pretraining.phases[-1].parts
+    average, entropy = pretraining.average, pretraining.entropy
     shares = part_shares(text.prepared.train, text.tokenizer)
     return RunResult(
         command="pretrain",

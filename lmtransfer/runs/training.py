@@ -1,9 +1,9 @@
-"""What a configuration says about training: the hardware, and the plan of the training loop."""
+"""What a configuration says about training: the hardware, the settings of the loop, and the optimiser."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +18,43 @@ from lmtransfer.models.activation_checkpointing import checkpoint_activations
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.layers.residual import keep_residual
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.training.averaging import Exponential, LastPart
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.loop import TrainerConfig
 from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.plan import Plan
+from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import PrecisionName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSetup:
-    """The part of a configuration that concerns training, for any kind of model.
+def trainer_config(
+    train: TrainSettings, hardware: Hardware, *, stream: PlannedStream, schedule: Factor, seed: int
+) -> TrainerConfig:
+    """The settings of the training loop.
 
-    Attributes:
-        train: budget, batch sizes, and how often to log, validate and save.
+    Args:
+        train: the node ``train``.
         hardware: device and number format.
-        optimizer: component node.
-        schedule: component node.
-        trackers: component nodes, by name.
+        stream: stream of the training data; a budget in epochs needs its length.
+        schedule: factor on the learning rates.
+        seed: seed of dropout.
     """
-
-    train: TrainSettings
-    hardware: Hardware
-    optimizer: Mapping[str, Any]
-    schedule: Mapping[str, Any]
-    trackers: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, cfg: DictConfig, train: TrainSettings, hardware: Hardware) -> TrainingSetup:
-        """The setup of a command's configuration."""
-        nodes = {key: cfg[key] for key in ("optimizer", "schedule")}
-        return cls(train=train, hardware=hardware, trackers=cfg.tracker, **nodes)
-
-    def plan(self, stream: PlannedStream, *, seed: int) -> Plan:
-        """The settings of the loop.
-
-        Args:
-            stream: stream of the training data; a budget in epochs needs its length.
-            seed: seed of dropout.
-        """
-        train = self.train
-        return Plan(
-            budget=Budget(
-                steps=train.steps,
-                tokens=train.tokens,
-                epochs=train.epochs,
-                min_steps=train.min_steps,
-                seconds=train.seconds,
-                steps_per_epoch=stream.steps_per_epoch if train.epochs else None,
-            ),
-            schedule=build(self.schedule),
-            seed=seed,
-            device=self.hardware.device,
-            precision=self.hardware.precision,
-            max_grad_norm=train.max_grad_norm,
-            save_every=train.save_every,
-            log_every=train.log_every,
-        )
+    return TrainerConfig(
+        budget=Budget(
+            steps=train.steps,
+            tokens=train.tokens,
+            epochs=train.epochs,
+            min_steps=train.min_steps,
+            seconds=train.seconds,
+            steps_per_epoch=stream.steps_per_epoch if train.epochs else None,
+        ),
+        schedule=schedule,
+        seed=seed,
+        device=hardware.device,
+        precision=hardware.precision,
+        max_grad_norm=train.max_grad_norm,
+        save_every=train.save_every,
+        log_every=train.log_every,
+    )
 
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
@@ -85,22 +65,6 @@ def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
     """
     made: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
     return made
-
-
-def averaging(train: TrainSettings) -> Exponential | LastPart | None:
-    """The average of the weights that a training ends with; None: no average.
-
-    Raises:
-        ConfigError: both kinds of average are set.
-    """
-    if train.ema_decay is not None and train.average_last is not None:
-        raise ConfigError(
-            f"train.ema_decay={train.ema_decay:g} and train.average_last={train.average_last:g} are two averages of "
-            "the weights, but a run can have only one: set one of them to null"
-        )
-    if train.ema_decay is not None:
-        return Exponential(train.ema_decay)
-    return None if train.average_last is None else LastPart(train.average_last)
 
 
 def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: bool = True) -> None:

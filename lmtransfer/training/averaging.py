@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from lmtransfer.errors import ConfigError
+
 #: Tolerance for rounding errors of shares of a budget.
 _ROUNDING = 1e-9
 
@@ -67,6 +69,26 @@ class LastPart:
 
     def __str__(self) -> str:
         return f"mean over the last {100 * self.share:.3g} % of the budget, before that as they are"
+
+
+def averaging(*, ema_decay: float | None, average_last: float | None) -> Exponential | LastPart | None:
+    """The average of the weights that a training ends with; None: no average.
+
+    Args:
+        ema_decay: decay of an exponential moving average.
+        average_last: last share of the budget whose weights are averaged.
+
+    Raises:
+        ConfigError: both kinds of average are set.
+    """
+    if ema_decay is not None and average_last is not None:
+        raise ConfigError(
+            f"train.ema_decay={ema_decay:g} and train.average_last={average_last:g} are two averages of the weights, "
+            "but a run can have only one: set one of them to null"
+        )
+    if ema_decay is not None:
+        return Exponential(ema_decay)
+    return None if average_last is None else LastPart(average_last)
 
 
 class Average:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from lmtransfer.errors import ConfigError, TrainingError
-from lmtransfer.training.update import Outcome
+from lmtransfer.training.update import StepResult
 
 #: Approximate number of steps in the running mean of the watched loss.
 _SMOOTHED_STEPS = 50
@@ -19,7 +19,7 @@ class Callback(Protocol):
 
     name: str  #: its state is saved under this name
 
-    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """Process one step and return messages for the user.
 
         Args:
@@ -51,7 +51,7 @@ class NonFiniteGuard:
         self.max_bad_steps = max_bad_steps
         self.in_a_row = 0
 
-    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class.
 
         Raises:
@@ -107,7 +107,7 @@ class PhaseName:
     def __init__(self, phase: str) -> None:
         self.phase = phase
 
-    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class."""
         record["phase"] = self.phase
         return ()
@@ -165,7 +165,7 @@ class UnigramPlateau:
         self.left_at: int | None = None
         self.warned = False
 
-    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class; after the loss leaves the plateau, each record has that step as ``plateau_left_at``."""
         record["unigram_entropy"] = round(self.entropy, 4)
         if self.left_at is not None:
@@ -218,7 +218,7 @@ class TokenForecast:
         self.meaning = meaning
         self.seen: list[tuple[float, int]] = []
 
-    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See the class."""
         if len(self.seen) == _STEPS:
             return ()

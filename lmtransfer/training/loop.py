@@ -13,19 +13,54 @@ import torch
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average
+from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.learner import BatchStream, Learner
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
 from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.plan import Plan
+from lmtransfer.training.optim.schedules import Factor
+from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.saving import Saving, Snapshot
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.update import Made, Updater
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig:
+    """The settings of the loop, for any learner.
+
+    Attributes:
+        budget: how long to train.
+        until: share of the budget at which training ends; less than 1 if another training continues from there.
+        schedule: factor on the learning rates.
+        schedule_start: number of steps before the schedule starts.
+        seed: seed of the run; it seeds dropout for each micro-batch.
+        device: device of the learner.
+        precision: number format.
+        max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
+        save_every: steps between saves of ``last``, which is also saved at the end and when interrupted.
+        save_at: numbers of tokens, ascending: the model is kept as a revision once that many were seen.
+        log_every: steps between records; evaluations are always logged.
+        max_bad_steps: training fails after this many steps in a row whose loss is not finite.
+    """
+
+    budget: Budget
+    until: float = 1.0
+    schedule: Factor
+    schedule_start: int = 0
+    seed: int
+    device: torch.device | str = "cpu"
+    precision: Precision = field(default_factory=Precision)
+    max_grad_norm: float | None = None
+    save_every: int | None = None
+    save_at: tuple[int, ...] = ()
+    log_every: int = 10
+    max_bad_steps: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +102,7 @@ class Trainer:
         learner: the learner, already on its device.
         stream: the optimiser steps of this rank.
         optimizer: optimiser of the trainable parameters.
-        plan: the settings.
+        config: the settings.
         validation: how to measure the learner on held-out data; None: no validation.
         average: average of the parameters of the optimiser, which is measured and saved instead of the parameters;
             None: no average.
@@ -82,7 +117,7 @@ class Trainer:
         learner: Learner,
         stream: BatchStream,
         optimizer: Optimizer | torch.optim.Optimizer,
-        plan: Plan,
+        config: TrainerConfig,
         validation: Validation | None = None,
         average: Average | None = None,
         output: Output | None = None,
@@ -93,22 +128,22 @@ class Trainer:
             optimizer = Optimizer(learner, [optimizer])
         output = output or Output()
         self.learner, self.stream, self.optimizer = learner, stream, optimizer
-        self.plan, self.validation, self.average = plan, validation, average
+        self.config, self.validation, self.average = config, validation, average
         self.progress = output.progress
         self.trackers = output.trackers if distributed.is_main() else ()
-        self.callbacks = [NonFiniteGuard(max_bad_steps=plan.max_bad_steps), *output.callbacks]
+        self.callbacks = [NonFiniteGuard(max_bad_steps=config.max_bad_steps), *output.callbacks]
         self.clock = clock
         self.state = state or TrainState()
         self.updater = Updater(
             learner=learner,
             optimizer=optimizer,
-            seed=plan.seed,
-            device=plan.device,
-            precision=plan.precision,
-            max_grad_norm=plan.max_grad_norm,
+            seed=config.seed,
+            device=config.device,
+            precision=config.precision,
+            max_grad_norm=config.max_grad_norm,
         )
         self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
-        self.saving = Saving(self.snapshot, output.checkpoints, save_at=plan.save_at)
+        self.saving = Saving(self.snapshot, output.checkpoints, save_at=config.save_at)
         self._started_at = 0.0  # time of the start, corrected as if there had been no interruptions
         self._unread: list[_Unread] = []
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
@@ -122,7 +157,7 @@ class Trainer:
             CheckpointError: no checkpoint is complete, or it does not fit.
         """
         notes = self.saving.restore()
-        if self.state.finished == "budget" and self._fraction() < self.plan.until:
+        if self.state.finished == "budget" and self._fraction() < self.config.until:
             self.state.finished = None  # the budget was raised
         for tracker in self.trackers:
             tracker.rewind(self.state.step)
@@ -156,8 +191,13 @@ class Trainer:
                     seen = state.tokens
                     stop = self._step(source)
                     self.saving.keep_revisions(seen=seen)
-                saves = stop or state.finished or self._is_due(self.plan.save_every)
-                if not self.updater.asynchronous or saves or state.evaluation_due or self._is_due(self.plan.log_every):
+                saves = stop or state.finished or self._is_due(self.config.save_every)
+                if (
+                    not self.updater.asynchronous
+                    or saves
+                    or state.evaluation_due
+                    or self._is_due(self.config.log_every)
+                ):
                     self._read()
                 if state.evaluation_due and not stop:
                     improved, stop = self._evaluate(), agreed_stop()
@@ -182,7 +222,7 @@ class Trainer:
     def _fraction(self) -> float:
         """The share of the budget that is used up."""
         state = self.state
-        return self.plan.budget.fraction(
+        return self.config.budget.fraction(
             steps=state.step, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
         )
 
@@ -209,10 +249,10 @@ class Trainer:
         state.seconds = of_ranks[0][0]
         self._unlogged_tokens += made.tokens
         self._unlogged_seconds += now - start_time
-        if self.plan.budget.by_the_clock:
+        if self.config.budget.by_the_clock:
             state.shares_used.append(fraction)
         fraction = self._fraction()
-        if fraction >= self.plan.until:
+        if fraction >= self.config.until:
             state.finished = "budget"
         if self.average is not None:
             self.average.on_progress(fraction=fraction)
@@ -224,10 +264,10 @@ class Trainer:
 
     def _factor(self, fraction: float, tokens: int) -> float:
         """The factor on the peak learning rates of the step that begins at ``fraction`` and has so many tokens."""
-        state, budget = self.state, self.plan.budget
+        state, budget = self.state, self.config.budget
         timed = budget.by_the_clock and not state.step  # only the first step needs the time
         if timed and self.updater.asynchronous:
-            torch.cuda.synchronize(self.plan.device)
+            torch.cuda.synchronize(self.config.device)
         fraction_after = budget.fraction_after(
             fraction,
             state.step,
@@ -235,7 +275,9 @@ class Trainer:
             seconds=distributed.from_main(self.clock() - self._started_at) if timed else 0.0,
             prepared=state.prepared,
         )
-        return self.plan.schedule(step=state.step, fraction=fraction, fraction_after=fraction_after)
+        return self.config.schedule(
+            step=state.step - self.config.schedule_start, fraction=fraction, fraction_after=fraction_after
+        )
 
     def _record(self) -> dict[str, Any]:
         """The line of the log about a step, as far as it is known before its numbers are read."""
@@ -293,7 +335,7 @@ class Trainer:
             prepared=state.prepared,
             last=state.finished is not None or evaluated,
         )
-        if not (self._is_due(self.plan.log_every) or evaluated or state.finished):
+        if not (self._is_due(self.config.log_every) or evaluated or state.finished):
             return
         if state.shares_used:
             state.record["shares_used"], state.shares_used = state.shares_used, []

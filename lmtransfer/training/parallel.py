@@ -159,7 +159,7 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def like(tensor: Tensor, values: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, values: Tensor) -> Tensor:
     """The values of a whole tensor, which every rank has, cut into shards if the tensor is sharded."""
     if not is_sharded(tensor):
         return values

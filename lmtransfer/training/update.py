@@ -24,7 +24,7 @@ from lmtransfer.training.recurrent_state import choose
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepResult:
     """The numbers of one step.
 
     Attributes:
@@ -64,6 +64,7 @@ class Made:
         skipped: 1 if the weights did not change, else 0.
         scale: the loss scale of the step.
         scale_after: the loss scale after it.
+        overflowed: see ``StepResult``.
         factor: factor on the peak learning rates.
     """
 
@@ -75,6 +76,7 @@ class Made:
     skipped: Tensor
     scale: float
     scale_after: float
+    overflowed: bool
     factor: float
 
 
@@ -117,7 +119,7 @@ class Updater:
         self._passes = Passes(learner, precision)
         optimizer.multiply_in(precision.optimizer_dtype)
 
-    def step(self, step: Step, *, factor: Callable[[int], float]) -> Outcome:
+    def step(self, step: Step, *, factor: Callable[[int], float]) -> StepResult:
         """Train on the data of one step, and wait for its numbers; see ``make``."""
         return next(self.read([self.make(step, factor=factor)]))
 
@@ -146,8 +148,9 @@ class Updater:
         skipped = distributed.largest_on_device(_not_finite(passed, norm))
         scale, rate = self.precision.scale, factor(passed.tokens)
         self.optimizer.set_factor(rate)
+        overflowed = False
         if self._waits():
-            self._update_here(passed, norm, skipped)
+            overflowed = self._update_here(passed, norm, skipped)
         else:
             self._update_there(passed, norm, skipped)
         self.optimizer.zero_grad()
@@ -160,6 +163,7 @@ class Updater:
             skipped=skipped,
             scale=scale,
             scale_after=self.precision.scale,
+            overflowed=overflowed,
             factor=rate,
         )
 
@@ -170,16 +174,18 @@ class Updater:
         """
         return not self.asynchronous or self.precision.scaler is not None or not self.optimizer.skips_on_device
 
-    def _update_here(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> None:
-        """Update the weights, unless ``skipped`` is 1."""
+    def _update_here(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> bool:
+        """Update the weights, unless ``skipped`` is 1; returns whether the float16 gradients overflowed."""
         scale, scaler = self.precision.scale, self.precision.scaler
         skips = bool(skipped)
-        if scaler is not None and (not skips or self._overflowed(passed, norm)):
-            scaler.update(overflowed=skips)
+        overflowed = skips and scaler is not None and _losses_are_finite(passed)
+        if scaler is not None and (overflowed or not skips):
+            scaler.update(overflowed=overflowed)
         if not skips:
             self.recurrent_states = passed.recurrent_states
             _scale_gradients(self.optimizer.parameters, _clip_factor(float(norm) / scale, self.max_grad_norm) / scale)
             self.optimizer.step()
+        return overflowed
 
     def _update_there(self, passed: Accumulated, norm: Tensor, skipped: Tensor) -> None:
         """Let the device update the weights, unless ``skipped`` is 1."""
@@ -192,17 +198,11 @@ class Updater:
             for place, state in passed.recurrent_states.items()
         }
 
-    @staticmethod
-    def _overflowed(passed: Accumulated, norm: Tensor) -> bool:
-        """Whether the gradient alone is not finite, on all ranks."""
-        finite = all(bool(loss.sum.isfinite()) for losses in passed.losses for loss in losses.values())
-        return all(distributed.gather(finite)) and not bool(norm.isfinite())
-
-    def read(self, made: Sequence[Made]) -> Iterator[Outcome]:
+    def read(self, made: Sequence[Made]) -> Iterator[StepResult]:
         """The numbers of steps, in order; waits until the device has made them. Every rank must call this."""
         of_ranks = distributed.gather(_of_this_rank(made))
         for place, one in enumerate(made):
-            yield _outcome(one, [steps[place] for steps in of_ranks], has_scaler=self.precision.scaler is not None)
+            yield _result(one, [steps[place] for steps in of_ranks])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def _of_rank(made: Made, on_device: Sequence[float]) -> _OfRank:
     return _OfRank(values, norm / made.scale, bool(skipped), bad_keys)
 
 
-def _outcome(made: Made, of_ranks: Sequence[_OfRank], *, has_scaler: bool) -> Outcome:
+def _result(made: Made, of_ranks: Sequence[_OfRank]) -> StepResult:
     """Mean of each loss over all micro-batches and ranks, and their weighted total."""
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}
@@ -266,14 +266,14 @@ def _outcome(made: Made, of_ranks: Sequence[_OfRank], *, has_scaler: bool) -> Ou
                 counts[name] = counts.get(name, 0.0) + found
     means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
     own = of_ranks[distributed.rank()]
-    return Outcome(
+    return StepResult(
         losses=means,
         loss=sum(weights[name] * mean for name, mean in means.items()),
         tokens=made.tokens,
         gradient_norm=own.norm,
         factor=made.factor,
         updated=not own.skipped,
-        overflowed=own.skipped and has_scaler and all(math.isfinite(mean) for mean in means.values()),
+        overflowed=made.overflowed,
         loss_scale=made.scale_after,
         bad_keys=tuple(key for of_rank in of_ranks for key in of_rank.bad_keys),
     )
@@ -284,6 +284,12 @@ def _not_finite(passed: Accumulated, norm: Tensor) -> Tensor:
     losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
     numbers = torch.stack([*(loss.reshape(()).to(norm) for loss in losses), norm])
     return (~numbers.isfinite()).any().float()
+
+
+def _losses_are_finite(passed: Accumulated) -> bool:
+    """Whether all losses that count something are finite, on all ranks."""
+    losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
+    return all(distributed.gather(all(bool(loss.isfinite()) for loss in losses)))
 
 
 def _counts(loss: Loss) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
 from lmtransfer.training.checkpoints import STATE, open_checkpoint
-from lmtransfer.training.parallel import like, whole
+from lmtransfer.training.parallel import shard_like, whole
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
@@ -68,7 +68,7 @@ def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str 
             of them.
     """
     for target, value in _fitting(module, saved, source):
-        target.copy_(like(target, value))
+        target.copy_(shard_like(target, value))
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:

@@ -15,10 +15,9 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.training import prepare_encoders
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
-from lmtransfer.training.loop import Output, Trainer
+from lmtransfer.training.loop import Output, Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
-from lmtransfer.training.plan import Plan
 from lmtransfer.transfer.freezing import Full
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.heads.span import SpanHead
@@ -99,7 +98,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         learner=training.learner,
         stream=training.stream,
         optimizer=training.optimizer,
-        plan=Plan(
+        config=TrainerConfig(
             schedule=Constant(),
             budget=Budget(steps=setting.warmup + setting.steps),
             seed=0,

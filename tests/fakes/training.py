@@ -17,11 +17,10 @@ from lmtransfer.errors import TrainingError
 from lmtransfer.training import checkpoints
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Learner, Loss, Step
-from lmtransfer.training.loop import Output, Trainer
+from lmtransfer.training.loop import Output, Trainer, TrainerConfig
 from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Linear
-from lmtransfer.training.plan import Plan
 
 WIDTH = 4
 
@@ -163,9 +162,9 @@ def trainer_of(**settings: Any) -> Trainer:
     validation = None if measure is None else Validation(measure=measure, every=every, selection=selection)
     groups = {
         group: group(**{one.name: settings.pop(one.name) for one in fields(group) if one.name in settings})
-        for group in (Plan, Output)
+        for group in (TrainerConfig, Output)
     }
-    return Trainer(plan=groups[Plan], validation=validation, output=groups[Output], **settings)
+    return Trainer(config=groups[TrainerConfig], validation=validation, output=groups[Output], **settings)
 
 
 def toy_trainer(learner: nn.Module | None = None, **settings: Any) -> Trainer:

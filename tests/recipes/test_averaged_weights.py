@@ -9,7 +9,7 @@ import torch
 from fakes.transfer_files import lmtransfer, result
 from test_phases import TINY, WORDS, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
 
-from lmtransfer.pretraining import phased_run
+from lmtransfer.pretraining import phases
 from lmtransfer.training.averaging import LastPart
 
 #: One objective throughout, but another rate of masks.
@@ -45,13 +45,13 @@ def test_it_begins_anew_with_other_losses_and_else_goes_on(
 ) -> None:
     """The exponential average by its recurrence, from the weights after every update since it began."""
     seen: list[dict[str, torch.Tensor]] = []
-    taken = phased_run.Trainer._step
+    taken = phases.Trainer._step
 
-    def noted(self: phased_run.Trainer, steps: object) -> None:
+    def noted(self: phases.Trainer, steps: object) -> None:
         taken(self, steps)  # type: ignore[arg-type]
         seen.append({name: tensor.detach().clone() for name, tensor in self.learner.named_parameters()})
 
-    monkeypatch.setattr(phased_run.Trainer, "_step", noted)
+    monkeypatch.setattr(phases.Trainer, "_step", noted)
     assert lmtransfer(*words, SETTINGS["ema"], "name=run") == 0
     assert len(seen) == 10
     model, raw = saved("run"), saved("run", "raw")

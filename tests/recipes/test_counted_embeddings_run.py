@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,10 @@ from fakes.transfer_files import lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.pretraining.phased_run import PhasedRun
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.phases import Pretraining, TrainingPhase
 from lmtransfer.training import loop
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.state import TrainState
 
 TINY = [
     *("pretrain", "experiment=null", "train.seconds=null", "train.steps=6", "model=bert_tiny", "model.dim=16"),
@@ -146,13 +147,13 @@ def test_a_recipe_with_counts_leaves_them_out_where_weights_are_gone_on_with(cap
 def test_the_generator_of_electra_starts_from_the_counts_too(sharing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def noted(self: PhasedRun) -> TrainState:
-        objective = self.learner.listed()[0]
-        tables = [self.parts[0].encoder.token_embedding, objective.inner()["generator"].tied_embedding]
+    def noted(self: Pretraining, phase: TrainingPhase, learner: PretrainingLearner, *_: Any, **__: Any) -> None:
+        objective = learner.listed()[0]
+        tables = [phase.parts.encoder.token_embedding, objective.inner()["generator"].tied_embedding]
         seen.extend(table.weight.detach().clone() for table in tables)
         raise Interrupted("seen")
 
-    monkeypatch.setattr(PhasedRun, "train", noted)
+    monkeypatch.setattr(Pretraining, "run", noted)
     words = [word for word in COUNTED if not word.startswith(("model", "objective"))]
     small = ["model.embedding_dim=16", "model.dim=64", "model.num_heads=1", "model.hidden_dim=32", "model.num_layers=1"]
     own = ["model=electra_laptop", *small, "objective=rtd", "objective.max_length=16", f"name={sharing}"]

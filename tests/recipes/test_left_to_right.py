@@ -13,7 +13,7 @@ import yaml
 from fakes.transfer_files import TASK, lmtransfer, result
 from test_phases import TINY, assert_same, made, records, saved, stop_after  # noqa: F401  (made is a fixture)
 
-from lmtransfer.pretraining import phased_run
+from lmtransfer.pretraining import phases
 
 PHASES = [*TINY, "phases=left_to_right_then_masked"]
 CAUSAL = ["objective=lm" if word == "objective=mlm" else word for word in TINY]
@@ -45,20 +45,20 @@ def test_a_run_that_goes_on_in_either_attention_is_the_uninterrupted_one(step: i
 
 def test_one_encoder_is_read_left_to_right_and_then_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
-    train = phased_run.PhasedRun.train
-    step = phased_run.Trainer._step
+    run = phases.Pretraining.run
+    step = phases.Trainer._step
 
-    def noted(self: phased_run.PhasedRun) -> Any:
-        encoder = self.parts[-1].encoder
+    def noted(self: phases.Pretraining, *more: Any, **named: Any) -> None:
+        encoder = self.phases[-1].parts.encoder
 
         def stepped(trainer: Any, steps: Any) -> None:
             seen.append((encoder.attention, id(trainer.learner.encoder)))
             step(trainer, steps)
 
-        monkeypatch.setattr(phased_run.Trainer, "_step", stepped)
-        return train(self)
+        monkeypatch.setattr(phases.Trainer, "_step", stepped)
+        run(self, *more, **named)
 
-    monkeypatch.setattr(phased_run.PhasedRun, "train", noted)
+    monkeypatch.setattr(phases.Pretraining, "run", noted)
     assert lmtransfer(*PHASES, "name=run") == 0
     assert [attention for attention, _ in seen] == ["causal"] * 4 + ["bidirectional"] * 6
     assert len({encoder for _, encoder in seen}) == 1

@@ -18,7 +18,7 @@ from fakes.transfer_files import TASK, lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
 
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.pretraining import phased_run
+from lmtransfer.pretraining import phases
 from lmtransfer.training import loop
 
 TINY = [
@@ -102,6 +102,27 @@ def test_a_run_that_goes_on_in_any_phase_is_the_uninterrupted_one(step: int) -> 
     assert_same("whole", "cut")
 
 
+def test_a_resumed_run_builds_only_the_phase_that_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(5, patch)
+        assert lmtransfer(*WORDS, "name=cut") != 0
+    names: list[str] = []
+    learner, training = phases.Pretraining.build_learner, phases.Pretraining.build_training
+
+    def noted(self: phases.Pretraining, phase: phases.TrainingPhase) -> Any:
+        names.append(phase.name)
+        return learner(self, phase)
+
+    def also_noted(self: phases.Pretraining, phase: phases.TrainingPhase, *more: Any) -> Any:
+        names.append(f"training of {phase.name}")
+        return training(self, phase, *more)
+
+    monkeypatch.setattr(phases.Pretraining, "build_learner", noted)
+    monkeypatch.setattr(phases.Pretraining, "build_training", also_noted)
+    assert lmtransfer(*WORDS, "name=cut", "resume=true") == 0
+    assert names == ["rest", "training of rest"]
+
+
 def test_a_kill_between_two_phases_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lmtransfer(*WORDS, "name=whole") == 0
 
@@ -112,7 +133,7 @@ def test_a_kill_between_two_phases_changes_nothing(monkeypatch: pytest.MonkeyPat
         raise Kill
 
     with monkeypatch.context() as patch:
-        patch.setattr(phased_run, "standardise", killed)
+        patch.setattr(phases, "standardise", killed)
         with pytest.raises(Kill):
             lmtransfer(*WORDS, "name=cut")
     assert len(records("cut")) == 3
@@ -174,14 +195,14 @@ def test_the_schedule_begins_anew_where_it_is_to() -> None:
 
 def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[dict[str, torch.Tensor]] = []
-    enter = phased_run.PhasedRun._enter
+    enter = phases.Pretraining.build_trainer
 
-    def noted(self: phased_run.PhasedRun) -> None:
-        whole = self.parts[-1].encoder
+    def noted(self: phases.Pretraining, *more: Any) -> Any:
+        whole = self.phases[-1].parts.encoder
         states.append({name: tensor.detach().clone() for name, tensor in whole.state_dict().items()})
-        enter(self)
+        return enter(self, *more)
 
-    monkeypatch.setattr(phased_run.PhasedRun, "_enter", noted)
+    monkeypatch.setattr(phases.Pretraining, "build_trainer", noted)
     assert lmtransfer(*WORDS, "name=run") == 0
     before, after = states
     changed = {name for name in before if not torch.equal(before[name], after[name])}

@@ -15,8 +15,8 @@ from fakes.transfer_files import lmtransfer, make_world, sentence
 from safetensors.torch import load_file
 
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.pretraining import phased_run
 from lmtransfer.pretraining.continued import TakenHeads
+from lmtransfer.pretraining.phases import Pretraining, Training
 from lmtransfer.training import loop
 
 QUICK = [
@@ -74,13 +74,13 @@ def records(run: str) -> list[dict[str, Any]]:
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     """The weights of the learner where each phase begins."""
     states: list[dict[str, torch.Tensor]] = []
-    enter = phased_run.PhasedRun._enter
+    enter = Pretraining.build_trainer
 
-    def noted(self: phased_run.PhasedRun) -> None:
-        states.append({name: tensor.detach().clone() for name, tensor in self.learner.state_dict().items()})
-        enter(self)
+    def noted(self: Pretraining, training: Training, *more: Any) -> Any:
+        states.append({name: tensor.detach().clone() for name, tensor in training.learner.state_dict().items()})
+        return enter(self, training, *more)
 
-    monkeypatch.setattr(phased_run.PhasedRun, "_enter", noted)
+    monkeypatch.setattr(Pretraining, "build_trainer", noted)
     return states
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import yaml
 from fakes.transfer_files import lmtransfer, result
 from test_phases import TINY, assert_same, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
 
-from lmtransfer.pretraining import phased_run
+from lmtransfer.pretraining.phases import Pretraining, Training
 
 FIRST = [*TINY, "phases=untied_first"]
 OWN = "objectives.mlm.output.weight"
@@ -30,13 +32,16 @@ def test_a_run_that_is_untied_at_first_goes_on_exactly(step: int) -> None:
 
 def test_the_tied_phase_begins_with_the_embedding_and_the_rest_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[dict[str, torch.Tensor]] = []
-    enter, go_over = phased_run.PhasedRun._enter, phased_run.PhasedRun._go_over
 
-    def noted(self: phased_run.PhasedRun) -> None:
-        states.append({name: tensor.detach().clone() for name, tensor in self.learner.state_dict().items()})
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: Pretraining, training: Training, *more: Any) -> Any:
+            states.append({name: tensor.detach().clone() for name, tensor in training.learner.state_dict().items()})
+            return method(self, training, *more)
 
-    monkeypatch.setattr(phased_run.PhasedRun, "_go_over", lambda self: (noted(self), go_over(self))[-1])
-    monkeypatch.setattr(phased_run.PhasedRun, "_enter", lambda self: (noted(self), enter(self))[-1])
+        return noted
+
+    for name in ("carry_over", "build_trainer"):
+        monkeypatch.setattr(Pretraining, name, noting(getattr(Pretraining, name)))
     assert lmtransfer(*FIRST, "name=run") == 0
     _, untied, tied = states
     assert untied.keys() - tied.keys() == {OWN}

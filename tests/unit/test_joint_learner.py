@@ -22,7 +22,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.precision import Precision
-from lmtransfer.training.update import Outcome, Updater
+from lmtransfer.training.update import StepResult, Updater
 from lmtransfer.training.weights import load_weights, weights
 from lmtransfer.transfer.joint.learner import JointLearner, JointStream
 from lmtransfer.transfer.joint.share import TextShare
@@ -64,7 +64,7 @@ class _Keep(Optimizer):
         self.kept = {self.names[id(p)]: p.grad.clone() for p in self.parameters if p.grad is not None}
 
 
-def _step(learner: JointLearner, micro_batches: Sequence[Any]) -> tuple[Outcome, dict[str, torch.Tensor]]:
+def _step(learner: JointLearner, micro_batches: Sequence[Any]) -> tuple[StepResult, dict[str, torch.Tensor]]:
     """A step's losses and gradients."""
     optimizer = _Keep(learner)
     updater = Updater(

@@ -1,4 +1,4 @@
-"""Transitions between phases: what carries over, and where the learning rate schedule runs."""
+"""Phases: what carries over between them, where the learning rate schedule runs, and where a run resumes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from refusals import refuses
 
 from lmtransfer.config.phases import Phase
-from lmtransfer.pretraining.phased_run import Transition, span_of_schedule, transitions_of
+from lmtransfer.errors import CheckpointError
+from lmtransfer.pretraining.phases import Transition, find_phase, span_of_schedule, transitions_of
 
 MASKED, CAUSAL = [object()], [object()]
 
@@ -67,3 +69,35 @@ def test_the_schedule_runs_from_restart_to_restart() -> None:
 def test_one_phase_has_the_whole_budget() -> None:
     phases, transitions = described((MASKED, "adam", 0.1, None))
     assert span_of_schedule(phases, transitions, 0) == (0, 1.0)
+
+
+def _with_checkpoint(*names: str) -> Any:
+    """A run whose newest checkpoint was saved when these phases had begun."""
+    checkpoint = SimpleNamespace(folder="last", state={"phases": [{"name": name} for name in names]})
+    return SimpleNamespace(checkpoints=SimpleNamespace(newest_complete=lambda: (checkpoint, [])))
+
+
+PHASES: list[Any] = [SimpleNamespace(name=name) for name in ("words", "masked", "rest")]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_run_resumes_in_the_phase_of_its_newest_checkpoint(place: int) -> None:
+    names = [phase.name for phase in PHASES[: place + 1]]
+    phase, state = find_phase(PHASES, _with_checkpoint(*names), start=None)
+    assert phase is PHASES[place]
+    assert [one["name"] for one in state.phases] == names
+
+
+def test_a_run_begins_in_its_first_phase() -> None:
+    empty: Any = SimpleNamespace(checkpoints=SimpleNamespace(newest_complete=lambda: (None, [])))
+    counted: Any = SimpleNamespace(seconds=3.0)
+    for run in (None, empty):
+        phase, state = find_phase(PHASES, run, start=counted)
+        assert phase is PHASES[0]
+        assert (state.phases, state.seconds, state.prepared) == ([], 3.0, 3.0)
+
+
+@pytest.mark.parametrize("names", [("masked",), ("words", "rest"), ("words", "masked", "rest", "more")])
+def test_a_checkpoint_with_other_phases_is_refused(names: tuple[str, ...]) -> None:
+    with refuses(CheckpointError, "last", ", ".join(names), "words, masked, rest"):
+        find_phase(PHASES, _with_checkpoint(*names), start=None)

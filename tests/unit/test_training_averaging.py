@@ -15,9 +15,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError, Interrupted
-from lmtransfer.runs.training import averaging
 from lmtransfer.training import loop
-from lmtransfer.training.averaging import Average, Exponential, LastPart
+from lmtransfer.training.averaging import Average, Exponential, LastPart, averaging
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.loop import Trainer
@@ -208,8 +207,8 @@ def test_no_average_saves_what_it_always_did(tmp_path: Path) -> None:
 
 def test_two_averages_are_refused_and_so_are_values_that_mean_nothing() -> None:
     with refuses(ConfigError, "train.ema_decay=0.9", "train.average_last=0.2"):
-        averaging(TrainSettings(ema_decay=0.9, average_last=0.2))
-    assert averaging(TrainSettings()) is None
+        averaging(ema_decay=0.9, average_last=0.2)
+    assert averaging(ema_decay=None, average_last=None) is None
     for key, value in (("ema_decay", 1.0), ("ema_decay", 0.0), ("average_last", 0.0), ("average_last", 1.5)):
         with refuses(ConfigError, f"{key}: {value}"):
             TrainSettings.from_config({key: value})

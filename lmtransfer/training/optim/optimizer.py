@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
 from lmtransfer.training.optim.muon import MuonUpdate
-from lmtransfer.training.parallel import like, whole
+from lmtransfer.training.parallel import shard_like, whole
 
 
 class Optimizer:
@@ -160,4 +160,4 @@ class Optimizer:
             # fused kernels keep step counts on the device of the parameter, others on the host
             on_device = value.ndim > 0 or fused
             value = value.to(parameter.device if on_device else "cpu", copy=True)
-            part.state[parameter][entry] = like(parameter, value) if value.ndim else value
+            part.state[parameter][entry] = shard_like(parameter, value) if value.ndim else value

@@ -147,25 +147,21 @@ class InverseSqrt(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class PartOfBudget:
-    """A schedule that runs over a part of the budget.
+    """A schedule that runs over a part of the budget; steps are counted from the start of the part.
 
     Attributes:
         schedule: schedule of the part, which treats the part as a separate budget.
         begins: share of the budget at which the part begins.
         ends: share of the budget at which the part ends.
-        first_update: number of updates before the part.
     """
 
     schedule: Schedule
     begins: float = 0.0
     ends: float = 1.0
-    first_update: int = 0
 
     def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
         """The factor of one update; see ``Schedule``."""
-        return self.schedule(
-            step=step - self.first_update, fraction=self._within(fraction), fraction_after=self._within(fraction_after)
-        )
+        return self.schedule(step=step, fraction=self._within(fraction), fraction_after=self._within(fraction_after))
 
     def _within(self, fraction: float) -> float:
         return min(1.0, max(0.0, (fraction - self.begins) / (self.ends - self.begins)))

@@ -17,7 +17,6 @@ from lmtransfer.interop.importing.importing import attention_of
 from lmtransfer.interop.importing.open_run import open_saved, origin_of
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
-from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -57,7 +56,7 @@ def choose_settings(
     Returns:
         One setting for each pretraining seed, with different weights; a single setting without ``init``.
     """
-    training = TrainingSetup.of(cfg, effective_train(cfg, primary=command), hardware)
+    train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     if task.zero_shot:
@@ -97,7 +96,10 @@ def choose_settings(
         weights=None,
         method=method,
         data=data,
-        training=training,
+        train=train,
+        hardware=hardware,
+        optimizer=cfg.optimizer,
+        schedule=cfg.schedule,
         checkpoint=cfg.checkpoint,
         cache_dir=cache_dir,
         text=text,

@@ -65,7 +65,7 @@ class PartRun:
                 self._finish()
                 return directory.read_result(SeedResult)
             self._begin(directory)
-        with tracked(part.setting.training.trackers, directory, quiet=not self.is_only) as trackers:
+        with tracked(self.config["tracker"], directory, quiet=not self.is_only) as trackers:
             if part.setting.task.folds is None:
                 result, evaluation, longer = self._train(trackers.all)
             else:

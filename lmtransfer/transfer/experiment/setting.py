@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.saved import new_encoder
-from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.experiment.data import Draw, TaskData
 from lmtransfer.transfer.features import FeatureTable
@@ -34,7 +35,10 @@ class Setting:
         weights: pretrained weights of the encoder by name; None: random initialisation.
         method: the method of transfer.
         data: the examples.
-        training: budget, optimiser, schedule and hardware.
+        train: budget, batch sizes, and how often to log, validate and save.
+        hardware: device and number format.
+        optimizer: component node; each run has its own learning rate.
+        schedule: component node.
         checkpoint: which checkpoint of a run is scored.
         solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
         cache_dir: folder for large features.
@@ -51,7 +55,10 @@ class Setting:
     weights: Mapping[str, Tensor] | None
     method: TransferMethod
     data: TaskData
-    training: TrainingSetup
+    train: TrainSettings
+    hardware: Hardware
+    optimizer: Mapping[str, Any]
+    schedule: Mapping[str, Any]
     checkpoint: Literal["best", "last"]
     cache_dir: Path
     solves: bool = False

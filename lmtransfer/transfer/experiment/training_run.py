@@ -20,7 +20,7 @@ from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import prepare_encoders
+from lmtransfer.runs.training import prepare_encoders, trainer_config
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
@@ -154,7 +154,7 @@ class Examples:
         """Examples of the training split, by their index in ``TaskData.train``."""
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
-            return TaskSource(encoded, few_sizes=self.setting.training.hardware.compile)
+            return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
         kept = self.setting.data.train.select(self.rows)
         sequences = kept.sequences_of(np.searchsorted(self.rows, rows))
         return TaskSource(encoded, self._table("train", kept).select(sequences))
@@ -173,12 +173,12 @@ class Examples:
         """The head's inputs for training examples before the first step."""
         if isinstance(source.features, FeatureTable):
             return source.features.parts()
-        hardware = self.setting.training.hardware
+        hardware = self.setting.hardware
         return sampled_features(self.learner, source, device=hardware.device, autocast=hardware.precision.autocast)
 
     def _table(self, name: str, encoded: EncodedExamples) -> FeatureTable:
         if name not in self.tables:
-            hardware = self.setting.training.hardware
+            hardware = self.setting.hardware
             self.tables[name] = compute_features(
                 self.learner,
                 TaskSource(encoded),
@@ -240,8 +240,7 @@ def train_once(
         Interrupted: SIGTERM or Ctrl-C.
     """
     setting, seed = part.setting, part.seed
-    data, setup = setting.data, setting.training
-    train, hardware = setup.train, setup.hardware
+    data, train, hardware = setting.data, setting.train, setting.hardware
     forget_peak(hardware.device)
     start_time = time.monotonic()
     learner = part.new_learner().to(hardware.device)
@@ -266,10 +265,10 @@ def train_once(
         pin_memory=hardware.device.type == "cuda",
     )
     ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
-    plan = setup.plan(stream, seed=seed)
+    config = trainer_config(train, hardware, stream=stream, schedule=build(setting.schedule), seed=seed)
     validation = Validation(
         measure=lambda: _score(setting, learner, choosing).metrics,
-        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.lengthening),
+        every=train.eval_every or math.ceil(stream.steps_per_epoch * config.budget.lengthening),
         selection=ties if setting.checkpoint == "best" else None,
     )
     trained, steps = with_text(part, learner, stream)
@@ -278,7 +277,7 @@ def train_once(
         learner=trained,
         stream=steps,
         optimizer=_optimizer(part, learner, trained, source),
-        plan=plan,
+        config=config,
         validation=validation if choose else None,
         output=Output(
             checkpoints=None if run is None else run.checkpoints,
@@ -307,7 +306,7 @@ def train_once(
         num_train=len(source.encoded.examples),
         num_trained=sum(parameter.numel() for parameter in trainer.optimizer.parameters),
         peak_memory=largest,
-        was_lengthened=plan.budget.lengthening > 1 and state.finished == "budget",
+        was_lengthened=config.budget.lengthening > 1 and state.finished == "budget",
         losses=last.losses,
     )
 
@@ -322,7 +321,7 @@ def _solve(
     start_time: float,
 ) -> Outcome:
     """Fit the head to its optimum on rank 0, save and score it; a fit that was interrupted is made again."""
-    device = setting.training.hardware.device
+    device = setting.hardware.device
     optimum = distributed.from_main(fit_head(learner, source, setting.task) if distributed.is_main() else None)
     distributed.share_weights(learner.head)
     state = TrainState(
@@ -359,8 +358,8 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
         source: the examples.
     """
     setting = part.setting
-    sample = source.build(0, source.plan(0), [0]).to(setting.training.hardware.device)
-    node = {**setting.training.optimizer, "learning_rate": part.learning_rate}
+    sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)
+    node = {**setting.optimizer, "learning_rate": part.learning_rate}
 
     def arranged() -> Any:
         trained.arrange(sample)
@@ -378,7 +377,7 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
     """The task's metrics of a learner; with ``keep`` also its answer to each example."""
-    hardware = setting.training.hardware
+    hardware = setting.hardware
     with torch.compiler.set_stance("force_eager"):  # each batch has another shape and occurs once
         return evaluate(
             learner,

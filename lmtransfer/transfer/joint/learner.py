@@ -12,7 +12,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
-from lmtransfer.training.update import Outcome
+from lmtransfer.training.update import StepResult
 from lmtransfer.transfer.experiment.setting import Part
 from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.learner import TaskLearner
@@ -74,7 +74,7 @@ class LastLosses:
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
 
-    def on_step_end(self, outcome: Outcome, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
+    def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """See ``training.callbacks.Callback``."""
         self.losses.update(outcome.losses)
         return ()
@@ -163,5 +163,6 @@ def with_text(part: Part, learner: TaskLearner, stream: BatchStream) -> tuple[Ta
     for objective in objectives.listed():
         objective.observe(text.text.prepared.train)
     joint = JointLearner(learner, objectives, text.share)
-    text_stream = text.stream(parts, part.setting.training, seed=part.seed)
+    train, hardware = part.setting.train, part.setting.hardware
+    text_stream = text.stream(parts, hardware=hardware, micro_batch_tokens=train.micro_batch_tokens, seed=part.seed)
     return joint, JointStream(stream, text_stream, reads_text=lambda: joint.reads_text)

@@ -23,10 +23,10 @@ from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.labels import objective_label
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.runs.trust import same_text
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import distributed
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import read_weights
 from lmtransfer.transfer.joint.share import TextShare
 
@@ -103,17 +103,17 @@ class JointText:
         """
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
-    def stream(self, parts: Parts, setup: TrainingSetup, *, seed: int) -> PlannedStream:
+    def stream(self, parts: Parts, *, hardware: Hardware, micro_batch_tokens: int | None, seed: int) -> PlannedStream:
         """The training text as steps of this rank, with rows in random order.
 
         Rows are independent, even if pretraining read them as contiguous text with a memory.
 
         Args:
             parts: rows and corruption.
-            setup: hardware, and the size of a forward pass.
+            hardware: device, and number of processes that build batches.
+            micro_batch_tokens: tokens in one forward pass; None: all tokens of a step.
             seed: seed of order, rows and masks.
         """
-        train, hardware = setup.train, setup.hardware
         store, sampled = self.text.prepared.train, derived_seed(seed, "text")
         parts.corruption.observe(store)
         source = PretrainingSource(
@@ -129,7 +129,7 @@ class JointText:
             source,
             seed=sampled,
             batch_tokens=self.share.tokens,
-            micro_batch_tokens=train.micro_batch_tokens,
+            micro_batch_tokens=micro_batch_tokens,
             num_workers=hardware.num_workers,
             rank=distributed.rank(),
             world_size=distributed.world_size(),

@@ -10,11 +10,10 @@ from fakes.cuda.fake_tensors import fake_tensors, to_device
 from fakes.cuda.watch import Watch
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Learner, Step
-from lmtransfer.training.loop import Trainer
+from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.micro_batches import StepSource
 from lmtransfer.training.optim.optimizers import AdamW, Muon
 from lmtransfer.training.optim.schedules import Linear
-from lmtransfer.training.plan import Plan
 from lmtransfer.training.precision import Precision, PrecisionName
 
 
@@ -58,7 +57,7 @@ def step_findings(
             learner=learner,
             stream=_Moved([batch.to("cuda") for batch in batches]),
             optimizer=optimizer(learner=learner),
-            plan=Plan(
+            config=TrainerConfig(
                 budget=Budget(steps=100),
                 schedule=Linear(),
                 seed=0,

@@ -1,0 +1,420 @@
+"""The phases of a pretraining, which one loop trains in turn. A run without phases has one phase.
+
+``describe_phases`` describes them, ``find_phase`` finds the one in which a run begins or resumes, and ``Pretraining``
+builds what it trains and trains it and all later phases. These carry over from phase to phase:
+
+- the encoder;
+- the heads, by name, where they fit;
+- the state of the optimiser, if the losses and the kind of optimiser stay the same;
+- the average of the weights, if the losses stay the same; otherwise a new average begins;
+- the position in the text, in passes;
+- step numbers, tokens, seconds and the budget.
+
+The next phase starts from the weights themselves, never from their average. Losses of different phases cannot be
+compared. Therefore the best checkpoint is a checkpoint of the last phase, and patience applies to the last phase only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.component import build
+from lmtransfer.config.phases import Phase, phases_of
+from lmtransfer.config.settings import TrainSettings, VectorSettings
+from lmtransfer.data.stream.stream import RenumberedStream
+from lmtransfer.errors import CheckpointError
+from lmtransfer.models.token_vectors import TokenVectors, standardise
+from lmtransfer.objectives.base import selection_metric
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.continued import TakenHeads, take_heads
+from lmtransfer.pretraining.counted.start import Start
+from lmtransfer.pretraining.data import PretrainingData
+from lmtransfer.pretraining.diagnostics import watchers_of
+from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.save_points import check_reached, passed, save_points
+from lmtransfer.pretraining.text import Text
+from lmtransfer.pretraining.utilisation import pretraining_flops
+from lmtransfer.randomness import derived_seed
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
+from lmtransfer.training.averaging import Average, Newest
+from lmtransfer.training.callbacks import Callback, PhaseName
+from lmtransfer.training.flops import peak_flops
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.loop import Output, Trainer, TrainerConfig
+from lmtransfer.training.model_selection import ModelSelection, Validation
+from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.schedules import PartOfBudget
+from lmtransfer.training.parallel import shard
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.state import PhaseStart, TrainState
+from lmtransfer.training.trackers.base import Tracker
+from lmtransfer.training.weights import weights
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The transition to a phase from the phase before it.
+
+    Attributes:
+        same_losses: the phase has the same objectives.
+        same_optimizer: the phase has the same optimiser, with the same settings.
+        same_kind: the phase has the same kind of optimiser, perhaps with other settings.
+        restarts: the learning rate schedule restarts.
+    """
+
+    same_losses: bool
+    same_optimizer: bool
+    same_kind: bool
+    restarts: bool
+
+
+#: The first phase follows no other.
+_BEGINNING = Transition(same_losses=False, same_optimizer=False, same_kind=False, restarts=True)
+
+
+def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Parts]) -> list[Transition]:
+    """The transition to each phase.
+
+    Args:
+        cfg: the settled configuration, which has the optimiser of each phase.
+        phases: the phases, in their order.
+        parts: the parts of each phase; phases with the same losses share their objectives.
+
+    Returns:
+        One transition for each phase, the first included.
+    """
+    optimizers = [OmegaConf.select(cfg, phase.optimizer) for phase in phases]
+    found = [_BEGINNING]
+    for place, (old, new) in enumerate(pairwise(optimizers), start=1):
+        same_losses = parts[place].objectives is parts[place - 1].objectives
+        same_kind = str(old["_target_"]) == str(new["_target_"])
+        restart = phases[place].restart
+        found.append(
+            Transition(
+                same_losses=same_losses,
+                same_optimizer=old == new,
+                same_kind=same_kind,
+                restarts=not (same_losses and same_kind) if restart is None else restart,
+            )
+        )
+    return found
+
+
+def span_of_schedule(phases: Sequence[Phase], transitions: Sequence[Transition], place: int) -> tuple[int, float]:
+    """Where the learning rate schedule of phase ``place`` begins and ends.
+
+    Returns:
+        The place of the phase that began the schedule, and the share of the budget at which it ends: where the next
+        phase restarts it, or 1.
+    """
+    first = max(one for one in range(place + 1) if transitions[one].restarts)
+    later = range(place + 1, len(phases))
+    return first, next((phases[one].begins for one in later if transitions[one].restarts), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingPhase:
+    """The description of a phase.
+
+    Attributes:
+        name: name of the phase; "" for a run without phases.
+        share: its share of the budget.
+        parts: encoder, rows, corruption and objectives; consecutive phases with the same losses share their objectives.
+        data: the stream of training steps, and the batches for validation.
+        optimizer: component node of the optimiser.
+        trainer: the settings of the loop; the number of steps before the schedule is known when the phase starts.
+        schedule_phase: place of the phase that starts the learning rate schedule.
+        transition: what stays the same as in the phase before it.
+        embedding_after: change of the token embeddings at its end.
+    """
+
+    name: str
+    share: float
+    parts: Parts
+    data: PretrainingData
+    optimizer: Mapping[str, Any]
+    trainer: TrainerConfig
+    schedule_phase: int
+    transition: Transition
+    embedding_after: VectorSettings | None
+
+
+def describe_phases(
+    cfg: DictConfig, parts: Sequence[Parts], text: Text, *, train: TrainSettings, hardware: Hardware
+) -> list[TrainingPhase]:
+    """Describe the phases of a run, in their order.
+
+    Args:
+        cfg: the checked config of the command.
+        parts: encoder, rows, corruption and objectives of each phase.
+        text: the tokenised corpus.
+        train: budget, batch sizes, and how often to log, validate and save.
+        hardware: device and number format.
+
+    Raises:
+        ConfigError: ``train.save_at`` is beyond a budget in epochs.
+        DataError: the text gives no rows for one of the phases.
+    """
+    phases, save_at = phases_of(cfg), save_points(train)
+    transitions = transitions_of(cfg, phases, parts)
+    found = []
+    for place, phase in enumerate(phases):
+        sizes = train.model_copy(update=phase.train or {})
+        data = PretrainingData(text, parts[place], train=sizes, hardware=hardware, seed=cfg.seed)
+        schedule_phase, schedule_ends = span_of_schedule(phases, transitions, place)
+        schedule = PartOfBudget(build(cfg.schedule), begins=phases[schedule_phase].begins, ends=schedule_ends)
+        trainer = trainer_config(train, hardware, stream=data.stream, schedule=schedule, seed=cfg.seed)
+        found.append(
+            TrainingPhase(
+                name=phase.name,
+                share=phase.ends - phase.begins,
+                parts=parts[place],
+                data=data,
+                optimizer=OmegaConf.select(cfg, phase.optimizer),
+                trainer=replace(trainer, until=phase.ends, save_at=save_at),
+                schedule_phase=schedule_phase,
+                transition=transitions[place],
+                embedding_after=phase.after,
+            )
+        )
+    if len(phases) > 1 or (save_at and train.epochs):
+        lengths = [phase.data.stream.steps_per_epoch for phase in found]  # raises now, not after hours of training
+        check_reached(train, phases, steps_per_epoch=max(lengths))
+    return found
+
+
+def find_phase(
+    phases: Sequence[TrainingPhase], run: RunDirectory | None, *, start: Start | None
+) -> tuple[TrainingPhase, TrainState]:
+    """The phase in which a run begins, or resumes from its newest complete checkpoint, and the state before that.
+
+    Args:
+        phases: the phases of the run.
+        run: the run to resume; None: a new run.
+        start: result of counting token embeddings; None if they start at random.
+
+    Raises:
+        CheckpointError: the checkpoint has other phases than the run.
+    """
+    seconds = 0.0 if start is None else start.seconds
+    state = TrainState(seconds=seconds, prepared=seconds)
+    newest = None if run is None or len(phases) == 1 else run.checkpoints.newest_complete()[0]
+    if newest is None:
+        return phases[0], state
+    state.phases = list(newest.state.get("phases", []))
+    started, names = [one["name"] for one in state.phases], [phase.name for phase in phases]
+    if started != names[: len(started)]:
+        raise CheckpointError(
+            f"{newest.folder} has the phases {', '.join(started)}, but the run has {', '.join(names)}: restore the "
+            "folder from a copy"
+        )
+    return phases[max(len(started) - 1, 0)], state
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a phase trains, with everything that remembers earlier steps; the state of the run is separate.
+
+    Attributes:
+        phase: the phase.
+        learner: encoder and objectives.
+        optimizer: the optimiser of their parameters.
+        average: the average of their weights; None if the run does not average weights.
+        callbacks: the callbacks on the numbers of every step.
+    """
+
+    phase: TrainingPhase
+    learner: PretrainingLearner
+    optimizer: Optimizer
+    average: Average | None
+    callbacks: Sequence[Callback]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pretraining:
+    """Trains the phases of a run; what a phase trains is built once, and the next phase takes over what it can.
+
+    Attributes:
+        phases: the phases, in their order.
+        text: the tokenised corpus.
+        train: budget, and how often to validate.
+        hardware: device and number format.
+        seed: seed of the run.
+        average: kind of the average of the weights; None: no average.
+        start: result of counting token embeddings; None if they start at random.
+        entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
+        from_scratch: whether all weights start at random.
+    """
+
+    phases: Sequence[TrainingPhase]
+    text: Text
+    train: TrainSettings
+    hardware: Hardware
+    seed: int
+    average: Newest | None
+    start: Start | None
+    entropy: float | None
+    from_scratch: bool
+
+    def build_learner(self, phase: TrainingPhase) -> tuple[PretrainingLearner, TakenHeads]:
+        """Build the learner of a phase, and report which heads of ``init`` it got."""
+        encoder, hardware = phase.parts.encoder, self.hardware
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, "heads"))
+            learner = PretrainingLearner(encoder, list(phase.parts.objectives)).to(hardware.device)
+        if self.start is not None:
+            for objective in learner.listed():
+                self.start.fill_head(objective)
+        heads = take_heads(learner, phase.parts.heads)
+        prepare_encoders(learner, hardware)
+        if hardware.shard:
+            shard(learner, hardware.device)
+        return learner, heads
+
+    def build_training(self, phase: TrainingPhase, learner: PretrainingLearner) -> Training:
+        """Build what belongs to a learner in training: optimiser, average and callbacks."""
+        optimizer = build_optimizer(phase.optimizer, learner)
+        callbacks = watchers_of(
+            learner,
+            seconds=self.train.seconds if len(self.phases) == 1 else None,  # the steps of phases differ in speed
+            entropy=self.entropy,
+            from_scratch=self.from_scratch,
+            optimizer=optimizer,
+            save_at=phase.trainer.save_at,
+        )
+        average = None if self.average is None else Average(optimizer.parameters, self.average)
+        return Training(phase, learner, optimizer, average, callbacks)
+
+    def carry_over(self, training: Training, phase: TrainingPhase) -> Training:
+        """What a phase trains, given what the finished phase before it trained; see the top of this file."""
+        before, after = training.phase.parts.encoder, training.phase.embedding_after
+        if after is not None and before.token_embedding is not None:
+            standardise(before.token_embedding, centre=after.centre, deviation=after.deviation)
+        if not phase.transition.same_losses:
+            if phase.parts.encoder.pooler is not None:
+                phase.parts.encoder.pooler.requires_grad_(True)  # the learner freezes it if no objective trains it
+            learner, _ = self.build_learner(phase)
+            take_heads(learner, _heads_of(training.learner))
+            return self.build_training(phase, learner)
+        if phase.transition.same_optimizer:
+            return replace(training, phase=phase)
+        optimizer = build_optimizer(phase.optimizer, training.learner)
+        if phase.transition.same_kind:
+            optimizer.load_state_dict(training.optimizer.state_dict())
+        return replace(training, phase=phase, optimizer=optimizer)
+
+    def run(
+        self,
+        phase: TrainingPhase,
+        learner: PretrainingLearner,
+        state: TrainState,
+        *,
+        directory: RunDirectory,
+        trackers: Sequence[Tracker],
+        resume: bool,
+    ) -> None:
+        """Train a phase and all later phases, each until its share of the budget is used up.
+
+        Args:
+            phase: the first of these phases.
+            learner: its learner.
+            state: the state of the run, which changes.
+            directory: the run directory.
+            trackers: receive the numbers of the training.
+            resume: resume from the newest complete checkpoint, which was saved in this phase.
+
+        Raises:
+            CheckpointError: see ``Trainer.resume``.
+            Interrupted: see ``Trainer.train``.
+        """
+        training = self.build_training(phase, learner)
+        trainer = self.build_trainer(training, state, directory, trackers)
+        if resume:
+            trainer.resume()
+            seen, kept = state.tokens if state.step else -1, directory.checkpoints.revisions()
+            for note in passed(phase.trainer.save_at, tokens=seen, kept=kept):
+                trainer.progress.note(note)
+        trainer.train()
+        for later in self.phases[self.phases.index(phase) + 1 :]:
+            training = self.carry_over(training, later)
+            state.finished = None
+            trainer = self.build_trainer(training, state, directory, trackers)
+            trainer.train()
+
+    def flops(self, learner: PretrainingLearner, state: TrainState) -> float | None:
+        """FLOP of a finished training, if known; None with several phases and for static word vectors."""
+        (phase, *others) = self.phases
+        if others or isinstance(phase.parts.encoder, TokenVectors):
+            return None
+        return pretraining_flops(phase.data, learner) * state.tokens or None
+
+    def build_trainer(
+        self, training: Training, state: TrainState, directory: RunDirectory, trackers: Sequence[Tracker]
+    ) -> Trainer:
+        """Build the trainer of a phase; the state notes where the phase starts, unless it is resumed."""
+        phase, learner = training.phase, training.learner
+        for objective in learner.listed():
+            objective.observe(self.text.prepared.train)
+        start = _start_of(phase, state)
+        schedule_start = state.phases[phase.schedule_phase]["step"] if state.phases else 0
+        peak = peak_flops(self.hardware.device)
+        known = peak is not None and not isinstance(phase.parts.encoder, TokenVectors)
+        flops = pretraining_flops(phase.data, learner) if known else None
+        progress = Progress(flops_per_token=flops, peak_flops=peak)
+        return Trainer(
+            learner=learner,
+            stream=RenumberedStream(phase.data.stream, begins=start["stream_step"], number=start["step"]),
+            optimizer=training.optimizer,
+            config=replace(phase.trainer, schedule_start=schedule_start),
+            validation=self._validation(training, progress),
+            average=training.average,
+            output=Output(
+                checkpoints=directory.checkpoints,
+                trackers=trackers,
+                progress=progress,
+                callbacks=[*training.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
+            ),
+            state=state,
+        )
+
+    def _validation(self, training: Training, progress: Progress) -> Validation | None:
+        """How to validate; only the last phase chooses the best checkpoint. None: the text has nothing held out."""
+        phase, data = training.phase, training.phase.data
+        if not data.has_validation(note=progress.note):
+            return None
+        selection = ModelSelection(metric=selection_metric(phase.parts.objectives), patience=self.train.patience)
+        return Validation(
+            measure=lambda: data.validate(training.learner, most_tokens=self.train.eval_tokens),
+            every=self.train.eval_every,
+            selection=selection if phase is self.phases[-1] else None,
+        )
+
+
+def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
+    """Where a phase starts, or started if it is resumed; the state notes it for a phase with a name."""
+    started = [one for one in state.phases if one["name"] == phase.name]
+    if started:
+        return started[0]
+    start: PhaseStart = {
+        "name": phase.name,
+        "step": state.step,
+        "tokens": state.tokens,
+        "seconds": state.seconds,
+        "stream_step": phase.data.stream.step_at(state.epoch) if state.step else 0,
+    }
+    if phase.name:
+        state.phases.append(start)
+    return start
+
+
+def _heads_of(learner: PretrainingLearner) -> dict[str, torch.Tensor]:
+    """The weights of a learner's heads, by name under ``objectives``."""
+    prefix = "objectives."
+    return {name.removeprefix(prefix): t for name, t in weights(learner).items() if name.startswith(prefix)}
