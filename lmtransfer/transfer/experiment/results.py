@@ -158,7 +158,7 @@ def joint_result(
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
     """Statistics over seeds: mean, median and deviation of the main metric; the means of all other numbers."""
     scores = spread([result.score for result in results])
-    mixed, calibrated, classed = (
+    mixed, calibrated, by_class = (
         all(name in r.more for r in results) for name in ("layer_weights", "calibration", "classes")
     )
     return {
@@ -175,7 +175,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
         "deterministic": all(r.more.get("deterministic", False) for r in results),
         **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
         **({"calibration": joint_calibration([r.more["calibration"] for r in results])} if calibrated else {}),
-        **({"classes": mean_by_class([r.more["classes"] for r in results])} if classed else {}),
+        **({"classes": mean_by_class([r.more["classes"] for r in results])} if by_class else {}),
     }
 
 
