@@ -145,7 +145,7 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_worst_errors_are_the_most_certain(tmp_path: Path) -> None:
-    from lmtransfer.reporting.page.run_answers import label_scores
+    from lmtransfer.reporting.page.run_answers import class_scores
     from lmtransfer.reporting.page.wrong_answers import worst_label_sets
     from lmtransfer.tasks.metrics.scored_examples import Kept
 
@@ -161,7 +161,7 @@ def test_worst_errors_are_the_most_certain(tmp_path: Path) -> None:
         (2, "x, y", "no label", 1),  # 0.9 and 0.7 of one seed, 0.6 of the other
         (1, "y", "x, y", 1),  # 0.6 of one seed
     ]
-    scores = label_scores(answers)
+    scores = class_scores(answers)
     assert scores is not None
     x, y = ([column.cell(line).sort for column in scores.columns[1:4]] for line in scores.lines)
     assert scores.rows[0] == ["x", "75.0", "75.0", "75.0", "2"]

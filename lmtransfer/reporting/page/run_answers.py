@@ -27,6 +27,7 @@ from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.reporting.table import Cell, Table, plain_table
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
+from lmtransfer.tasks.metrics.by_class import as_values, mean_by_class, scores_by_class
 from lmtransfer.tasks.metrics.scored_examples import Kept
 
 Marked = Literal["", "gold", "pred", "both", "gap"]
@@ -35,7 +36,7 @@ Marked = Literal["", "gold", "pred", "both", "gap"]
 AROUND = 160
 
 #: Up to this many labels are shown: those with the most gold examples.
-MOST_LABELS = 30
+MOST_CLASSES = 30
 #: The answers of at most so many runs are shown: first the best run of each task, then the second best, and so on.
 MOST_RUNS = 24
 #: Longer texts are cut.
@@ -179,37 +180,28 @@ def _of_same_examples(found: Sequence[Kept]) -> list[Kept]:
     return made
 
 
-def label_scores(answers: Sequence[Kept]) -> Table | None:
-    """Precision, recall and F1 of the most frequent labels, over all seeds together; None for other kinds of answers.
+def class_scores(answers: Sequence[Kept]) -> Table | None:
+    """Precision, recall and F1 of each class, the most frequent first; None if the answers have no classes.
 
     Args:
         answers: the kept answers of each seed to the same examples.
     """
-    if not answers or answers[0].examples.kind != "multi_label":
+    scores = mean_by_class([as_values(scores_by_class(kept.examples)) for kept in answers]) if answers else {}
+    if not scores:
         return None
-    examples = answers[0].examples
-    shape = len(answers), len(examples), len(examples.labels)
-    said_SNC = np.stack([kept.examples.predicted for kept in answers]).reshape(shape)
-    gold_NC = examples.gold.reshape(shape[1:])
-    right_C, said_C, gold_C = (said_SNC * gold_NC).sum((0, 1)), said_SNC.sum((0, 1)), len(answers) * gold_NC.sum(0)
+    frequent = sorted(scores, key=lambda name: -scores[name]["support"])[:MOST_CLASSES]
     rows = [
         (
-            examples.labels[label],
-            _share(right_C[label], said_C[label]),
-            _share(right_C[label], gold_C[label]),
-            _share(2 * right_C[label], said_C[label] + gold_C[label]),
-            f"{gold_NC[:, label].sum():,}",
+            name,
+            *(Cell(f"{100 * scores[name][key]:.1f}", sort=scores[name][key]) for key in ("precision", "recall", "f1")),
+            Cell(f"{scores[name]['support']:,.0f}", sort=scores[name]["support"]),
         )
-        for label in np.argsort(-gold_C, kind="stable")[:MOST_LABELS].tolist()
+        for name in frequent
     ]
-    together = f", {len(answers)} seeds together" if len(answers) > 1 else ""
-    note = f"In percent{together}; empty where nothing can be divided."
-    headings = ("label", "precision", "recall", "F1", "gold examples")
-    return plain_table("Scores of labels", headings, rows, note=note)
-
-
-def _share(part: int, whole: int) -> Cell:
-    return Cell(f"{100 * part / whole:.1f}", sort=float(part / whole)) if whole else Cell()
+    seeds = f", the mean of {len(answers)} seeds" if len(answers) > 1 else ""
+    more = f"; {len(scores) - len(rows)} more are in result.json" if len(scores) > len(rows) else ""
+    headings = ("class", "precision", "recall", "F1", "gold answers")
+    return plain_table("Scores by class", headings, rows, note=f"In percent{seeds}{more}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +246,7 @@ class RunAnswers:
         group: task, split and number of labels.
         remarks: sentences about what is missing.
         confusion: the confusions; None if the answers are no labels.
-        label_scores: the scores of each label; None if an example has one label only.
+        class_scores: the scores of each class; None if the answers have no classes.
         errors: the worst errors, the worst first.
         sentences: the worst tagged sentences, the worst first.
         num_seeds: number of seeds whose answers are shown.
@@ -265,7 +257,7 @@ class RunAnswers:
     group: str
     remarks: tuple[str, ...] = ()
     confusion: Confusion | None = None
-    label_scores: Table | None = None
+    class_scores: Table | None = None
     errors: tuple[ShownError, ...] = ()
     sentences: tuple[ShownSentence, ...] = ()
     num_seeds: int = 0
@@ -320,7 +312,7 @@ def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
         found,
         remarks=remarks,
         confusion=confusion(answers),
-        label_scores=label_scores(answers),
+        class_scores=class_scores(answers),
         num_seeds=len(answers),
     )
 
