@@ -1,27 +1,28 @@
-"""Kept predictions as a compressed ``.npz``: plain arrays that ``numpy.load`` reads, and no executable content.
+"""Kept predictions as parquet files: a row for each example, with its gold answer and the answer of the run.
 
-Texts are UTF-8 bytes, and the description of the arrays is JSON. A label takes about 20 bytes per example, an answer
-with its text about 40. The same predictions give the same bytes.
+``pandas.read_parquet`` reads them: ``id``, ``gold``, ``answer`` (label, list of labels or tags, score, or text),
+``probability`` of the answer (a list for tags, and for each label of a set), ``start`` of a span, ``class``; then
+``key``, ``group`` and ``length``, which match and group examples across runs, and the share of each example in the
+metrics as ``score/<metric>`` and ``weight/<metric>``. The same predictions give the same bytes.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.printable import printable, printable_values
-from lmtransfer.system.safe_files import DOCUMENT_BYTES, parse_json, read_bytes
+from lmtransfer.system.safe_files import parse_json, read_bytes
 from lmtransfer.tasks.metrics.scored_examples import MOST_ID_BYTES, MOST_TEXT_BYTES, Kept, Kind, Ratio, ScoredExamples
 
 #: The folder of predictions in a run directory.
@@ -32,13 +33,22 @@ BASELINES = "baselines"
 MOST_EXAMPLES, MOST_ANSWERS = 500_000, 10_000_000
 #: Files that unpack to more bytes than this are not read; nor are more labels, nor larger numbers.
 _MOST_BYTES, _MOST_LABELS, _LARGEST = 1 << 30, 10_000, 1e15
-_FORMAT = 1
-_ARRAYS = ("about", "ids", "keys", "clusters", "lengths", "predicted", "gold", "offsets", "classes", "answers",
-           "gold_answers")  # fmt: skip
-_DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError)
-_KNOWN = re.compile("|".join((*_ARRAYS, "confidences", "starts", r"(?:parts|counts)_\d+")))
+_FORMAT, _SUFFIX, _ABOUT = 2, ".parquet", b"lmtransfer"
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, RuntimeError, pa.ArrowException)
 
 _ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_control", "baseline")
+_TEXT, _NUMBER, _PROBABILITY = pa.string(), pa.float64(), pa.float32()
+#: Types of gold answers and answers; minimal pairs have none.
+_ANSWER_TYPES: dict[Kind, pa.DataType] = {
+    "classification": _TEXT,
+    "multi_label": pa.list_(_TEXT),
+    "tagging": pa.list_(_TEXT),
+    "regression": _NUMBER,
+    "span": _TEXT,
+}
+#: Columns with an entry for each example, in every file.
+_OF_EXAMPLES = {"id": _TEXT, "class": _TEXT, "key": pa.uint64(), "group": pa.int64(), "length": pa.int64()}
+_NULLABLE = ("class", "start")
 
 
 class _Format(TypedDict):
@@ -74,7 +84,7 @@ def write_predictions(run: Path, kept: Mapping[str, Kept]) -> None:
     """
     with staged_folder(run / FOLDER) as folder:
         for name, one in kept.items():
-            (folder / f"{name}.npz").write_bytes(_packed(one))
+            (folder / f"{name}{_SUFFIX}").write_bytes(_packed(one))
 
 
 def read_predictions(path: Path) -> Kept:
@@ -100,7 +110,7 @@ def prediction_files(run: Path) -> list[Path]:
         folder for condition in ("", "control/") for member in members for folder in _found(run, f"{condition}{member}")
     ]
     folders.append(run / BASELINES)
-    files = {file for folder in folders for file in (folder / FOLDER).glob("*.npz")}
+    files = {file for folder in folders for file in (folder / FOLDER).glob(f"*{_SUFFIX}")}
     return sorted(files, key=lambda file: _natural(file.relative_to(run).as_posix()))
 
 
@@ -140,183 +150,211 @@ def _packed(kept: Kept) -> bytes:
         "positive": examples.positive,
         "metrics": list(examples.ratios),
     }
-    arrays = {
-        "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-        "ids": _texts(examples.ids),
-        "keys": examples.keys,
-        **{name: _small(getattr(examples, name)) for name in ("clusters", "lengths", "offsets", "classes")},
-        "predicted": _small(examples.predicted),
-        "gold": _small(examples.gold),
-        "answers": _texts(examples.answers),
-        "gold_answers": _texts(examples.gold_answers),
-        **({"confidences": examples.confidences.astype(np.float16)} if len(examples.confidences) else {}),
-        **({"starts": _small(examples.starts)} if len(examples.starts) else {}),
+    classes = [examples.class_names[one] if one >= 0 else None for one in examples.classes.tolist()]
+    columns: dict[str, Any] = {
+        "id": list(examples.ids),
+        "class": classes,
+        "key": examples.keys,
+        "group": examples.clusters,
+        "length": examples.lengths,
     }
-    for number, ratio in enumerate(examples.ratios.values()):
-        arrays |= {f"parts_{number}": _small(ratio.parts), f"counts_{number}": _small(ratio.counts)}
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            packed = io.BytesIO()
-            np.lib.format.write_array(packed, array, version=(1, 0), allow_pickle=False)
-            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the same content gives the same file
-            member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, packed.getvalue())
-    return target.getvalue()
+    if examples.kind in _ANSWER_TYPES:
+        columns["gold"] = _answers(examples, examples.gold, examples.gold_answers)
+        columns["answer"] = _answers(examples, examples.predicted, examples.answers)
+    if len(examples.confidences):
+        rounded = examples.confidences.astype(np.float16).astype(np.float32)
+        columns["probability"] = _in_lists(examples, rounded) if _has_lists(examples.kind) else rounded
+    if len(examples.starts):
+        columns["start"] = [None if start < 0 else start for start in examples.starts.tolist()]
+    for name, ratio in examples.ratios.items():
+        columns |= {f"score/{name}": ratio.parts, f"weight/{name}": ratio.counts}
+    types = {**_types(examples.kind, examples.ratios), "probability": _probability(examples.kind), "start": pa.int64()}
+    schema = pa.schema([(name, types[name]) for name in columns], metadata={_ABOUT: json.dumps(about).encode()})
+    target = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns, schema), target, compression="zstd", write_statistics=False)
+    packed: bytes = target.getvalue().to_pybytes()
+    return packed
 
 
-def _small(array: np.ndarray) -> np.ndarray:
-    """Convert integers to the smallest integer dtype that holds them; other arrays stay as they are."""
-    if len(array) == 0:
-        return array.astype(np.int8)
-    if not np.isfinite(array).all() or (array != np.rint(array)).any() or np.abs(array).max() > 2**53:
-        return array
-    low, high = int(array.min()), int(array.max())
-    return array.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
+def _has_lists(kind: Kind) -> bool:
+    """Whether an example has several answers: a tag for each word, or a decision about each label."""
+    return kind in ("tagging", "multi_label")
 
 
-def _texts(texts: Sequence[str]) -> np.ndarray:
-    return np.array([text.encode() for text in texts] or [b""], dtype=np.bytes_)[: len(texts)]
+def _probability(kind: Kind) -> pa.DataType:
+    return pa.list_(_PROBABILITY) if _has_lists(kind) else _PROBABILITY
+
+
+def _types(kind: Kind, metrics: Sequence[str] | Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """The type of each column that a file must have."""
+    answers = dict.fromkeys(("gold", "answer"), _ANSWER_TYPES[kind]) if kind in _ANSWER_TYPES else {}
+    shares = {f"{part}/{metric}": _NUMBER for metric in metrics for part in ("score", "weight")}
+    return {**_OF_EXAMPLES, **answers, **shares}
+
+
+def _answers(examples: ScoredExamples, numbers: np.ndarray, texts: Sequence[str]) -> Any:
+    """The column of answers, or of gold answers."""
+    if examples.kind == "span":
+        return list(texts)
+    if examples.kind == "regression":
+        return numbers
+    names = np.array(examples.labels, dtype=object)
+    if examples.kind == "classification":
+        return names[numbers]
+    if examples.kind == "tagging":
+        return _in_lists(examples, names[numbers])
+    return [names[row > 0] for row in numbers.reshape(len(examples), len(names))]
+
+
+def _in_lists(examples: ScoredExamples, values: np.ndarray) -> list[np.ndarray]:
+    """The values of each example."""
+    return np.split(values, examples.offsets[1:-1]) if len(examples) else []
 
 
 def _unpacked(path: Path) -> Kept:
-    with zipfile.ZipFile(io.BytesIO(read_bytes(path, error=RunDirectoryError, most=_MOST_BYTES))) as archive:
-        # Later versions may write further arrays. Of two arrays of one name, the last one counts.
-        members = {name: member for member in archive.infolist() if _KNOWN.fullmatch(name := member.filename[:-4])}
-        if sum(member.file_size for member in members.values()) > _MOST_BYTES:
-            raise ValueError("it unpacks to more than 1 GiB")
-        lengths = {}
-        for name, member in members.items():
-            with archive.open(member) as file:
-                lengths[name] = _length(file, member.file_size)
-        _check_lengths(lengths)
-        arrays = {name: _array(name, archive.read(member)) for name, member in members.items()}
-    raw, source = arrays["about"].astype(np.uint8).tobytes(), f"{path}: about"
-    if parse_json(raw, _Format, source=source, error=RunDirectoryError)["format"] != _FORMAT:
-        raise ValueError("it was written by a later version of lmtransfer")
-    about: _About = printable_values(parse_json(raw, _About, source=source, error=RunDirectoryError))
-    ratios = {
-        name: Ratio(arrays[f"parts_{number}"].astype(np.float64), arrays[f"counts_{number}"].astype(np.float64))
-        for number, name in enumerate(about["metrics"])
-    }
-    whole = {name: arrays[name].astype(np.int64) for name in ("clusters", "lengths", "offsets", "classes")}
-    kind = about["kind"]
+    raw = read_bytes(path, error=RunDirectoryError, most=_MOST_BYTES)
+    with pq.ParquetFile(pa.BufferReader(raw)) as file:
+        described = (file.metadata.metadata or {}).get(_ABOUT)
+        if described is None:
+            raise ValueError("it was not written by lmtransfer")
+        source = f"{path}: description"
+        if parse_json(described, _Format, source=source, error=RunDirectoryError)["format"] != _FORMAT:
+            raise ValueError("it was written by another version of lmtransfer")
+        about: _About = printable_values(parse_json(described, _About, source=source, error=RunDirectoryError))
+        _check_size(file.metadata)
+        kind, metrics = about["kind"], about["metrics"]
+        wanted = _types(kind, metrics)
+        optional = {"probability": _probability(kind), "start": pa.int64()}
+        wanted |= {name: optional[name] for name in optional if name in file.schema_arrow.names}
+        _check_columns(file.schema_arrow, wanted)
+        table = file.read(columns=list(wanted)).combine_chunks()
+    columns = {name: _column(table, name) for name in wanted}
+    none = np.zeros(0, dtype=np.int64)
+    gold, offsets = _numbers(kind, columns.get("gold", []), about["labels"])
+    predicted, also = _numbers(kind, columns.get("answer", []), about["labels"])
+    if not np.array_equal(offsets, also):
+        raise ValueError("gold has other entries than answer")
+    probabilities = columns.get("probability", none)
     examples = ScoredExamples(
         kind=kind,
         labels=tuple(about["labels"]),
-        ids=_strings(arrays["ids"], MOST_ID_BYTES),
-        keys=arrays["keys"].astype(np.uint64),
-        predicted=arrays["predicted"].astype(np.float64 if kind == "regression" else np.int64),
-        gold=arrays["gold"].astype(np.float64 if kind == "regression" else np.int64),
-        ratios=ratios,
-        answers=_strings(arrays["answers"], MOST_TEXT_BYTES),
-        gold_answers=_strings(arrays["gold_answers"], MOST_TEXT_BYTES),
+        ids=_strings(columns["id"], MOST_ID_BYTES),
+        keys=columns["key"],
+        clusters=columns["group"],
+        lengths=columns["length"],
+        predicted=predicted,
+        gold=gold,
+        offsets=offsets if len(offsets) else np.zeros(table.num_rows + 1, dtype=np.int64),
+        ratios={name: Ratio(columns[f"score/{name}"], columns[f"weight/{name}"]) for name in metrics},
+        classes=_places(columns["class"], about["class_names"]),
+        answers=_strings(columns["answer"], MOST_TEXT_BYTES) if kind == "span" else (),
+        gold_answers=_strings(columns["gold"], MOST_TEXT_BYTES) if kind == "span" else (),
         class_names=tuple(about["class_names"]),
         positive=about["positive"],
-        confidences=arrays.get("confidences", np.zeros(0)).astype(np.float64),  # left out where there are none
-        starts=arrays.get("starts", np.zeros(0)).astype(np.int64),
-        **whole,
+        confidences=np.concatenate([none, *probabilities]) if _has_lists(kind) else probabilities.astype(np.float64),
+        starts=np.array([-1 if start is None else start for start in columns.get("start", ())], dtype=np.int64),
     )
     _check(examples)
-    return Kept(
-        task=about["task"],
-        split=about["split"],
-        main_metric=about["main_metric"],
-        seed=about["seed"],
-        pretraining_seed=about["pretraining_seed"],
-        is_control=about["is_control"],
-        baseline=about["baseline"],
-        examples=examples,
-    )
+    return Kept(**{name: about[name] for name in _ABOUT_RUN}, examples=examples)  # type: ignore[literal-required]
 
 
-def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any]]:
-    """The number of entries and the type of an array, after which its data begin."""
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("an array does not have npy format 1.0")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype.kind not in "biufS" or not dtype.itemsize or len(shape) != 1:
-        raise ValueError("the header of an array is not that of a list of numbers or texts")
-    return shape[0], dtype
+def _numbers(kind: Kind, column: Any, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The answers of a column as numbers, and where those of each example begin; see ``ScoredExamples``."""
+    if kind == "regression":
+        return column, np.arange(len(column) + 1)
+    if kind == "classification":
+        return _places(column, labels), np.arange(len(column) + 1)
+    if kind == "tagging":
+        return _places([tag for tags in column for tag in tags], labels), np.cumsum([0, *map(len, column)])
+    if kind == "multi_label":
+        decisions = np.zeros((len(column), len(labels)), dtype=np.int64)
+        for row, names in enumerate(column):
+            decisions[row, _places(names, labels)] = 1
+        return decisions.reshape(-1), np.arange(len(column) + 1) * len(labels)
+    return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
 
-def _length(file: IO[bytes], num_bytes: int) -> int:
-    """The number of entries of an array; its header may not claim more data than there is."""
-    length, dtype = _header(file)
-    if length * dtype.itemsize != num_bytes - file.tell():
-        raise ValueError("an array does not match its header")
-    return length
+def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
+    """The place of each name among the labels; -1 for None."""
+    places: dict[str | None, int] = {label: place for place, label in enumerate(labels)} | {None: -1}
+    found = [None if name is None else printable(name) for name in names]
+    unknown = next((name for name in found if name not in places), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown[:40]!r} is none of its labels or classes")
+    return np.array([places[name] for name in found], dtype=np.int64)
 
 
-def _array(name: str, packed: bytes) -> np.ndarray:
-    """Read an array whose numbers, if it has any, are finite and of a possible size; its length is checked already."""
-    file = io.BytesIO(packed)
-    length, dtype = _header(file)
-    array = np.frombuffer(packed, dtype=dtype, offset=file.tell(), count=length) if length else np.zeros(0, dtype)
-    if dtype.kind in "iuf" and name != "keys" and not (np.abs(array.astype(np.float64)) <= _LARGEST).all():
-        raise ValueError(f"{name} contains a number that is not finite, or larger than {_LARGEST:g}")
-    return array
-
-
-def _check_lengths(lengths: Mapping[str, int]) -> None:
-    """Check that the arrays fit together, before any of them is unpacked.
+def _check_size(metadata: pq.FileMetaData) -> None:
+    """Check the size of a file before it is unpacked.
 
     Raises:
-        ValueError: they do not; the message names the array.
+        ValueError: it has too many rows, values or bytes.
     """
-    missing = [name for name in _ARRAYS if name not in lengths]
-    if missing:
-        raise ValueError(f"it has no {missing[0]}")
-    size, answers = lengths["ids"], lengths["predicted"]
-    if size > MOST_EXAMPLES or answers > MOST_ANSWERS or lengths["about"] > DOCUMENT_BYTES:
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    if sum(group.total_byte_size for group in groups) > _MOST_BYTES:
+        raise ValueError("it unpacks to more than 1 GiB")
+    most = max((group.column(place).num_values for group in groups for place in range(group.num_columns)), default=0)
+    if metadata.num_rows > MOST_EXAMPLES or most > MOST_ANSWERS:
         raise ValueError(f"it has more than {MOST_EXAMPLES:,} examples or {MOST_ANSWERS:,} answers")
-    wanted = {
-        **dict.fromkeys(("keys", "clusters", "lengths", "classes"), (size,)),
-        **dict.fromkeys(("answers", "gold_answers", "starts"), (size, 0)),
-        **{"offsets": (size + 1,), "gold": (answers,), "confidences": (answers, 0)},
-    }
-    for name, length in lengths.items():
-        allowed = (size,) if name.startswith(("parts_", "counts_")) else wanted.get(name, (length,))
-        if length not in allowed:
-            raise ValueError(f"{name} has {length} entries, but {allowed[0]} are needed")
 
 
-def _strings(array: np.ndarray, most_bytes: int) -> tuple[str, ...]:
-    if len(array) and (array.dtype.kind != "S" or array.dtype.itemsize > most_bytes):
-        raise ValueError("an array of texts has another type, or a text is too long")
-    return tuple(printable(text.decode("utf-8", "replace")) for text in array.tolist())
+def _check_columns(schema: pa.Schema, wanted: Mapping[str, pa.DataType]) -> None:
+    """Check the names and types of the columns.
+
+    Raises:
+        ValueError: a column is missing, occurs twice, or has another type.
+    """
+    for name, kind in wanted.items():
+        places = schema.get_all_field_indices(name)
+        if len(places) != 1:
+            raise ValueError(f"it has {'no column' if not places else 'several columns'} {name}")
+        if (found := schema.field(places[0]).type) != kind:
+            raise ValueError(f"the column {name} holds {found}, but {kind} is needed")
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    """The values of a column: an array of finite numbers of a possible size, or a list."""
+    column = table.column(name)
+    inner = column
+    while pa.types.is_list(inner.type):
+        if inner.null_count:
+            raise ValueError(f"the column {name} has an empty entry")
+        inner = pa.chunked_array([chunk.flatten() for chunk in inner.chunks], inner.type.value_type)
+    if inner.null_count and name not in _NULLABLE:
+        raise ValueError(f"the column {name} has an empty entry")
+    if pa.types.is_floating(inner.type):
+        numbers = inner.to_numpy()
+        if not (np.abs(numbers.astype(np.float64)) <= _LARGEST).all():
+            raise ValueError(f"the column {name} contains a number that is not finite, or larger than {_LARGEST:g}")
+    if column is inner and name not in _NULLABLE and not pa.types.is_string(inner.type):
+        return column.to_numpy()
+    return column.to_pylist()
+
+
+def _strings(texts: Sequence[str], most_bytes: int) -> tuple[str, ...]:
+    if any(len(text.encode()) > most_bytes for text in texts):
+        raise ValueError("a text is too long")
+    return tuple(map(printable, texts))
 
 
 def _check(examples: ScoredExamples) -> None:
-    """Check that the arrays are consistent.
+    """Check that the columns are consistent.
 
     Raises:
-        ValueError: they are not; the message names the field.
+        ValueError: they are not; the message names the column.
     """
     size, answers = len(examples.ids), len(examples.predicted)
     for name, ratio in examples.ratios.items():
         if not ((ratio.counts == 0) | (ratio.counts >= 1e-6)).all():
-            raise ValueError(f"{name} counts contains a number below 0 or near 0")
-    if len(examples.labels) > _MOST_LABELS or not 0 <= examples.positive <= max(1, len(examples.labels) - 1):
+            raise ValueError(f"weight/{name} contains a number below 0 or near 0")
+    labels = examples.labels
+    if len(labels) > _MOST_LABELS or not 0 <= examples.positive <= max(1, len(labels) - 1):
         raise ValueError(f"labels has more than {_MOST_LABELS:,} labels, or positive is none of them")
+    if len(set(labels)) != len(labels):
+        raise ValueError("labels has a name twice")
     if not ((examples.confidences >= 0) & (examples.confidences <= 1)).all():
-        raise ValueError("confidences contains a number that is no probability")
-    offsets = examples.offsets
-    if offsets[0] != 0 or offsets[-1] != answers or (np.diff(offsets) < 0).any():
-        raise ValueError("offsets do not match the number of answers")
+        raise ValueError("probability contains a number that is no probability")
+    if len(examples.confidences) not in (0, answers):
+        raise ValueError("probability has not one entry for each answer")
     if len(np.unique(examples.keys)) != size:
-        raise ValueError("keys contains an example twice")
-    if (
-        not -1
-        <= examples.classes.min(initial=-1)
-        <= examples.classes.max(initial=-1)
-        < max(1, len(examples.class_names))
-    ):
-        raise ValueError("classes contains a class without a name")
-    if examples.kind in ("classification", "multi_label", "tagging"):
-        highest = 1 if examples.kind == "multi_label" else len(examples.labels) - 1
-        for name, array in (("predicted", examples.predicted), ("gold", examples.gold)):
-            if array.min(initial=0) < 0 or array.max(initial=0) > highest:
-                raise ValueError(f"{name} contains a label without a name")
-    if examples.kind == "multi_label" and (np.diff(offsets) != len(examples.labels)).any():
-        raise ValueError("offsets do not give each example one answer for each label")
+        raise ValueError("key has an example twice")

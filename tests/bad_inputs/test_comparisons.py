@@ -58,15 +58,15 @@ def test_what_cannot_be_compared(name: str, world: Path, answer: Answer) -> None
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PK", b"\x93NUMPY", b"PK\x05\x06" + bytes(18)], ids=["empty", "cut", "an array", "an empty zip"]
+    "content", [b"", b"PAR1", b"PK\x05\x06", b"PAR1" + bytes(18) + b"PAR1"], ids=["empty", "cut", "a zip", "zeros"]
 )
 def test_damaged_predictions_are_told_of_and_left_out(content: bytes, world: Path, answer: Answer) -> None:
-    for name, data in (TWO | {"made/a/predictions/dev.npz": content}).items():
+    for name, data in (TWO | {"made/a/predictions/dev.parquet": content}).items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(data)
     status, said = answer("compare", "made/a", "made/b", "to=page")
     assert status == 0, said
-    assert "dev.npz" in said
+    assert "dev.parquet" in said
     assert re.search(r"\ba and b\b.*\bpredictions\b", said)
     assert re.search(r"\ba and b\b.*\bone seed\b", said)
     assert answer("report", "made", "figures=false")[0] == 0

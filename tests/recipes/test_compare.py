@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept(run: str, split: str = "dev") -> ScoredExamples:
-    return read_predictions(Path(run) / "predictions" / f"{split}.npz").examples
+    return read_predictions(Path(run) / "predictions" / f"{split}.parquet").examples
 
 
 def compared(*words: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_a_resumed_run_keeps_the_same_predictions(world: Path) -> None:
     run = Path("runs/finetune/again")
     words = ["finetune", *TASK, *QUICK, "init=runs/pretrain/other", "seeds=2", "name=again"]
     assert lmtransfer(*words) == 0
-    before = {file: file.read_bytes() for file in run.rglob("*.npz")}
+    before = {file: file.read_bytes() for file in run.rglob("*.parquet")}
     assert len(before) == 2 + 2 * 2  # each seed, and two baselines for each
     assert [*before.values()] == [Path(str(file).replace("again", "b")).read_bytes() for file in before]
     (run / "result.json").unlink()
@@ -129,19 +129,19 @@ def test_a_resumed_run_keeps_the_same_predictions(world: Path) -> None:
     shutil.rmtree(run / "seed-0/predictions")
     shutil.rmtree(run / "seed-1")
     assert lmtransfer(*words, "resume=true") == 0
-    assert {file: file.read_bytes() for file in run.rglob("*.npz")} == before
+    assert {file: file.read_bytes() for file in run.rglob("*.parquet")} == before
 
 
 def test_an_evaluation_keeps_those_of_every_seed_and_of_the_control(world: Path) -> None:
     assert lmtransfer("evaluate", "run=runs/finetune/a", "split=dev", "hardware=exact", "name=again") == 0
     files = sorted(path.name for path in Path("runs/evaluate/again/predictions").iterdir())
     assert files == [
-        f"dev-{condition}-seed-{seed}.npz" for condition in ("control", "pretraining-0") for seed in range(2)
+        f"dev-{condition}-seed-{seed}.parquet" for condition in ("control", "pretraining-0") for seed in range(2)
     ]
     for seed in range(2):
-        one = read_predictions(Path(f"runs/evaluate/again/predictions/dev-pretraining-0-seed-{seed}.npz"))
+        one = read_predictions(Path(f"runs/evaluate/again/predictions/dev-pretraining-0-seed-{seed}.parquet"))
         assert one.examples.predicted.tolist() == kept(f"runs/finetune/a/seed-{seed}").predicted.tolist()
-        control = read_predictions(Path(f"runs/evaluate/again/predictions/dev-control-seed-{seed}.npz"))
+        control = read_predictions(Path(f"runs/evaluate/again/predictions/dev-control-seed-{seed}.parquet"))
         assert control.is_control
         assert control.examples.predicted.tolist() == kept(f"runs/finetune/a/control/seed-{seed}").predicted.tolist()
     entry = next(entry for entry in make_entries(collect(Path("runs"))) if entry.run.name == "again")
@@ -152,7 +152,7 @@ def test_an_evaluation_keeps_those_of_every_seed_and_of_the_control(world: Path)
     # Fewer seeds in another evaluation of this name leave nothing of the ones before.
     words = ["evaluate", "run=runs/finetune/a/seed-0", "split=dev", "hardware=exact", "name=again", "overwrite=true"]
     assert lmtransfer(*words) == 0
-    assert [path.name for path in Path("runs/evaluate/again/predictions").iterdir()] == ["dev.npz"]
+    assert [path.name for path in Path("runs/evaluate/again/predictions").iterdir()] == ["dev.parquet"]
 
 
 def test_the_report_counts_the_luck_of_the_examples_where_predictions_are_kept(world: Path) -> None:
@@ -268,7 +268,7 @@ def test_predictions_that_are_too_many_are_not_kept(
     words = [*FILES["regression"], *QUICK, INIT, "name=many", "control=true"]
     assert lmtransfer("finetune", *words) == 0
     assert "predictions" in capsys.readouterr().out
-    assert not [*Path("runs/finetune/many").rglob("*.npz")]
+    assert not [*Path("runs/finetune/many").rglob("*.parquet")]
     found = compared("runs/finetune/many", "runs/finetune/regression")
     assert any("many" in line and "predictions" in line for line in found["missing"])
     assert found["difference"]["difference"] == 0

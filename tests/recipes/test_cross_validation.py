@@ -44,7 +44,7 @@ def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.Captur
     for condition in ("", "control/"):
         for seed in (0, 1):
             run = Path(f"runs/finetune/cv/{condition}seed-{seed}")
-            own, kept = result(run), read_predictions(run / "predictions/folds.npz").examples
+            own, kept = result(run), read_predictions(run / "predictions/folds.parquet").examples
             right = kept.predicted == kept.gold
             assert len(kept) == 120
             assert own["metrics"]["accuracy"] == pytest.approx(right.mean())
@@ -53,7 +53,8 @@ def test_folds_give_one_result_with_a_control(world: Path, capsys: pytest.Captur
             assert sum(fold["num_scored"] for fold in folds) == 120
             weighted = sum(fold["num_scored"] * fold["metrics"]["loss"] for fold in folds) / 120
             assert own["metrics"]["loss"] == pytest.approx(weighted)
-    assert len(list(Path("runs/finetune/cv").rglob("folds.npz"))) == 4  # the answers of all folds of a seed together
+    # The answers of all folds of a seed are together.
+    assert len(list(Path("runs/finetune/cv").rglob("folds.parquet"))) == 4
     assert lmtransfer("report", "runs/") == 0
     page = Path("runs/report/report.html").read_text()
     assert "fold-0" not in page
@@ -65,7 +66,7 @@ def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None
     """Each fold's run, asked anew about the whole file, gives the kept answers to its own fold."""
     assert lmtransfer("finetune", *RUN, "name=cv") == 0
     run = Path("runs/finetune/cv")
-    whole = read_predictions(run / "predictions/folds.npz").examples
+    whole = read_predictions(run / "predictions/folds.parquet").examples
     texts = [line.split("\t")[0] for line in Path("data/train.tsv").read_text().splitlines()[1:]]
     division = fold_of(whole.gold, texts, folds=3, seed=0, names=whole.labels)
     elsewhere = []

@@ -123,7 +123,7 @@ def test_going_on_trains_what_is_missing(world: Path) -> None:
     assert lmtransfer(*words) == 0
     run = Path("runs/finetune/nested")
     before = result(run)
-    kept = {file: file.read_bytes() for file in run.rglob("*.npz")}
+    kept = {file: file.read_bytes() for file in run.rglob("*.parquet")}
     assert len(kept) == 2 + 2  # each pretraining seed, and two baselines
     tries = before["learning_rate_tries"]
     assert [(tried["pretraining_seed"], tried["learning_rate"]) for tried in tries] == [
@@ -134,7 +134,7 @@ def test_going_on_trains_what_is_missing(world: Path) -> None:
     assert lmtransfer(*words, "resume=true") == 0
     assert result(run)["seeds"] == before["seeds"]
     assert result(run)["learning_rate_tries"] == tries
-    assert {file: file.read_bytes() for file in run.rglob("*.npz")} == kept
+    assert {file: file.read_bytes() for file in run.rglob("*.parquet")} == kept
 
 
 def test_a_run_of_several_seeds_that_is_not_whole(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: py
     assert {"examples", "finetuning"} == {part["source"] for part in found["baseline_difference"]["parts"]}
     assert all(name in printed for name in ("TF-IDF", "NB-SVM", "counting words does as well"))
     kept = {file.name for file in Path("runs/finetune/ft/baselines/predictions").iterdir()}
-    assert kept == {f"dev-{name}-seed-{seed}.npz" for name in ("TF-IDF", "NB-SVM") for seed in range(2)}
+    assert kept == {f"dev-{name}-seed-{seed}.parquet" for name in ("TF-IDF", "NB-SVM") for seed in range(2)}
     assert lmtransfer("report", "runs") == 0
     assert "Counting words does as well" in capsys.readouterr().out
     assert lmtransfer("finetune", *words, "name=without", "baseline=null") == 0

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
 import random
-import tracemalloc
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from refusals import refuses
 
 from lmtransfer.errors import RunDirectoryError
@@ -146,7 +146,7 @@ def kept(examples: ScoredExamples, **more: Any) -> Kept:
 
 def round_trip(examples: ScoredExamples, folder: Path) -> Kept:
     write_predictions(folder, {"dev": kept(examples)})
-    return read_predictions(folder / "predictions" / "dev.npz")
+    return read_predictions(folder / "predictions" / "dev.parquet")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -273,15 +273,17 @@ def test_the_same_predictions_are_the_same_bytes_and_few(tmp_path: Path) -> None
         ratios={"accuracy": Ratio.mean(said == gold)}, classes=gold, class_names="abc",
     )  # fmt: skip
     write_predictions(tmp_path, {"dev": kept(found)})
-    first = (tmp_path / "predictions/dev.npz").read_bytes()
+    first = (tmp_path / "predictions/dev.parquet").read_bytes()
     assert len(first) < 20 * num
     write_predictions(tmp_path, {"dev": kept(found)})
-    assert (tmp_path / "predictions/dev.npz").read_bytes() == first
-    again = read_predictions(tmp_path / "predictions/dev.npz").examples
+    assert (tmp_path / "predictions/dev.parquet").read_bytes() == first
+    again = read_predictions(tmp_path / "predictions/dev.parquet").examples
     assert (again.predicted == said).all()
     assert (again.gold == gold).all()
-    with np.load(tmp_path / "predictions/dev.npz", allow_pickle=False) as arrays:  # as anybody may read it
-        assert arrays["predicted"].tolist() == said.tolist()
+    rows = pandas.read_parquet(tmp_path / "predictions/dev.parquet")  # as anybody may read it
+    assert rows["id"].tolist() == [example.id for example in examples]
+    assert rows["answer"].tolist() == ["abc"[label] for label in said]
+    assert rows["gold"].tolist() == ["abc"[label] for label in gold]
 
 
 @pytest.mark.parametrize("family", ["classification", "multi_label", "tagging", "squad"])
@@ -345,60 +347,72 @@ def test_files_of_a_run_its_seeds_and_its_control_are_found(tmp_path: Path) -> N
     assert file_name(kept(made, is_control=True), alone=False) == "dev-control-seed-1"
 
 
-def written(folder: Path, **changes: Any) -> Path:
-    """A file of predictions with other arrays, or without those that are None."""
+def test_pandas_reads_what_each_kind_answered(tmp_path: Path) -> None:
+    rows = {}
+    for family, make in FAMILIES.items():
+        task, examples, answers = make()
+        write_predictions(tmp_path / family, {"dev": kept(task.scored_examples(examples, answers))})
+        rows[family] = pandas.read_parquet(tmp_path / family / "predictions" / "dev.parquet")
+        assert rows[family]["id"].tolist() == [example.id for example in examples]
+        if family == "multi_label":
+            assert [list(names) for names in rows[family]["answer"]] == [list(answer.names) for answer in answers]
+            gold = [[task.labels[label] for label in example.label_set] for example in examples]
+            assert [list(names) for names in rows[family]["gold"]] == gold
+        if family == "tagging":
+            assert [tuple(tags) for tags in rows[family]["answer"]] == [answer.names for answer in answers]
+        if family == "regression":
+            assert rows[family]["gold"].tolist() == [example.score for example in examples]
+        if family == "squad":
+            assert rows[family]["answer"].tolist() == [answer.text for answer in answers]
+    assert "answer" not in rows["pairs"]
+    assert rows["pairs"]["class"].tolist() == [f"phenomenon{i % 7 // 3}" for i in range(NUM)]
+
+
+def written(folder: Path, about: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """A file of predictions with other columns, or without those that are None."""
     task, examples, answers = classification()
+    answers = [replace(answer, probabilities={answer.name: 0.5}) for answer in answers]
     write_predictions(folder, {"dev": kept(task.scored_examples(examples, answers))})
-    path = folder / "predictions/dev.npz"
-    with np.load(path) as arrays:
-        content = {name: arrays[name] for name in arrays.files}
-    for name, value in changes.items():
-        if callable(value):
-            content[name] = value(content[name])
-        elif value is None:
-            del content[name]
-        else:
-            content[name] = value
-    np.savez_compressed(path, **content)
+    path = folder / "predictions/dev.parquet"
+    table = parquet.read_table(path)
+    told = {**json.loads(table.schema.metadata[b"lmtransfer"]), **(about or {})}
+    for given, value in changes.items():
+        name = given.replace("_of_", "/")
+        place = table.column_names.index(name) if name in table.column_names else None
+        if value is None:
+            table = table.drop_columns([name])
+            continue
+        column = pa.array(value(table.column(name).to_pylist()) if callable(value) else value)
+        table = table.append_column(name, column) if place is None else table.set_column(place, name, column)
+    parquet.write_table(table.replace_schema_metadata({b"lmtransfer": json.dumps(told).encode()}), path)
     return path
-
-
-def about(**changes: Any) -> Callable[[np.ndarray], np.ndarray]:
-    def change(before: np.ndarray) -> np.ndarray:
-        return np.frombuffer(json.dumps({**json.loads(before.tobytes()), **changes}).encode(), dtype=np.uint8)
-
-    return change
 
 
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"keys": None}, ("keys",)),
-        ({"about": np.frombuffer(b"{", dtype=np.uint8)}, ("line 1",)),
-        ({"about": about(format=2)}, ("version",)),
-        ({"about": about(kind="magic")}, ("kind", "'magic'")),
-        ({"about": about(labels="xyz")}, ("labels", "list")),
-        ({"about": about(seed="1")}, ("seed", "integer")),
-        ({"about": about(labels=["x"])}, ("label",)),
-        ({"predicted": lambda a: a[:-1]}, ("gold", "entries")),
-        ({"predicted": lambda a: a - 5}, ("predicted", "label")),
-        ({"clusters": lambda a: a[:3]}, ("clusters", "3 entries")),
-        ({"keys": lambda a: np.zeros_like(a)}, ("keys", "example")),
-        ({"offsets": lambda a: a[::-1]}, ("offsets",)),
-        ({"classes": lambda a: a + 100}, ("classes",)),
-        ({"confidences": np.full(NUM - 1, 0.5)}, ("confidences",)),
-        ({"confidences": np.full(NUM, 1.5)}, ("confidences",)),
-        ({"confidences": np.full(NUM, np.nan)}, ("confidences",)),
-        ({"starts": np.zeros(3, dtype=np.int64)}, ("starts",)),
-        ({"parts_0": None}, ("parts_0",)),
-        ({"ids": lambda a: np.array(["x" * 4000] * len(a)).astype("S4000")}, ("text",)),
-        ({"keys": lambda a: a.reshape(2, -1)}, ("header",)),
-        ({"parts_0": lambda a: np.full(len(a), np.inf)}, ("number", "finite")),
-        ({"parts_0": lambda a: np.full(len(a), 1e308)}, ("number", "larger")),
-        ({"counts_0": lambda a: np.full(len(a), 1e-300)}, ("counts",)),
-        ({"predicted": lambda a: a + 1e300}, ("number", "larger")),
-        ({"about": about(positive=10**9)}, ("positive",)),
-        ({"about": about(labels=["x"] * 20_000)}, ("labels", "10,000")),
+        ({"key": None}, ("no column key",)),
+        ({"about": {"format": 1}}, ("version",)),
+        ({"about": {"kind": "magic"}}, ("kind", "'magic'")),
+        ({"about": {"labels": "xyz"}}, ("labels", "list")),
+        ({"about": {"seed": "1"}}, ("seed", "integer")),
+        ({"about": {"labels": ["x"]}}, ("'y'", "label")),
+        ({"about": {"labels": ["x", "y", "z", "z"]}}, ("labels", "twice")),
+        ({"answer": lambda a: ["other", *a[1:]]}, ("other",)),
+        ({"answer": lambda a: [None, *a[1:]]}, ("answer", "empty")),
+        ({"answer": lambda a: [[one] for one in a]}, ("answer", "list", "string")),
+        ({"key": lambda a: [1.0] * len(a)}, ("key", "double", "uint64")),
+        ({"key": lambda a: np.zeros(len(a), dtype=np.uint64)}, ("key", "example")),
+        ({"class": lambda a: ["none such"] * len(a)}, ("none such",)),
+        ({"probability": np.full(NUM, 1.5, dtype=np.float32)}, ("probability",)),
+        ({"probability": np.full(NUM, np.nan, dtype=np.float32)}, ("probability", "finite")),
+        ({"score_of_accuracy": None}, ("no column score/accuracy",)),
+        ({"id": lambda a: ["x" * 4000] * len(a)}, ("text", "long")),
+        ({"score_of_accuracy": lambda a: [math.inf] * len(a)}, ("number", "finite")),
+        ({"score_of_accuracy": lambda a: [1e308] * len(a)}, ("number", "larger")),
+        ({"weight_of_accuracy": lambda a: [1e-300] * len(a)}, ("weight",)),
+        ({"about": {"positive": 10**9}}, ("positive",)),
+        ({"about": {"labels": [str(n) for n in range(20_000)]}}, ("label",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value)[:30],
 )
@@ -408,60 +422,41 @@ def test_files_that_are_none_are_refused(changes: dict[str, Any], names: tuple[s
         read_predictions(path)
 
 
-@pytest.mark.parametrize("name", ["ids", "gold", "parts_0", "about"])
-def test_many_zeros_are_refused_before_they_are_unpacked(name: str, tmp_path: Path) -> None:
-    """A compressed array of 400 MB has 400 kB."""
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("id", pa.array([""] * 600_000)),  # more examples than a file may have
+        ("answer", pa.DictionaryArray.from_arrays(pa.array(np.zeros(600_000, np.int8)), pa.array(["x" * 2000]))),
+    ],
+)
+def test_files_that_unpack_to_more_than_they_may_are_refused(column: str, values: Any, tmp_path: Path) -> None:
     path = written(tmp_path)
-    with np.load(path) as arrays:
-        content = {other: arrays[other] for other in arrays.files if other != name}
-    np.savez_compressed(
-        path, **{name: np.zeros(400_000_000, dtype=np.int8).view("S1" if name == "ids" else np.int8)}, **content
-    )
-    tracemalloc.start()
-    with refuses(RunDirectoryError, str(path), "lmtransfer evaluate"):
+    about = parquet.read_metadata(path).metadata[b"lmtransfer"]
+    parquet.write_table(pa.table({column: values}).replace_schema_metadata({b"lmtransfer": about}), path)
+    assert path.stat().st_size < 200_000
+    with refuses(RunDirectoryError, str(path), "lmtransfer evaluate", "500,000 examples"):
         read_predictions(path)
-    assert tracemalloc.get_traced_memory()[1] < 50_000_000
-    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
 def test_what_is_no_file_of_a_known_size_is_refused(make: Callable[[Path], Any], tmp_path: Path) -> None:
-    make(tmp_path / "dev.npz")
-    with refuses(RunDirectoryError, str(tmp_path / "dev.npz"), "regular file"):
-        read_predictions(tmp_path / "dev.npz")
+    make(tmp_path / "dev.parquet")
+    with refuses(RunDirectoryError, str(tmp_path / "dev.parquet"), "regular file"):
+        read_predictions(tmp_path / "dev.parquet")
 
 
-def header(claimed: int, rest: bytes) -> bytes:
-    """A zip whose first array claims more elements than there are."""
-    packed = io.BytesIO()
-    np.lib.format.write_array_header_1_0(packed, {"shape": (claimed,), "fortran_order": False, "descr": "<i8"})
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w") as archive:
-        archive.writestr("about.npy", packed.getvalue() + rest)
-    return target.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("content", "name"),
-    [
-        (b"", "zip"),
-        (b"PK\x03\x04 cut", "zip"),
-        (header(10**15, b"12345678"), "header"),
-        (header(1, b""), "header"),
-    ],
-    ids=["empty", "cut", "claims too much", "empty array"],
-)
-def test_torn_and_hostile_files_are_refused(content: bytes, name: str, tmp_path: Path) -> None:
-    path = tmp_path / "dev.npz"
+@pytest.mark.parametrize("content", [b"", b"PAR1 cut", b"PAR1" + b"\0" * 100 + b"PAR1"], ids=["empty", "cut", "zeros"])
+def test_torn_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "dev.parquet"
     path.write_bytes(content)
-    with refuses(RunDirectoryError, str(path), name):
+    with refuses(RunDirectoryError, str(path), "lmtransfer evaluate"):
         read_predictions(path)
 
 
-def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "dev.npz"
-    np.savez(path, about=np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with refuses(RunDirectoryError, str(path), "header"):
+def test_other_parquet_files_and_missing_ones_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dev.parquet"
+    parquet.write_table(pa.table({"id": ["a"]}), path)
+    with refuses(RunDirectoryError, str(path), "not written by lmtransfer"):
         read_predictions(path)
-    with refuses(RunDirectoryError, str(tmp_path / "none.npz"), "No such file"):
-        read_predictions(tmp_path / "none.npz")
+    with refuses(RunDirectoryError, str(tmp_path / "none.parquet"), "No such file"):
+        read_predictions(tmp_path / "none.parquet")

@@ -340,12 +340,12 @@ def test_missing_texts_are_one_sentence_and_the_rest_stays(tmp_path: Path) -> No
     assert len(page.one("ol", css="errors").all("li")) == MOST_ERRORS
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"PK\x05\x06" + bytes(18)], ids=["empty", "cut", "an empty zip"])
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(18) + b"PAR1"], ids=["empty", "cut", "zeros"])
 def test_damaged_answers_are_one_sentence(content: bytes, tmp_path: Path) -> None:
     folder = run_with(tmp_path / "finetune" / "a", [labelled()[1]])
-    (folder / "predictions" / "dev.npz").write_bytes(content)
+    (folder / "predictions" / "dev.parquet").write_bytes(content)
     (remark,) = section(tmp_path).all("p", css="problem")
-    assert "dev.npz" in remark.words
+    assert "dev.parquet" in remark.words
 
 
 def test_answers_to_test_examples_are_not_shown(tmp_path: Path) -> None:
