@@ -172,8 +172,7 @@ def _packed(kept: Kept) -> bytes:
     schema = pa.schema([(name, types[name]) for name in columns], metadata={_ABOUT: json.dumps(about).encode()})
     target = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, schema), target, compression="zstd", write_statistics=False)
-    packed: bytes = target.getvalue().to_pybytes()
-    return packed
+    return bytes(target.getvalue())
 
 
 def _has_lists(kind: Kind) -> bool:
