@@ -204,7 +204,6 @@ CASES: dict[str, Case] = {
             "task.train=": "task.train",
             "task.train=texts": "texts",
             "task.train=nowhere.tsv": "nowhere.tsv",
-            "task.train=[t.tsv]": "task.train",
             "seeds=0": "seeds",
             "seeds=1000000000": "seeds",
             "train.batch_examples=0": "train.batch_examples",

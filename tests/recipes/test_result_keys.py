@@ -45,7 +45,8 @@ def test_each_command_writes_the_keys_it_always_wrote(text_world: Path) -> None:
     assert set(result("runs/pretrain/p/seed-1")) == PRETRAINED
     assert set(result("runs/pretrain/p")) == PRETRAINED | OVER_SEEDS
     largest = max(result(f"runs/pretrain/p/seed-{seed}")["peak_memory"] for seed in range(2))
-    assert 10_000_000 < largest == result("runs/pretrain/p")["peak_memory"] <= peak_memory(torch.device("cpu"))
+    assert largest == result("runs/pretrain/p")["peak_memory"]
+    assert 10_000_000 < largest < 1.2 * peak_memory(torch.device("cpu"))  # the peak is forgotten before each seed
     quick = [*TASK, "hardware=exact", "init=runs/pretrain/p/seed-0", "train.epochs=1", "task.num_train=20"]
     assert lmtransfer("probe", *quick, "transfer.layers=mix", "control=true", "seeds=2", "name=t") == 0
     assert set(result("runs/probe/t/seed-1")) == set(result("runs/probe/t/control/seed-1")) == TRAINED

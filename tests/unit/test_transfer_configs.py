@@ -35,7 +35,7 @@ GIVEN: dict[str, dict[str, object]] = {
     "span_qa": {"train": "train.jsonl"},
 }
 #: Names of several tasks; tasks that need no head; tasks that have nothing to train on.
-GROUPS, ASKED_AS_IT_IS, TEST_ONLY = {"glue"}, {"blimp", "sts_zero_shot"}, {"ax"}
+GROUPS, ASKED_AS_IT_IS, TEST_ONLY = {"glue", "superglue"}, {"blimp", "sts_zero_shot"}, {"ax", "ax_b", "ax_g"}
 
 
 @pytest.mark.parametrize("path", TRANSFERS, ids=lambda path: path.stem)
