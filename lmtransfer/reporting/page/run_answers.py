@@ -190,12 +190,12 @@ def class_scores(answers: Sequence[Kept]) -> Table | None:
     if not scores:
         return None
     frequent = sorted(scores, key=lambda name: -scores[name]["support"])[:MOST_CLASSES]
-    rows = [
-        (
+    rows: list[list[str | Cell]] = [
+        [
             name,
             *(Cell(f"{100 * scores[name][key]:.1f}", sort=scores[name][key]) for key in ("precision", "recall", "f1")),
             Cell(f"{scores[name]['support']:,.0f}", sort=scores[name]["support"]),
-        )
+        ]
         for name in frequent
     ]
     seeds = f", the mean of {len(answers)} seeds" if len(answers) > 1 else ""
