@@ -621,10 +621,6 @@ class ServeSettings(_OfARun):
     )
     evidence: bool = _doc("false: no evidence of words", True)
     ensemble: bool = _doc(_ENSEMBLE, False)
-    entities: bool = _doc(
-        "of a tagger: read running text, and give the entities in it with their characters (start, end) and labels",
-        False,
-    )
     top_k: TopK = _doc("number of candidates for each [MASK]", 5)
     max_bytes: Annotated[int, Ge(100), Le(2**31)] = _doc("largest request; a longer text is refused", 50_000)
     max_seconds: Positive = _doc("longest time to an answer; half of it for the evidence of words", 20.0)

@@ -142,7 +142,7 @@ class MultiSentenceReading(JsonLinesClassification):
     """
 
     class Settings(JsonLinesClassification.Settings):
-        """The settings of MultiRC; SuperGLUE's metrics are fixed."""
+        """The settings of MultiRC: F1 decides, and exact match is always computed."""
 
         metrics: Sequence[LabelMetric] = ("f1",)
 
