@@ -155,24 +155,6 @@ class TableLayout:
     encoding_errors: EncodingErrors = "strict"
     delimiter: str | None = None
 
-    @classmethod
-    def of_task(
-        cls,
-        file_format: TableFormat | None,
-        columns: Sequence[str] | None,
-        optional_columns: int,
-        bad_rows: BadRowsPolicy,
-        encoding_errors: EncodingErrors,
-        delimiter: str | None,
-    ) -> TableLayout:
-        """Make the layout from the arguments of a task.
-
-        Raises:
-            ConfigError: the delimiter is not a single character.
-        """
-        character = delimiter_of(delimiter, "task.delimiter")
-        return cls(file_format, columns, optional_columns, bad_rows, encoding_errors, character)
-
     def format_of(self, path: Path, notes: Notes | None = None) -> TableFormat:
         """The format of this file, by its name, and by its content if its columns are separated by tabs.
 

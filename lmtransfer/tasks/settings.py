@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pydantic
 
 from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
-from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout
+from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 
@@ -137,11 +137,11 @@ class TextTableSettings(FileSettings, HubSettings):
         Raises:
             ConfigError: the delimiter is not a single character.
         """
-        return TableLayout.of_task(
-            self.file_format,
-            self.columns,
-            self.optional_columns,
-            self.bad_rows,
-            self.encoding_errors,
-            self.delimiter,
+        return TableLayout(
+            file_format=self.file_format,
+            columns=self.columns,
+            optional_columns=self.optional_columns,
+            bad_rows=self.bad_rows,
+            encoding_errors=self.encoding_errors,
+            delimiter=delimiter_of(self.delimiter, "task.delimiter"),
         )

@@ -20,7 +20,7 @@ from lmtransfer.runs.predictions import MOST_EXAMPLES, is_kept
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
-from lmtransfer.tasks.metrics.by_class import as_values, scores_by_class
+from lmtransfer.tasks.metrics.by_class import scores_by_class
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples, undefined_metrics
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.targets import Targets
@@ -77,7 +77,7 @@ class Evaluation:
             return {} if self.calibration is None else {"calibration": self.calibration}
         found = {
             "calibration": self.calibration,
-            "classes": as_values(scores_by_class(self.answers)),
+            "classes": scores_by_class(self.answers),
             "undefined": undefined_metrics(self.answers, self.metrics),
         }
         return {name: value for name, value in found.items() if value}

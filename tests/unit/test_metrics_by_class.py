@@ -10,7 +10,7 @@ from seqeval.metrics import classification_report as chunk_report
 from sklearn.metrics import classification_report
 
 from lmtransfer.tasks.answers import LabelAnswer, TagsAnswer
-from lmtransfer.tasks.metrics.by_class import as_values, mean_by_class, scores_by_class
+from lmtransfer.tasks.metrics.by_class import mean_by_class, scores_by_class
 from lmtransfer.tasks.metrics.scored_examples import Ratio
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import Tagging
@@ -30,7 +30,7 @@ def test_labels_are_scored_as_scikit_learn_scores_them() -> None:
     expected = classification_report(
         gold, predicted, labels=[0, 1, 2], target_names=LABELS, output_dict=True, zero_division=0
     )
-    found = as_values(scores_by_class(answers))
+    found = scores_by_class(answers)
     assert list(found) == LABELS
     for label, scores in found.items():
         assert scores["support"] == expected[label]["support"]
@@ -58,10 +58,10 @@ def test_chunks_are_scored_by_kind_as_seqeval_scores_them() -> None:
     assert list(found) == ["LOC", "PER"]
     for kind, scores in found.items():
         theirs = expected[kind]
-        assert (scores.precision, scores.recall, scores.f1) == pytest.approx(
+        assert (scores["precision"], scores["recall"], scores["f1"]) == pytest.approx(
             (theirs["precision"], theirs["recall"], theirs["f1-score"])
         )
-        assert scores.support == theirs["support"]
+        assert scores["support"] == theirs["support"]
 
 
 def test_sets_of_labels_are_scored_label_by_label() -> None:
@@ -72,8 +72,8 @@ def test_sets_of_labels_are_scored_label_by_label() -> None:
     gold_NC, said_NC = np.array([[1, 0], [1, 1], [0, 1]]), np.array([[1, 1], [0, 1], [0, 0]])
     sets = replace(scored, kind="multi_label", gold=gold_NC.reshape(-1), predicted=said_NC.reshape(-1))
     found = scores_by_class(sets)
-    assert (found["x"].precision, found["x"].recall, found["x"].support) == (1.0, 0.5, 2)
-    assert (found["y"].precision, found["y"].recall, found["y"].f1) == (0.5, 0.5, 0.5)
+    assert (found["x"]["precision"], found["x"]["recall"], found["x"]["support"]) == (1.0, 0.5, 2)
+    assert (found["y"]["precision"], found["y"]["recall"], found["y"]["f1"]) == (0.5, 0.5, 0.5)
 
 
 def test_the_mean_over_seeds() -> None:

@@ -27,7 +27,7 @@ from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.reporting.table import Cell, Table, plain_table
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
-from lmtransfer.tasks.metrics.by_class import as_values, mean_by_class, scores_by_class
+from lmtransfer.tasks.metrics.by_class import mean_by_class, scores_by_class
 from lmtransfer.tasks.metrics.scored_examples import Kept
 
 Marked = Literal["", "gold", "pred", "both", "gap"]
@@ -186,7 +186,7 @@ def class_scores(answers: Sequence[Kept]) -> Table | None:
     Args:
         answers: the kept answers of each seed to the same examples.
     """
-    scores = mean_by_class([as_values(scores_by_class(kept.examples)) for kept in answers]) if answers else {}
+    scores = mean_by_class([scores_by_class(kept.examples) for kept in answers]) if answers else {}
     if not scores:
         return None
     frequent = sorted(scores, key=lambda name: -scores[name]["support"])[:MOST_CLASSES]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,21 +16,9 @@ from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 MOST_CLASSES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ClassScores:
-    """The scores of one class.
-
-    Attributes:
-        precision: share of the answers of this class that are right, 0 to 1; 0 without such answers.
-        recall: share of the gold answers of this class that are found, 0 to 1; 0 without such gold answers.
-        f1: their harmonic mean.
-        support: number of gold answers of this class.
-    """
-
-    precision: float
-    recall: float
-    f1: float
-    support: int
+#: The scores of one class: ``precision``, ``recall`` and ``f1``, 0 to 1 (0 where nothing can be divided), and
+#: ``support``, the number of its gold answers.
+ClassScores: TypeAlias = dict[str, float]
 
 
 def scores_by_class(answers: ScoredExamples) -> dict[str, ClassScores]:
@@ -60,7 +47,8 @@ def _of_labels(
 
     columns = precision_recall_fscore_support(gold, predicted, labels=classes, zero_division=0.0)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return {name: ClassScores(*row) for name, row in zip(names, rows, strict=True)}
+    scores = ("precision", "recall", "f1", "support")
+    return {name: dict(zip(scores, row, strict=True)) for name, row in zip(names, rows, strict=True)}
 
 
 def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
@@ -71,21 +59,16 @@ def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
         for counter, found in ((right, of_predicted & of_gold), (predicted, of_predicted), (gold, of_gold)):
             counter.update(chunk.kind for chunk in found)
     return {
-        kind: ClassScores(**chunk_scores(right[kind], predicted[kind], gold[kind]), support=gold[kind])
+        kind: {**chunk_scores(right[kind], predicted[kind], gold[kind]), "support": gold[kind]}
         for kind in sorted({*predicted, *gold})
     }
 
 
-def as_values(scores: Mapping[str, ClassScores]) -> dict[str, dict[str, Any]]:
-    """The scores as plain values, for a ``result.json``."""
-    return {name: asdict(of_class) for name, of_class in scores.items()}
-
-
-def mean_by_class(seeds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+def mean_by_class(seeds: Sequence[Mapping[str, ClassScores]]) -> dict[str, ClassScores]:
     """The mean over seeds of each score, of the classes that all seeds have.
 
     Args:
-        seeds: for each seed the result of ``as_values``.
+        seeds: for each seed the result of ``scores_by_class``.
     """
     names = [name for name in seeds[0] if all(name in one for one in seeds)]
     return {name: {score: fmean(one[name][score] for one in seeds) for score in seeds[0][name]} for name in names}

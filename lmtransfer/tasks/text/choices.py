@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.tables import BadRows, TableLayout, open_table
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.tasks.answers import ChoiceAnswer
-from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
 from lmtransfer.tasks.input_files import SEPARATOR, Given, InputFile, Reader
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.settings import FileSettings, TaskSettings
 from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
 from lmtransfer.tasks.text.choice_example import ChoiceExample
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.file_task import JsonLinesTask
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: The question in words, by the value in the files.
@@ -48,17 +45,6 @@ class ChoiceReader(Reader):
         raise AssertionError(f"format {source.file_format} was accepted, but there is no reader for it")
 
 
-def json_rows(path: Path) -> Iterator[JsonNode]:
-    """Yield the objects of a file of JSON, in its order; messages about them have ``file:line``.
-
-    Raises:
-        DataError: a line is no JSON object.
-    """
-    bad_rows = BadRows("refuse", Notes(), "or remove it")
-    for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
-        yield JsonNode(record.values, None, record.where)
-
-
 @dataclass(frozen=True, slots=True)
 class ChoiceSpec(ClassificationSpec):
     """Whether a choice is right, for each choice; the answer compares the choices of a text."""
@@ -77,7 +63,7 @@ class ChoiceSpec(ClassificationSpec):
         return "choice hidden" if label < 0 else f"a {labels[label]} choice"
 
 
-class MultipleChoice(Task):
+class MultipleChoice(JsonLinesTask):
     """The base of tasks with several choices for each text.
 
     Each choice is a pair of texts of its own, and the head says whether it is right; the answer is the choice with the
@@ -88,10 +74,6 @@ class MultipleChoice(Task):
     main_metric = "accuracy"
     labels = ("wrong", "right")
     baseline_name = "most frequent choice"
-
-    @abstractmethod
-    def examples(self, split: str) -> Sequence[ChoiceExample]:
-        """Read all examples of a split; see ``Task``."""
 
     @property
     def head(self) -> HeadSpec:
@@ -163,61 +145,11 @@ class MultipleChoice(Task):
         return {"text": example.text, "choices": list(example.choices)}
 
 
-class ChoiceFileTask(MultipleChoice):
-    """A task with choices whose examples are made from JSON objects, one on each line of a file.
-
-    Raises:
-        ConfigError: there is no file.
-    """
-
-    class Settings(TaskSettings, FileSettings):
-        """The settings of such a task."""
-
-    settings: Settings
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.files = self.settings.located_files(task=self.name)
-        self.splits = self.files.splits
-        if not self.splits:
-            raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
-
-    @abstractmethod
-    def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
-        """Make the examples of a row.
-
-        Args:
-            row: the object.
-            name: ``split:number``.
-
-        Raises:
-            DataError: the object is not as published; the message has ``file:line``.
-        """
-
-    def origin(self, split: str) -> str:
-        """Return the file from which a split is read.
-
-        Raises:
-            DataError: there is no such file.
-        """
-        return str(self.files.found(split))
-
-    def examples(self, split: str) -> list[ChoiceExample]:
-        """Read all examples of a split; see ``Task.examples``."""
-        path = self.files.found(split)
-        found: list[ChoiceExample] = []
-        for number, row in enumerate(json_rows(path)):
-            found += self.examples_of(row, f"{split}:{number}")
-        if not found:
-            raise DataError(f"{path}: contains no examples")
-        return found
-
-
-class Copa(ChoiceFileTask):
+class Copa(MultipleChoice):
     """COPA: which of two alternatives is the cause or the effect of a premise, in the format of SuperGLUE."""
 
     def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
-        """The premise and its alternatives; see ``ChoiceFileTask``."""
+        """The premise and its alternatives; see ``JsonLinesTask``."""
         asked, gold = row.field("question"), row.maybe("label")
         if asked.text() not in _QUESTIONS:
             raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmtransfer.data.text_lines import read_lines
-from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.settings import FileSettings
+from lmtransfer.errors import DataError
 from lmtransfer.tasks.text.example import TextExample, with_sentences
+from lmtransfer.tasks.text.file_task import FileTask
 from lmtransfer.tasks.text.single_label import Classification
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]
@@ -130,18 +130,15 @@ def plain_word(word: str) -> str:
     return _CHARACTERS.get(word) or word.replace("\\/", "/").replace("\\*", "*").replace("\u00a0", " ")
 
 
-class SentimentTrees(Classification):
+class SentimentTrees(FileTask, Classification):
     """Sentences of film reviews in five classes, or in two without the neutral ones (Socher et al. 2013).
 
     The sentence's label is that of the whole tree. With ``phrases`` the training split holds every phrase of the trees;
     dev and test are always sentences. Words are converted to usual spelling: ``-LRB-`` is a bracket, two backticks are
     a quotation mark. A split is read in the order of the file, a sentence before its phrases.
-
-    Raises:
-        ConfigError: there is no file.
     """
 
-    class Settings(Classification.Settings, FileSettings):
+    class Settings(Classification.Settings, FileTask.Settings):
         """The settings of the treebank.
 
         Attributes:
@@ -161,18 +158,6 @@ class SentimentTrees(Classification):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.labels = self._checked(TWO_LABELS if self.settings.binary else FIVE_LABELS)
-        self.files = self.settings.located_files(task=self.name)
-        self.splits = self.files.splits
-        if not self.splits:
-            raise ConfigError("task.files is empty: set a file of trees for each split (task.files.train=...)")
-
-    def origin(self, split: str) -> str:
-        """Return the file from which a split is read.
-
-        Raises:
-            DataError: there is no such file.
-        """
-        return str(self.files.found(split))
 
     def examples(self, split: str) -> list[TextExample]:
         """Read the sentences of a split, or its phrases; see ``Task.examples``.

@@ -6,23 +6,21 @@ BoolQ, CB, COPA and RTE need no code of their own. Published test labels are hid
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.metrics.answer_text import exact_match, token_f1
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.settings import FileSettings
 from lmtransfer.tasks.text.choice_example import ChoiceExample
-from lmtransfer.tasks.text.choices import ChoiceFileTask, json_rows
+from lmtransfer.tasks.text.choices import MultipleChoice
 from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.file_task import JsonLinesTask
 from lmtransfer.tasks.text.single_label import Classification, LabelMetric
 
 #: Marks around a word that is asked about, as in T5 (Raffel et al. 2020, appendix B).
@@ -30,56 +28,15 @@ MARK = "*"
 _PLACEHOLDER, _HIGHLIGHT = "@placeholder", "@highlight"
 
 
-class JsonLinesClassification(Classification):
-    """A classification whose examples are made from JSON objects, one on each line of a file.
+class JsonLinesClassification(JsonLinesTask, Classification):
+    """A classification in JSON lines, with labels that the class names."""
 
-    Raises:
-        ConfigError: there is no file.
-    """
-
-    class Settings(Classification.Settings, FileSettings):
+    class Settings(Classification.Settings, JsonLinesTask.Settings):
         """The settings of such a task."""
 
         labels: None = None
 
     settings: Settings
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.files = self.settings.located_files(task=self.name)
-        self.splits = self.files.splits
-        if not self.splits:
-            raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
-
-    @abstractmethod
-    def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        """Make the examples of a row.
-
-        Args:
-            row: the object.
-            name: ``split:number``.
-
-        Raises:
-            DataError: the object is not as published; the message has ``file:line``.
-        """
-
-    def origin(self, split: str) -> str:
-        """Return the file from which a split is read.
-
-        Raises:
-            DataError: there is no such file.
-        """
-        return str(self.files.found(split))
-
-    def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split; see ``Task.examples``."""
-        path = self.files.found(split)
-        found: list[TextExample] = []
-        for number, row in enumerate(json_rows(path)):
-            found += self.examples_of(row, f"{split}:{number}")
-        if not found:
-            raise DataError(f"{path}: contains no examples")
-        return found
 
 
 def _label(row: JsonNode) -> int | None:
@@ -103,7 +60,7 @@ class WordInContext(JsonLinesClassification):
     pairs = True
 
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        """The two sentences; see ``JsonLinesClassification``."""
+        """The two sentences; see ``JsonLinesTask``."""
         first, second = (_marked(row, f"sentence{n}", f"start{n}", f"end{n}") for n in (1, 2))
         yield TextExample(name, first, second, _label(row))
 
@@ -126,7 +83,7 @@ class WinogradSchema(JsonLinesClassification):
     pairs = True
 
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        """The question and the text; see ``JsonLinesClassification``."""
+        """The question and the text; see ``JsonLinesTask``."""
         target = row.field("target")
         noun, pronoun = (target.field(f"span{n}_text").filled_text() for n in (1, 2))
         question = f'Does "{pronoun}" refer to "{noun}" in this passage?'
@@ -151,7 +108,7 @@ class MultiSentenceReading(JsonLinesClassification):
     pairs = True
 
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        """The answers to all questions of a passage; see ``JsonLinesClassification``."""
+        """The answers to all questions of a passage; see ``JsonLinesTask``."""
         passage = row.field("passage")
         text = passage.field("text").filled_text()
         for place, question in enumerate(passage.field("questions").items()):
@@ -182,7 +139,7 @@ def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]
     return Ratio(counts * np.array([right[question] for question in questions]), counts)
 
 
-class CommonsenseReading(ChoiceFileTask):
+class CommonsenseReading(MultipleChoice):
     """ReCoRD: which entity of a news text fills the gap in a statement about it (Zhang et al. 2018).
 
     The choices are the statement with each entity of the passage in the gap, in their order, each spelling once;
@@ -194,7 +151,7 @@ class CommonsenseReading(ChoiceFileTask):
     baseline_name = "most frequent entity"
 
     def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
-        """The statements about a passage; see ``ChoiceFileTask``."""
+        """The statements about a passage; see ``JsonLinesTask``."""
         passage = row.field("passage")
         text, spans = passage.field("text").filled_text(), passage.field("entities").items()
         places = [(span.field("start").number(), span.field("end").number() + 1) for span in spans]

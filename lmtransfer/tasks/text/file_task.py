@@ -1,0 +1,68 @@
+"""The bases of tasks with a file for each split: any file, and JSON objects on lines."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import BadRows, TableLayout, open_table
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.settings import FileSettings, TaskSettings
+
+
+class FileTask(Task):
+    """A task with a file for each split.
+
+    Raises:
+        ConfigError: there is no file.
+    """
+
+    class Settings(TaskSettings, FileSettings):
+        """The settings of a task with files."""
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.files = self.settings.located_files(task=self.name)
+        self.splits = self.files.splits
+        if not self.splits:
+            raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
+
+    def origin(self, split: str) -> str:
+        """Return the file from which a split is read.
+
+        Raises:
+            DataError: there is no such file.
+        """
+        return str(self.files.found(split))
+
+
+class JsonLinesTask(FileTask):
+    """A task whose examples are made from JSON objects, one on each line of a file."""
+
+    @abstractmethod
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[Any]:
+        """Make the examples of a row.
+
+        Args:
+            row: the object.
+            name: ``split:number``.
+
+        Raises:
+            DataError: the object is not as published; the message has ``file:line``.
+        """
+
+    def examples(self, split: str) -> list[Any]:
+        """Read all examples of a split; see ``Task.examples``."""
+        path, bad_rows = self.files.found(split), BadRows("refuse", Notes(), "or remove it")
+        found: list[Any] = []
+        for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
+            found += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")
+        if not found:
+            raise DataError(f"{path}: contains no examples")
+        return found
