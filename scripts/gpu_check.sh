@@ -6,7 +6,7 @@
 #   scripts/gpu_check.sh tests bert --out results        these parts, with their JSONs in a folder (default: $OUT, else
 #                                                        runs/gpu_check); --again repeats what is finished
 #   LMTRANSFER_WHEELS=<folder> scripts/gpu_check.sh      without a network: missing packages come from the folder that
-#                                                        scripts/make_wheels.sh has made
+#                                                        scripts/gpu/make_wheels.sh has made
 #   LMTRANSFER_GPU_CHECK=cpu scripts/gpu_check.sh        tiny, on the CPU: only to see whether everything works
 #
 #   tests      the tests marked gpu                       bert      BERT base, 128 and 512 tokens, full and ragged rows
@@ -22,7 +22,7 @@ PYTHON=${PYTHON:-python3}
 MODE=${LMTRANSFER_GPU_CHECK:-cuda}
 export LMTRANSFER_CACHE=${LMTRANSFER_CACHE:-${TMPDIR:-/tmp}/lmtransfer-gpu-check-cache-$(id -u)}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-export PYTHONPATH=$PWD/scripts:$PWD${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 "$PYTHON" -W ignore - "$MODE" <<'PY' || exit 1
 import sys
@@ -62,4 +62,4 @@ for PACKAGE in $(missing wanted); do
     install "$PACKAGE" || echo "gpu_check: goes on without $PACKAGE"
 done
 
-exec "$PYTHON" -m gpu "$@"
+exec "$PYTHON" -m scripts.gpu "$@"

@@ -4,7 +4,7 @@ A budget in seconds gives a different number of tokens on every machine. ``TABLE
 modelling and Muon on the Python documentation, from random embeddings (``experiment=demo embeddings=null``, with
 ``tokenizer.vocab_size=4096``, and ``laptop``), followed by ``experiment=few_labels``: the accuracy on 100 labelled
 docstrings, compared with the same encoder without pretraining. Each row is one pretraining run with three seeds of
-finetuning, on two cores that report AVX2. ``scripts/measure_worth.py`` measures more such rows. If embeddings start
+finetuning, on two cores that report AVX2. ``scripts/bench/worth.py`` measures more such rows. If embeddings start
 from counts, these messages are not shown, because such embeddings transfer before the loss falls below the unigram
 entropy.
 """

@@ -3,7 +3,7 @@
 At the end of every parallel part of a step the threads wait for one another. GNU's OpenMP runtime, which PyTorch ships
 on Linux, spins for up to some tens of milliseconds by default. This is fastest if the process is alone. It is slowest
 if another process is busy, because a spinning thread occupies the core that the other thread needs.
-``scripts/measure_waiting.py`` measures this; ``scripts/RESULTS.md`` has the numbers.
+``scripts/bench/waiting.py`` measures this; ``scripts/RESULTS.md`` has the numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One measurement in its own process, so that its peak memory is separate: ``python -m bench.side ...``."""
+"""One measurement in its own process, so that its peak memory is separate: ``python -m scripts.bench.side ...``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from environments import environment
-
+from .machine import environment
 from .setting import Flags, Setting
 
 _MARK = "measured: "
@@ -25,8 +24,8 @@ def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "bench.side", side, setting.to_json(), json.dumps(asdict(flags))],
-        cwd=Path(__file__).resolve().parents[1],
+        [sys.executable, "-m", "scripts.bench.side", side, setting.to_json(), json.dumps(asdict(flags))],
+        cwd=Path(__file__).resolve().parents[2],
         env=environment(ours=side in _OURS or flags.lent),
         capture_output=True,
         text=True,

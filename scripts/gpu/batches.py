@@ -1,4 +1,4 @@
-"""How fast one process builds batches: ``scripts/bench_batches.py``."""
+"""How fast one process builds batches: ``scripts/bench/batches.py``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def measurements(place: Place) -> dict[str, Measure]:
 def _run(place: Place, length: int, seconds: float) -> Numbers:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rates.json"
-        words = ["scripts/bench_batches.py", f"--length={length}", f"--json={path}"]
+        words = ["-m", "scripts.bench.batches", f"--length={length}", f"--json={path}"]
         python([*words, *(["--only=mlm", "--batches=3"] if place.tiny else [])], seconds=seconds)
         return {"rates": json.loads(path.read_text(encoding="utf-8"))}

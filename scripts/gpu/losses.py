@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from bench.text import corpus_overrides
-
+from ..bench.text import corpus_overrides
 from . import command
 from .part import Measure, Numbers, Place
 from .pretraining import PLAIN, SMALL_VOCABULARY, VALIDATION

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.made_up import sentences
+from ..bench.made_up import sentences
 
 
 def write_tasks(folder: Path, *, tiny: bool) -> Path:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from bench.text import corpus_overrides
-
+from ..bench.text import corpus_overrides
 from . import command
 from .part import Measure, Numbers, Place
 from .sizes import TINY

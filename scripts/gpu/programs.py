@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from environments import environment
+from ..bench.machine import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

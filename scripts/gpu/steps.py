@@ -6,9 +6,8 @@ import importlib.util
 from dataclasses import asdict, replace
 from functools import partial
 
-from bench.setting import Flags, Setting
-from bench.side import measured
-
+from ..bench.setting import Flags, Setting
+from ..bench.side import measured
 from .part import Measure, Numbers, Place
 from .sizes import BASE, TINY
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bad_input import PRETRAIN, SECRET, Answer
+from support.bad_input import PRETRAIN, SECRET, Answer
 
 from lmtransfer import cli
 

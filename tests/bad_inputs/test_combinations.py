@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, check
+from support.bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, check
 
 from lmtransfer import cli
 

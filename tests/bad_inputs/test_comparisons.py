@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_input import Answer, Case, check
+from support.bad_input import Answer, Case, check
 
 
 def run(folder: str, task: str = "sst2", **more: Any) -> dict[str, bytes]:

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-from bad_input import FINETUNE, PREPARE, PRETRAIN, SECRET, Answer, Case, altered, change, check
-from limits import no_privileges
 from safetensors.torch import load_file, save_file
+from support.bad_input import FINETUNE, PREPARE, PRETRAIN, SECRET, Answer, Case, altered, change, check
+from support.limits import no_privileges
 
 from lmtransfer import cli
 from lmtransfer.data import text_lines

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bad_input import FINETUNE, PRETRAIN, SECRET, Answer, Case, change, check
+from support.bad_input import FINETUNE, PRETRAIN, SECRET, Answer, Case, change, check
 
 from lmtransfer.system.durable import remove
 from lmtransfer.training.saving import Saving

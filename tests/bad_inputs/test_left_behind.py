@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from bad_input import PRETRAIN, Answer
+from support.bad_input import PRETRAIN, Answer
 
 
 def test_what_a_killed_start_has_left_is_begun_anew(world: Path, answer: Answer) -> None:

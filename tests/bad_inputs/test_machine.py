@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from bad_input import FINETUNE, PREPARE, PRETRAIN, Answer, Case, check
-from limits import capacity, no_privileges
-from refusals import refuses
+from support.bad_input import FINETUNE, PREPARE, PRETRAIN, Answer, Case, check
+from support.limits import capacity, no_privileges
+from support.refusals import refuses
 
 from lmtransfer import cli
 from lmtransfer.errors import ConfigError

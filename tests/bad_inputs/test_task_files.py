@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_input import Answer, Case, check
+from support.bad_input import Answer, Case, check
 
 START = (
     "finetune",

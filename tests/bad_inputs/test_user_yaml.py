@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bad_input import PRETRAIN, Answer, Case, check
+from support.bad_input import PRETRAIN, Answer, Case, check
 
 UNCHOSEN = tuple(word for word in PRETRAIN if not word.startswith("model"))
 MODEL = b"# Mine\n_target_: lmtransfer.models.bert.BertEncoder\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, bounded, check
+from support.bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, bounded, check
 
 CASES: dict[str, Case] = {
     # 22: values out of bounds

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.completion import complete, script
 from lmtransfer.errors import ConfigError

@@ -10,8 +10,7 @@ from fakes.cuda.device import FakeCuda
 from fakes.cuda.fake_tensors import fake_tensors, to_device
 from fakes.cuda.step import step_findings
 from fakes.cuda.watch import Watch
-from test_model_configs import CONFIGS
-from test_model_transfer import CASES, WAYS, _batch, _learner
+from support.models import CASES, CONFIGS, WAYS, task_batch, task_learner
 
 from lmtransfer.training.precision import PrecisionName
 
@@ -29,15 +28,15 @@ FEW = ("bert_tiny", "elmo_laptop", "gpt_mini", "modern_laptop", "xlnet_laptop", 
 
 
 def _findings(path: Path, head: str, way: str, number_format: PrecisionName) -> list[str]:
-    learner, _ = _learner(path, way, head)
-    return step_findings(learner, [_batch(head)], number_format)
+    learner, _ = task_learner(path, way, head)
+    return step_findings(learner, [task_batch(head)], number_format)
 
 
 def _findings_of_predictions(path: Path, head: str) -> list[str]:
-    learner, _ = _learner(path, "finetune", head)
+    learner, _ = task_learner(path, "finetune", head)
     with fake_tensors():
         to_device(learner)
-        batch = _batch(head).to("cuda")
+        batch = task_batch(head).to("cuda")
         with Watch() as watch, torch.autocast("cuda", dtype=torch.bfloat16):
             learner.eval().predict(batch)
     return list(watch.findings)

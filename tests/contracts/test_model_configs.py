@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from refusals import refuses
 from safetensors.torch import load_file, save_file
+from support.models import CONFIGS, VOCABULARY, pack, rows_of, small_encoder
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config
-from lmtransfer.config.paths import conf_dir
-from lmtransfer.data.batch import PackedBatch
-from lmtransfer.data.batch import pack as pack_tokens
 from lmtransfer.errors import DataError
 from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.training.weights import load_weights, weights
 
-VOCABULARY = 97
-SMALL: dict[str, Any] = {"dim": 32, "num_layers": 2, "num_heads": 2, "hidden_dim": 64, "max_length": 64, "dropout": 0.0}
-SMALL.update({"cell_dim": 48, "char_dim": 4, "filters": [[1, 8], [3, 16]]})
 #: Standard deviation of the weights: 0.02, for most families cut at two deviations.
 _CUT = 0.02 * 0.8796
 _DEVIATIONS = {
@@ -35,29 +27,6 @@ _DEVIATIONS = {
 }
 #: Families whose pre-norm form divides what ends a branch by the root of the number of branches: 2 for two layers.
 _SCALED = ("gpt", "gpt2", "bi_gpt", "modern")
-CONFIGS = sorted((conf_dir() / "model").glob("*.yaml"))
-
-
-def _encoder(path: Path, **changes: Any) -> Any:
-    node = OmegaConf.create({"model": group_config("model", path.stem, [path.parents[1]])}).model
-    for key, value in {**SMALL, **changes}.items():
-        if key in node:
-            node[key] = value
-    torch.manual_seed(0)
-    return build(node, vocab_size=VOCABULARY)
-
-
-def _rows(lengths: list[int]) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    return [rng.integers(4, VOCABULARY, n) for n in lengths]
-
-
-def pack(rows: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None) -> PackedBatch:
-    """The rows, and the characters of each token for the models that read those."""
-    batch = pack_tokens(rows, segments)
-    generator = torch.Generator().manual_seed(0)
-    characters = torch.randint(1, 262, (VOCABULARY, 50), generator=generator, dtype=torch.int16)
-    return replace(batch, chars_TC=characters[batch.tokens_T])
 
 
 def test_there_are_configs() -> None:
@@ -86,7 +55,7 @@ class TestModel:
     def test_every_module_begins_as_its_family_says(self, path: Path) -> None:
         """What a library or a base class draws on the way must not be left, nor drawn twice."""
         family = path.stem.rpartition("_")[0]
-        for name, module in _encoder(path).named_modules():
+        for name, module in small_encoder(path).named_modules():
             if isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.weight is not None:
                 assert (module.weight == 1).all(), name
             if isinstance(module, nn.LayerNorm | nn.Linear) and module.bias is not None:
@@ -98,8 +67,8 @@ class TestModel:
                 assert any(deviation == pytest.approx(value, rel=0.1) for value in expected), f"{name}: {deviation}"
 
     def test_layers_have_their_shapes_and_reads_select(self, path: Path) -> None:
-        encoder = _encoder(path).eval()
-        batch = pack(_rows([9, 4, 9, 17]))
+        encoder = small_encoder(path).eval()
+        batch = pack(rows_of([9, 4, 9, 17]))
         output = encoder(batch)
         assert len(output.layers) == encoder.num_layers + 1
         assert all(layer.shape == (39, encoder.dim) for layer in output.layers)
@@ -108,24 +77,24 @@ class TestModel:
         torch.testing.assert_close(read.last, output.last[torch.from_numpy(positions)], atol=1e-5, rtol=1e-5)
 
     def test_packed_equals_one_by_one(self, path: Path) -> None:
-        encoder = _encoder(path).eval()
-        rows = _rows([5, 40, 1, 23, 23])
+        encoder = small_encoder(path).eval()
+        rows = rows_of([5, 40, 1, 23, 23])
         with torch.no_grad():
             packed = encoder(pack(rows)).last.split([len(row) for row in rows])
             for row, states in zip(rows, packed, strict=True):
                 torch.testing.assert_close(encoder(pack([row])).last, states, atol=1e-5, rtol=1e-5)
 
     def test_is_stateless_without_a_carry(self, path: Path) -> None:
-        encoder = _encoder(path).eval()
-        first, other = pack(_rows([12, 7])), pack(_rows([30]))
+        encoder = small_encoder(path).eval()
+        first, other = pack(rows_of([12, 7])), pack(rows_of([30]))
         with torch.no_grad():
             before = encoder(first).last
             encoder(other)
             assert torch.equal(encoder(first).last, before)
 
     def test_every_parameter_that_a_forward_pass_uses_gets_a_gradient(self, path: Path) -> None:
-        encoder = _encoder(path)
-        rows = _rows([20, 33])
+        encoder = small_encoder(path)
+        rows = rows_of([20, 33])
         segments = [(np.arange(len(row)) >= 5).astype(np.int64) for row in rows]
         output = encoder(pack(rows, segments))
         total = output.last.square().sum()
@@ -135,17 +104,17 @@ class TestModel:
         assert all(parameter.grad is not None for parameter in encoder.parameters())
 
     def test_weights_save_and_load(self, path: Path, tmp_path: Path) -> None:
-        encoder = _encoder(path).eval()
+        encoder = small_encoder(path).eval()
         save_file({name: tensor.contiguous() for name, tensor in weights(encoder).items()}, tmp_path / "w")
         torch.manual_seed(1)
-        other = _encoder(path).eval()
+        other = small_encoder(path).eval()
         for parameter in other.parameters():
             parameter.data.normal_()
         load_weights(other, load_file(tmp_path / "w"))
-        batch = pack(_rows([11, 8]))
+        batch = pack(rows_of([11, 8]))
         assert torch.equal(encoder(batch).last, other(batch).last)
 
     def test_too_long_a_sequence_is_one_clear_error(self, path: Path) -> None:
-        encoder = _encoder(path)
+        encoder = small_encoder(path)
         with refuses(DataError, "max_length=64"):
-            encoder(pack(_rows([65])))
+            encoder(pack(rows_of([65])))

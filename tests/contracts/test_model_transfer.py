@@ -4,74 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
-from refusals import refuses
-from test_model_configs import CONFIGS, _encoder, _rows, pack
+from support.models import CASES, CONFIGS, FEW, small_encoder, task_batch, task_learner
+from support.refusals import refuses
 from torch import nn
 
-from lmtransfer.config.component import build
-from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, RegressionSpec, SpanSpec, TaggingSpec
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import LabelTargets, ScoreTargets, SpanTargets, TagTargets
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.transfer.learner import TaskLearner
-
-#: Each head with what is asked of four sequences of 9, 4, 17 and 2 tokens, and the sequence of each row of that.
-HEADS: dict[str, tuple[HeadSpec, list[list[float]], list[int]]] = {
-    "classification": (ClassificationSpec(3), [[0], [1], [2], [1]], [0, 1, 2, 3]),
-    "regression": (RegressionSpec(), [[0.5], [1.0], [-2.0], [3.0]], [0, 1, 2, 3]),
-    "tagging": (TaggingSpec(3), [[1, 2, 0], [3, 1, 2], [1, 1, 1], [2, 9, -1], [0, 1, 2]], [0, 0, 1, 2, 3]),
-    "span": (
-        SpanSpec(1, max_answer_tokens=3),
-        [[4, 5, -1, 3, 8], [-1, -1, -1, 1, 3], [-1, -1, 0, 4, 16], [1, 1, -1, 1, 2]],
-        [0, 1, 2, 3],
-    ),
-}
-TARGETS = {"classification": LabelTargets, "regression": ScoreTargets, "tagging": TagTargets, "span": SpanTargets}
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "probe": ("frozen", {}),
-    "probe_mix": ("frozen", {"layers": "mix", "mix_layer_norm": True}),
-    "probe_bilstm": ("frozen", {"layers": 0, "pooling": "bilstm", "lstm_dim": 8}),
-    "finetune": ("full", {}),
-    "finetune_mix": ("full", {"layers": "mix", "pooling": "mean", "layer_decay": 0.8}),
-    "finetune_beside": ("full", {"layers": [0, "last"], "pooling": "mean", "standardise": True, "embedding_rate": 0}),
-    "gradual": ("gradual", {}),
-}
-#: Ways in which few parameters of the encoder learn.
-FEW: dict[str, tuple[str, dict[str, Any]]] = {
-    "lora": ("lora", {"lora_rank": 4, "lora_matrices": "all"}),
-    "bitfit": ("bitfit", {}),
-}
-#: The other heads need not be tried in all ways.
-CASES = [("classification", way) for way in WAYS]
-CASES += [(head, way) for head in ("regression", "tagging", "span") for way in ("probe_bilstm", "finetune")]
-
-
-def _batch(head: str = "classification") -> TaskBatch:
-    _, asked, owners = HEADS[head]
-    dtype = torch.float32 if head == "regression" else torch.int64
-    return TaskBatch(
-        packed=pack(_rows([9, 4, 17, 2])),
-        targets=TARGETS[head](*torch.tensor(asked, dtype=dtype).unbind(1)),
-        target_owners_R=torch.tensor(owners),
-        rows=(0, 1, 2, 3),
-        keys=("a", "b", "c", "d"),
-    )
-
-
-def _learner(path: Path, way: str, head: str = "classification") -> tuple[TaskLearner, AdamW]:
-    name, changes = {**WAYS, **FEW}[way]
-    node = OmegaConf.merge(OmegaConf.load(conf_dir() / "transfer" / f"{name}.yaml"), changes)
-    method = build(OmegaConf.create({"transfer": node}).transfer)
-    learner = method.learner(_encoder(path), head=HEADS[head][0], seed=0)
-    learner.arrange(_batch(head))
-    return learner, AdamW(learner=learner, learning_rate=0.01, lr_scales=method.lr_scales(learner))
 
 
 def _hash(module: nn.Module) -> str:
@@ -97,9 +40,9 @@ def _step(learner: TaskLearner, optimizer: AdamW, fraction: float, batch: TaskBa
 @pytest.mark.parametrize(("head", "way"), CASES)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: str) -> None:
-    learner, optimizer = _learner(path, way, head)
+    learner, optimizer = task_learner(path, way, head)
     encoder, before = _hash(learner.encoder), _hash(learner.head)
-    _step(learner, optimizer, fraction=0.0, batch=_batch(head))
+    _step(learner, optimizer, fraction=0.0, batch=task_batch(head))
     assert _hash(learner.head) != before
     pooler = learner.encoder.pooler if learner.use_pooler else None
     only_head = not way.startswith("finetune") and (pooler is None or way != "gradual")
@@ -112,7 +55,7 @@ def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: 
         assert table is None or not table.weight.requires_grad
     if way == "gradual":
         moved = _hash(learner.encoder)
-        _step(learner, optimizer, fraction=0.5, batch=_batch())
+        _step(learner, optimizer, fraction=0.5, batch=task_batch())
         assert _hash(learner.encoder) != moved
         assert all(learner.encoder.get_parameter(name).requires_grad for name in learner.depths)
 
@@ -122,17 +65,17 @@ def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: 
 def test_of_a_fixed_encoder_only_the_few_parameters_learn(path: Path, way: str) -> None:
     lacks = ("word_embeddings", "elmo") if way == "lora" else ("word_embeddings", "modern")
     if path.stem.startswith(lacks):
-        with refuses(ConfigError, f"transfer={way}", type(_encoder(path)).__name__):
-            _learner(path, way)
+        with refuses(ConfigError, f"transfer={way}", type(small_encoder(path)).__name__):
+            task_learner(path, way)
         return
-    learner, optimizer = _learner(path, way)
+    learner, optimizer = task_learner(path, way)
     pooler = learner.encoder.pooler if learner.use_pooler else None
     apart = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
     few = {name for name, p in learner.encoder.named_parameters() if p.requires_grad and id(p) not in apart}
     assert all((".updates." in name) if way == "lora" else ("bias" in name) for name in few)
     before = {name: p.clone() for name, p in learner.encoder.named_parameters() if id(p) not in apart}
     for _ in range(2):  # after one step A has not moved, because B was 0
-        _step(learner, optimizer, fraction=0.5, batch=_batch())
+        _step(learner, optimizer, fraction=0.5, batch=task_batch())
     moved = {name for name, tensor in before.items() if not torch.equal(learner.encoder.get_parameter(name), tensor)}
     assert moved == {name for name in few if not name.endswith("biases.segment")}  # the batch has one segment
 
@@ -140,7 +83,7 @@ def test_of_a_fixed_encoder_only_the_few_parameters_learn(path: Path, way: str) 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_depths_are_those_of_the_blocks(path: Path) -> None:
     """A second opinion on depths: the place of each block in its list, where layers are not shared."""
-    learner, _ = _learner(path, "finetune")
+    learner, _ = task_learner(path, "finetune")
     encoder, depths = learner.encoder, learner.depths
     lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
     names = {id(parameter): name for name, parameter in encoder.named_parameters()}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import PYTHONPATH
 
-SCRIPT = Path(__file__).with_name("families.py")
 STEPS = 12
 FEW = ["bert_tiny:mlm_nsp", "transformer_xl_laptop:lm_contiguous"]
 FAMILIES = [
@@ -24,9 +24,9 @@ FAMILIES = [
 def _run(folder: Path, pairs: list[str], *, ranks: int, **settings: Any) -> list[dict[str, Any]]:
     """Train models on so many ranks; the results by rank."""
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *launcher, str(SCRIPT), json.dumps(settings), str(folder), *pairs]
+    command = [sys.executable, *launcher, "-m", "support.families", json.dumps(settings), str(folder), *pairs]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=400)
     assert done.returncode == 0, done.stderr.decode()
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]

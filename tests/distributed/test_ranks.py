@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import PYTHONPATH
 
-RANKS = Path(__file__).with_name("ranks.py")
 TIMING = {"seconds", "tokens_per_second"}
 
 
 def _start(case: str, folder: Path, world_size: int) -> subprocess.CompletedProcess[bytes]:
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(RANKS.parents[2])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
-    command = launcher if world_size > 1 else [sys.executable]
-    return subprocess.run([*command, str(RANKS), case, str(folder)], env=environment, capture_output=True, timeout=200)
+    command = [*(launcher if world_size > 1 else [sys.executable]), "-m", "support.ranks", case, str(folder)]
+    return subprocess.run(command, env=environment, capture_output=True, timeout=200)
 
 
 def _run(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:

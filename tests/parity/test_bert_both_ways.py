@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from peer_tensors import to_ours
-from refusals import refuses
+from support.peer_tensors import to_ours
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peer_tensors import to_ours
+from support.peer_tensors import to_ours
 from torch import Tensor
 
 from lmtransfer.data.batch import pack

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peer_tensors import to_ours
+from support.peer_tensors import to_ours
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD, ELECTRA, ELECTRA_FAMILY, IGNORED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from peer_tensors import to_ours
+from support.peer_tensors import to_ours
 
 from lmtransfer.data.batch import pack
 from lmtransfer.interop.families.gpt2 import GPT2, IGNORED

@@ -21,7 +21,7 @@ from fakes.published_models import (
     task_logits,
     write,
 )
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.config.component import build

@@ -22,7 +22,7 @@ from fakes.published_models import (
     run_of,
     there_and_back,
 )
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NotInTransformers

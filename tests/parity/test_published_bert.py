@@ -26,8 +26,8 @@ from fakes.published_models import (
     there_and_back,
     write,
 )
-from refusals import refuses
 from safetensors.torch import load_file, save_file
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError

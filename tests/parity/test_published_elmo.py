@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from fakes.published_models import encoder_of, run_of
-from refusals import refuses
-from test_elmo import FILES, OPTIONS, published, random_weights, read_hdf5, reference, sentences_as_batch
+from support.elmo import FILES, OPTIONS, published, random_weights, read_hdf5, reference, sentences_as_batch
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NotInTransformers

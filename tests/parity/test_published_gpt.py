@@ -21,8 +21,8 @@ from fakes.published_models import (
     task_learner,
     there_and_back,
 )
-from refusals import refuses
 from safetensors.torch import load_file, save_file
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError

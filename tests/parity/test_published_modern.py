@@ -27,7 +27,7 @@ from fakes.published_models import (
     there_and_back,
     write,
 )
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError

@@ -23,7 +23,7 @@ from fakes.published_models import (
     there_and_back,
     write,
 )
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.reading import read_published

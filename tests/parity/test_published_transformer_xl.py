@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.published_models import CLOSE, LENGTHS, VOCABULARY, batch_of, encoder_of, run_of
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor
 from torch.nn import functional
 

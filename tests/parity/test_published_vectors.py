@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.published_models import perturbed
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.api import load
 from lmtransfer.errors import ConfigError

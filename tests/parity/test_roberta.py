@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from peer_tensors import heads_to_ours, to_ours
+from support.peer_tensors import heads_to_ours, to_ours
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.key_map import Rewrite, to_theirs

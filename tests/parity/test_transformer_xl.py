@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack

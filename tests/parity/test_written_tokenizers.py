@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 from transformers import AutoTokenizer, BertTokenizer, pipeline
 from transformers.models.bert import BertConfig, BertForMaskedLM
 

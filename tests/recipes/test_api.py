@@ -21,7 +21,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
-from refusals import refuses
+from support.refusals import refuses
 from torch.nn import functional
 
 import lmtransfer as package

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.transfer_files import lmtransfer, result
-from test_phases import TINY, WORDS, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
+from support.phases import TINY, WORDS, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
 
 from lmtransfer.pretraining import phases
 from lmtransfer.training.averaging import LastPart

@@ -14,7 +14,7 @@ import torch
 import yaml
 from fakes.transfer_files import lmtransfer, result
 from safetensors.torch import load_file
-from saved_encoder import load_encoder
+from support.saved_encoder import load_encoder
 
 from lmtransfer.pretraining.continued import TakenHeads
 from lmtransfer.tokenizers.load import load_tokenizer

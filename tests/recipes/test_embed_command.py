@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fakes.transfer_files import QUICK, lmtransfer, make_world, sentence
-from saved_encoder import load_encoder
 from sklearn.preprocessing import StandardScaler
+from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.documents import Notes

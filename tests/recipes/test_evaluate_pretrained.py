@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.transfer_files import lmtransfer, result
-from saved_encoder import load_encoder
+from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.corpora.corpus import FileCorpus

@@ -16,7 +16,7 @@ import yaml
 from fakes.published_folder import PIECES, make_published
 from fakes.transfer_files import TASK, lmtransfer, make_world, result
 from safetensors.torch import load_file, save_file
-from saved_encoder import load_encoder
+from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.pretraining.continued import TakenHeads

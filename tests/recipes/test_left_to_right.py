@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import TASK, lmtransfer, result
-from test_phases import TINY, assert_same, made, records, saved, stop_after  # noqa: F401  (made is a fixture)
+from support.phases import TINY, assert_same, made, records, saved, stop_after  # noqa: F401  (made is a fixture)
 
 from lmtransfer.pretraining import phases
 

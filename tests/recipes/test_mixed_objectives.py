@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import TASK, lmtransfer, result
-from test_phases import TINY, assert_same, made, records, saved, stop_after  # noqa: F401  (made is a fixture)
+from support.phases import TINY, assert_same, made, records, saved, stop_after  # noqa: F401  (made is a fixture)
 
 MIXED = ["objective=mlm_lm" if word == "objective=mlm" else word for word in TINY]
 NEXT = [*MIXED, "objective.predict=next", "objective.causal_share=0.4"]

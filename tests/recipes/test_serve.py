@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from fakes.task_runs import make_task_runs
 from fakes.transfer_files import lmtransfer
-from html_pages import Element, parsed
+from support.html_pages import Element, parsed
 
 from lmtransfer import predict
 from lmtransfer.inference.serving.addresses import address_of

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from fakes.transfer_files import QUICK, lmtransfer, make_world, result, sentence
-from saved_encoder import load_encoder
 from scipy import stats
+from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.base import Encoder

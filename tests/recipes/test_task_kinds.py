@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes.task_files import FILES, SPLITS, make_task_world
 from fakes.transfer_files import NEGATIVE, OTHER, POSITIVE, lmtransfer, result
-from html_pages import parsed
+from support.html_pages import parsed
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import QUICK, TASK, lmtransfer, make_world, result, write_split
-from refusals import refuses
 from safetensors.torch import load_file, save_file
-from saved_encoder import load_encoder
+from support.refusals import refuses
+from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 from safetensors.torch import load_file
-from saved_encoder import load_encoder
+from support.saved_encoder import load_encoder
 from torch import Tensor
 
 from lmtransfer.data.batch import pack

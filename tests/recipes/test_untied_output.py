@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import lmtransfer, result
-from test_phases import TINY, assert_same, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
+from support.phases import TINY, assert_same, here, made, records, saved, stop_after  # noqa: F401 (fixtures)
 
 from lmtransfer.pretraining.phases import Pretraining, Training
 

@@ -14,8 +14,8 @@ from fakes.transfer_files import lmtransfer, result
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
-from refusals import refuses
-from saved_encoder import load_encoder
+from support.refusals import refuses
+from support.saved_encoder import load_encoder
 
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack

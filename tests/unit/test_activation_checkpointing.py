@@ -10,8 +10,8 @@ import pytest
 import torch
 from fakes.objectives import random_documents, store_of
 from fakes.tasks import bert
-from objective_table import built, small_model
-from refusals import refuses
+from support.objective_table import built, small_model
+from support.refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.api import Run, checked, command_line, written
 from lmtransfer.config.types import TopK

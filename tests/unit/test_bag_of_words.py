@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert, electra, elmo, gpt, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.store.store import TokenStore

@@ -9,8 +9,8 @@ import pytest
 import torch
 from fakes.heads import asked
 from fakes.tasks import bert, random_examples
-from refusals import refuses
 from sklearn.utils.class_weight import compute_class_weight
+from support.refusals import refuses
 from torch.nn import functional
 
 from lmtransfer.data.stream.stream import PlannedStream

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fakes.configs import write_tree
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config import paths
 from lmtransfer.config.effective import complete_budget, effective_train

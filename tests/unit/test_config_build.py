@@ -6,7 +6,7 @@ import pytest
 from fakes import configs
 from fakes.configs import Inherits, Net, Part, check_problems
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError

@@ -8,7 +8,7 @@ from fakes import configs
 from fakes.configs import check_problems, write_tree
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fakes.configs import write_tree
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError

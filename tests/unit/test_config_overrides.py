@@ -6,7 +6,7 @@ import pytest
 from fakes.configs import write_tree
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.composing import as_typed, in_force
 from lmtransfer.config.overrides import key_of, named_keys, quoted, read

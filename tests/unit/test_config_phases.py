@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.phases import complete_phases, phases_of
 from lmtransfer.errors import ConfigError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fakes.configs import check_problems
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.settings import COMMANDS, HardwareSettings, Settings, TrainSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes import configs
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import resolve
 from lmtransfer.errors import ConfigError

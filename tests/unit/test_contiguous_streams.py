@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from fakes.training import trainer_of
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fakes.objectives import NUM_PIECES, NumberTokenizer
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import NoCorruption

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 from fakes.objectives import NUM_PIECES, CasedTokenizer, NumberTokenizer, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.store.token_shares import token_information

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes.objectives import NUM_PIECES, CasedTokenizer, NumberTokenizer
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.entities import Entities

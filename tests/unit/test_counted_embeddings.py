@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes.objectives import bert, store_of
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.corpora.sampling import Sampling

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config

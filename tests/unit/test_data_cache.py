@@ -18,7 +18,8 @@ import numpy as np
 import psutil
 import pytest
 from fakes.texts import WordTokenizer, by_noun, made_up_documents, write_text
-from refusals import refuses
+from support import PYTHONPATH
+from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
@@ -165,7 +166,6 @@ def test_the_key_follows_content_tokenizer_settings_and_format(tmp_path: Path, m
 _CHILD = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, {tests!r})
 from fakes.texts import WordTokenizer
 from lmtransfer.data.store import tokenising
 from lmtransfer.data.store.cache import prepare
@@ -185,9 +185,9 @@ if __name__ == "__main__":
 
 def child(tmp_path: Path, text: Path, workers: int) -> subprocess.Popen[bytes]:
     script = tmp_path / "child.py"
-    values = {"tests": str(Path(__file__).parents[1]), "path": str(text), "cache": str(tmp_path / "cache")}
-    script.write_text(_CHILD.format(**values, workers=workers))
-    return subprocess.Popen([sys.executable, str(script)], start_new_session=True)
+    script.write_text(_CHILD.format(path=str(text), cache=str(tmp_path / "cache"), workers=workers))
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    return subprocess.Popen([sys.executable, str(script)], env=environment, start_new_session=True)
 
 
 def wait_for(condition: Any, seconds: float = 60.0) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.texts import by_noun, made_up_documents, write_text
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora import corpus as corpus_module
 from lmtransfer.data.corpora import sources as digests

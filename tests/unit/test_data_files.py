@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from fakes.texts import by_noun
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import Meter, find_file, open_binary

@@ -9,7 +9,7 @@ import datasets
 import pytest
 from fakes.texts import by_noun
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.types import TextFormat
 from lmtransfer.data.corpora.corpus import FileCorpus

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets.arrow_writer import ArrowWriter
 from fakes.texts import by_noun
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.errors import DataError

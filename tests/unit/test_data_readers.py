@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes.texts import by_noun
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora import readers
 from lmtransfer.data.corpora.readers import read_documents

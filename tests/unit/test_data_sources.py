@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora.sources import locate
 from lmtransfer.errors import DataError

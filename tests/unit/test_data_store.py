@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes.texts import write_store
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.texts import made_up_documents, write_text
-from saved_encoder import load_encoder
+from support.saved_encoder import load_encoder
 
 from lmtransfer.cli import main
 from lmtransfer.objectives.learner import PretrainingLearner

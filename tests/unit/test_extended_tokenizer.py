@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import published_tokenizers as toys
-from refusals import refuses
+from support.refusals import refuses
 from tokenizers.normalizers import BertNormalizer
 from torch import nn
 

@@ -21,7 +21,7 @@ from fakes.cuda.step import step_findings
 from fakes.cuda.watch import Watch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from fakes.tasks import random_examples
-from objective_table import CONF, NAMES, built
+from support.objective_table import CONF, NAMES, built
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn import functional
 

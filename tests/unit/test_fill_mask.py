@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes.texts import by_noun
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError

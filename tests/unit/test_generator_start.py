@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import bert, electra, modern
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError

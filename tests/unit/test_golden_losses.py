@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from golden_losses import STEPS, golden_losses, written
-from objective_table import NAMES
+from support.golden_losses import STEPS, golden_losses, written
+from support.objective_table import NAMES
 
 
 def test_every_objective_is_written_down() -> None:

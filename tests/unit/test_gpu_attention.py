@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpu_device import gpu
+from support.gpu_device import gpu
 from torch import Tensor
 
 from lmtransfer.models.layers.attention.flash import has_kernel, takes

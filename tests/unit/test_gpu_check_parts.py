@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from bench.made_up import sentences  # noqa: E402
-from gpu.losses import deviations, too_large  # noqa: E402
-from gpu.made_up_tasks import write_tasks  # noqa: E402
-from gpu.part import Numbers, Part, Place  # noqa: E402
-from gpu.sizes import BASE  # noqa: E402
-from gpu.table import table  # noqa: E402
+from scripts.bench.made_up import sentences
+from scripts.gpu.losses import deviations, too_large
+from scripts.gpu.made_up_tasks import write_tasks
+from scripts.gpu.part import Numbers, Part, Place
+from scripts.gpu.sizes import BASE
+from scripts.gpu.table import table
 
 
 class _Counted:

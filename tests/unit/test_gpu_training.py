@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
 from fakes.training import trainer_of
-from gpu_device import gpu
+from support.gpu_device import gpu
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 import torch
 from fakes.heads import Rows, asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
-from gpu_device import gpu
+from support.gpu_device import gpu
 from torch import Tensor, nn
 
 from lmtransfer.transfer.heads.span import SpanHead

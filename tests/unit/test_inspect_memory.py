@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.objectives import random_documents, store_of
-from objective_table import CONF, SMALL, built
+from support.objective_table import CONF, SMALL, built
 
 from lmtransfer.config.config_files import group_config
 from lmtransfer.inference.inspection.cost import memory_on_a_gpu

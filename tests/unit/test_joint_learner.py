@@ -9,8 +9,8 @@ import pytest
 import torch
 from fakes.objectives import random_documents, store_of
 from fakes.tasks import labels_head, random_examples
-from objective_table import NAMES, built
-from refusals import refuses
+from support.objective_table import NAMES, built
+from support.refusals import refuses
 from torch.nn import functional
 
 from lmtransfer.data.store.store import TokenStore

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.launch.jobs import Job, Place, Record, last_words, run_jobs

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.cuda.varlen import flash_on_cpu
-from objective_table import small_model
+from support.objective_table import small_model
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, pack

@@ -12,8 +12,8 @@ from fakes.cuda.device import FakeCuda
 from fakes.cuda.fake_tensors import fake_tensors, to_device
 from fakes.cuda.watch import Watch
 from fakes.objectives import random_documents, store_of
-from objective_table import built
-from refusals import refuses
+from support.objective_table import built
+from support.refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError

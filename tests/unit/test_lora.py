@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes.tasks import bert, gpt, labels_head, random_examples
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build

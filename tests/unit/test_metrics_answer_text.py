@@ -7,7 +7,7 @@ import string
 from fractions import Fraction
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.answer_text import (

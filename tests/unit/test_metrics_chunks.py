@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.chunks import Chunk, Chunks, chunk_scores

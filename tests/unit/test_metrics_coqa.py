@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.coqa import coqa_scores

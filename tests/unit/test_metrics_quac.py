@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import permutations
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.quac import agreed_questions, human_f1, quac_f1, quac_scores

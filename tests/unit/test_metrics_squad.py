@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.squad import squad2_scores, squad_scores

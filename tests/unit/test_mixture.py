@@ -16,7 +16,7 @@ import torch
 from fakes.objectives import NumberTokenizer, bert, store_of
 from fakes.texts import WordTokenizer, made_up_documents, write_text
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.config.in_short import expand_parts

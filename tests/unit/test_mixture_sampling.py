@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fakes.objectives import NumberTokenizer, store_of
 from fakes.texts import made_up_documents, write_text
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.data.corpora.corpus import FileCorpus

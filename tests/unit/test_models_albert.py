@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from refusals import refuses
 from safetensors.torch import load_file, save_file
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from fakes.tasks import bert
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import pack

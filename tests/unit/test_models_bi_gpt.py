@@ -6,7 +6,7 @@ import copy
 
 import numpy as np
 import torch
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, backward_elmo, bert, elmo, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
-from objective_table import CONF, MEANT_FOR, NAMES, built
+from support.objective_table import CONF, MEANT_FOR, NAMES, built
 
 from lmtransfer.config.paths import group_options
 from lmtransfer.objectives.base import Objective

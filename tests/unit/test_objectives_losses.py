@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, pack

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert, electra, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.store.store import TokenStore

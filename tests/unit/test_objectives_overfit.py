@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.objectives import random_documents, store_of
-from objective_table import MEANT_FOR, NAMES, built, line_of
+from support.objective_table import MEANT_FOR, NAMES, built, line_of
 
 #: Further models, by the objective that they learn.
 OTHERS = [

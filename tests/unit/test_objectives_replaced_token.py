@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert, electra, modern, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch, pack

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, bert, gpt, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError

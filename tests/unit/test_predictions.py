@@ -16,7 +16,7 @@ import pandas
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.predictions import file_name, prediction_files, read_predictions, write_predictions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.phases import Phase
 from lmtransfer.errors import CheckpointError

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.interop.importing.open_run import run_folder

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 from fakes import published_tokenizers as toys
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.store.tokenising import _encode
 from lmtransfer.errors import CheckpointError

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora.docstrings import Docstring, DocstringSet, read_docstrings
 from lmtransfer.data.corpora.libraries import LIBRARIES

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora.docstrings import docstrings_of, read_docstrings
 from lmtransfer.data.corpora.libraries import LIBRARIES, find_library, source_files

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.heads import table
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.files import find_file, open_binary
 from lmtransfer.errors import ConfigError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.runs import transfer
-from html_pages import Element, parsed
+from support.html_pages import Element, parsed
 
 from lmtransfer.reporting.page.confusion import MOST_LABELS, MOST_PAIRS, confusion
 from lmtransfer.reporting.page.report import html_report

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fakes.runs import pretraining, transfer
-from html_pages import Element, parsed
+from support.html_pages import Element, parsed
 
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page import document

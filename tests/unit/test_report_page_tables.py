@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes.runs import pretraining, transfer, write_run
-from html_pages import Element, columns, parsed
+from support.html_pages import Element, columns, parsed
 
 from lmtransfer.reporting.page.report import html_report
 from lmtransfer.reporting.runs.collect import collect

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from fakes.runs import pretraining, transfer, write_run
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.runs.collect import RUN_FILES, collect, read_run

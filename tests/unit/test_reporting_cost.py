@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from gpu_device import gpu
+from support.gpu_device import gpu
 
 from lmtransfer.reporting.runs.cost import Cost, cost_of
 from lmtransfer.training.peak_memory import forget_peak, peak_memory

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from fakes.runs import pretraining, transfer
-from html_pages import columns, parsed
+from support.html_pages import columns, parsed
 
 from lmtransfer.cli import main
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes.objectives import NumberTokenizer, numbers_of, random_documents, store_of, target_of
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from fakes.texts import write_store
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Required
 import numpy as np
 import pytest
 from annotated_types import Ge, MinLen
-from refusals import refuses
 from safetensors.numpy import save_file
+from support.refusals import refuses
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError, RunDirectoryError

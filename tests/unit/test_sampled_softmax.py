@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.objectives import random_documents, store_of
-from objective_table import NAMES, built
-from refusals import refuses
+from support.objective_table import NAMES, built
+from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.errors import ConfigError

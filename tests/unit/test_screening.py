@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.texts import WordTokenizer, made_up_documents, write_text
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Document

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes.texts import made_up_documents, write_text
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.config.in_short import expand_overlap
@@ -119,7 +119,7 @@ class FakeTask(Task):
 def test_the_texts_of_a_task_are_those_of_its_dev_and_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LMTRANSFER_ALLOW", "test_screening_commands,unit")
+    monkeypatch.setenv("LMTRANSFER_ALLOW", __name__.partition(".")[0])
     node = {"_target_": f"{__name__}.FakeTask"}
     screening = {"_target_": "lmtransfer.data.screening.screening.Screening", "action": "drop", "min_jaccard": None}
     corpus = {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": str(tmp_path / "a.txt")}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, backward_elmo, bert, elmo, gpt
-from peer_tensors import heads_to_ours, to_ours
-from refusals import refuses
+from support.peer_tensors import heads_to_ours, to_ours
+from support.refusals import refuses
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError

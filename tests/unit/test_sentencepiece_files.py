@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from refusals import refuses
+from support.refusals import refuses
 from tokenizers import normalizers
 
 from lmtransfer.errors import CheckpointError

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving.addresses import address_of, listen

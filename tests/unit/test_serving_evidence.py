@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.inference.serving import evidence
 from lmtransfer.inference.serving.evidence import TooLong, leave_one_out, words_of

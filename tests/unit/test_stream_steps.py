@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.step_plan import (

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes.texts import made_up_documents
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.data.corpora.hub import HubCorpus, shuffled

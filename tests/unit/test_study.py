@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fakes.runs import pretraining, transfer
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.errors import ConfigError

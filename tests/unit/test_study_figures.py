@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from fakes.runs import pretraining, transfer
 from omegaconf import OmegaConf
-from refusals import refuses
 from scipy import stats
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.reporting.sections import find_sections, write_sections

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Notes

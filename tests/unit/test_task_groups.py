@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.in_short import expanded

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes.tasks import WordTokenizer
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelSetAnswer

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fakes.heads import table
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config

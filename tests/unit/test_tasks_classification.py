@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes.heads import table
 from fakes.tasks import WordTokenizer
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from fakes.heads import table
 from fakes.tasks import WordTokenizer, random_examples
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fakes.heads import table
 from fakes.tasks import WordTokenizer, bert
-from refusals import refuses
 from sklearn.model_selection import StratifiedKFold
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.folds import FOLDS, check_folds, fold_of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.subsets import stratified, training_parts

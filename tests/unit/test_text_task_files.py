@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build

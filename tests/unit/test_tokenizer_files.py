@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tokenizers
 from fakes import published_tokenizers as toys
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer

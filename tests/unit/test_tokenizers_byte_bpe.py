@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.objectives.corruption.words import WholeWords

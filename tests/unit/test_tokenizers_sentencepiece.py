@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tokenizers.train import SentencePieceTrainer

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.tokenizers.base import Tokenizer

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes.texts import write_store
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.objectives.corruption.base import NoCorruption

@@ -13,7 +13,7 @@ import yaml
 from fakes.trackers import CALLS, FakeService, by_name
 from fakes.training import toy_trainer
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.config import overrides, paths
 from lmtransfer.config.component import component_problems

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fakes.tasks import bert
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, SpanSpec, TaggingSpec

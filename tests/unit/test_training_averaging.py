@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from fakes.training import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
-from refusals import refuses
 from safetensors.torch import load_file
+from support.refusals import refuses
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lmtransfer.config.settings import TrainSettings

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.training import Crash, crash_at, files_below
-from refusals import refuses
 from safetensors.torch import save_file
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.errors import CheckpointError

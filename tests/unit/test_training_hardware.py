@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.training import training_hardware

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.training import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same, toy_trainer, weights_of
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted, TrainingError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.errors import CheckpointError, ConfigError

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.training import Crash, ToyLearner, crash_at, toy_trainer
-from refusals import refuses
+from support import PYTHONPATH
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.resume import check_resumable, resume_conflicts
@@ -27,14 +28,13 @@ from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import Muon
 from lmtransfer.training.trackers.jsonl import Jsonl
 
-SCRIPT = Path(__file__).with_name("training_run.py")
 TIMING = {"seconds", "tokens_per_second"}
 
 
 def _start(folder: Path, workers: int, *options: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder), str(workers), *options],
+        [sys.executable, "-m", "support.training_run", str(folder), str(workers), *options],
         env=environment,
         stderr=subprocess.PIPE,
         start_new_session=True,

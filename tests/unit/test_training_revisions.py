@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from fakes.training import Crash, ToyLearner, crash_at, same, toy_trainer, weights_of
-from refusals import refuses
 from safetensors.torch import load_file
+from support.refusals import refuses
 
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, read_count, split_revision, with_revision

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from fakes.training import ToyLearner, files_below, toy_trainer
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.runs import lock

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.training import FakeClock, Recorder, ToyLearner, toy_trainer
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.training.budget import Budget

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.tasks import bert, gpt, labels_head, random_examples
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 from torch.nn import functional
 

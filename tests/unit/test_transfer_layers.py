@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes.tasks import bert, gpt, labels_head, random_examples
 from fakes.training import trainer_of
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.stream.stream import PlannedStream

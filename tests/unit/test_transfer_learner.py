@@ -10,7 +10,7 @@ import pytest
 import torch
 from fakes.heads import table
 from fakes.tasks import bert, gpt, labels_head, random_examples
-from refusals import refuses
+from support.refusals import refuses
 from torch import nn
 from torch.nn import functional
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.tasks import WordTokenizer, bert, gpt
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.data.batch import pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fakes.tasks import bert, gpt, labels_head, random_examples
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError

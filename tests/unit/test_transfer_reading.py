@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.transfer.layer_selection import OneLayer, ScalarMix, normalise_sequences

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fakes.heads import asked
 from fakes.tasks import bert, gpt, labels_head, random_examples
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.config.component import build

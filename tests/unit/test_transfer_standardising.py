@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.tasks import bert, labels_head, random_examples
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.weights import load_weights, weights

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_of_summary

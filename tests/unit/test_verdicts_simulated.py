@@ -1,32 +1,14 @@
-"""What the rule promises, in simulated tables; ``scripts/simulate_verdicts.py`` does it with 2,000."""
+"""What the rule promises, in simulated tables; ``make simulate`` does it with 2,000."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import simulated_verdicts as simulation
 
 from lmtransfer.verdicts.power import power
 from lmtransfer.verdicts.student import critical, two_sided
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate_verdicts.py"
-
-
-@pytest.fixture(scope="module")
-def simulation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simulate_verdicts", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SCRIPT.parent)
-        spec.loader.exec_module(module)
-    return module
 
 
 def test_in_closed_form() -> None:
@@ -39,7 +21,7 @@ def test_in_closed_form() -> None:
     assert min(found[1:]) >= 0.85
 
 
-def test_what_is_there_is_found(simulation: ModuleType) -> None:
+def test_what_is_there_is_found() -> None:
     """Five seeds a side and 2.5 deviations between them; seeds that share nothing and are not paired, or share some."""
     for options in ({"paired": False}, {"correlation": 0.1}):
         found = simulation.simulate(simulation.seeds_world(5, comparisons=1, **options), 1000, seed=1, difference=2.5)
@@ -62,7 +44,7 @@ def test_what_is_there_is_found(simulation: ModuleType) -> None:
         "both constant, 300 examples",
     ],
 )
-def test_tables_without_a_difference_hold_few_verdicts(simulation: ModuleType, name: str) -> None:
+def test_tables_without_a_difference_hold_few_verdicts(name: str) -> None:
     found = simulation.simulate(simulation.WORLDS[name], 200, seed=1)
     assert found.false_tables <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 200)
     assert 0.93 <= found.coverage <= 0.97

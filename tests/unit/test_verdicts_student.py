@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.verdicts.difference import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import MOST_SEEDS, combined, power, seeds_needed, smallest_detectable

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import refuses
 from safetensors.torch import save_file
+from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.reading import read_weight_files

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes.heads import table
-from refusals import refuses
+from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import NUM_PIECES, NumberTokenizer, bert, random_documents, store_of
-from refusals import refuses
+from support.refusals import refuses
 from torch import Tensor
 from torch.nn.functional import softplus
 

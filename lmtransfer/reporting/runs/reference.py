@@ -2,7 +2,7 @@
 
 Texts differ, so losses are compared as the distance below the unigram entropy: how far the model has come from knowing
 only the frequencies of tokens. Curves are compared by tokens, since machines differ in speed. The curves are data of
-the package; ``scripts/write_reference_curves.py`` writes them from run directories.
+the package; ``tests/support/write_reference_curves.py`` writes them from run directories.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
-"""Ten of the kills of ``scripts/kill_and_resume.py``: nothing is different afterwards, and nothing is lost."""
+"""Ten of the kills of ``make kills``: nothing is different afterwards, and nothing is lost."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from lmtransfer.config import paths
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from kills.scenarios import Scenario, scenarios  # noqa: E402
-from kills.trial import Trials  # noqa: E402
-from kills.world import World  # noqa: E402
+from .scenarios import Scenario, scenarios
+from .trial import Trials
+from .world import World
 
 #: The command, and whether the kill is to come inside a save.
 KILLED = [

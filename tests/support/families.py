@@ -1,6 +1,6 @@
 """Small models of the families, trained on this rank's share of rows; started by ``torchrun``, results as JSON.
 
-families.py <settings as JSON: kind, optimizer, until, ahead> <folder> <model:objective> ...
+python -m support.families <settings as JSON: kind, optimizer, until, ahead> <folder> <model:objective> ...
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "unit")]
-
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from fakes.training import Recorder, trainer_of
-from objective_table import built
 
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.system.ranks import end_process
@@ -29,6 +25,7 @@ from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.optim.optimizers import AdamW, Muon
 from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.training.parallel import own_part, shard
+from support.objective_table import built
 
 STEPS = 12
 OPTIMIZERS: dict[str, Any] = {"adamw": AdamW, "muon": Muon}

@@ -1,6 +1,6 @@
 """What each rank of the distributed tests does; started by ``torchrun``, results as JSON.
 
-ranks.py <case> <folder>
+python -m support.ranks <case> <folder>
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from fakes.training import WIDTH, FindsLarge, ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
 
 from lmtransfer.errors import Interrupted, MachineError, RunDirectoryError, TrainingError

@@ -1,11 +1,11 @@
 """Kill every command that writes files at random moments, resume it, and compare with an undisturbed run.
 
-    python scripts/kill_and_resume.py                          200 kills; the same command again goes on
-    python scripts/kill_and_resume.py --kills 40 --only mlm    forty of the commands whose names hold "mlm"
-    python scripts/kill_and_resume.py --minutes 30             stop after half an hour; the same command goes on
-    python scripts/kill_and_resume.py --kills 0                the table of what is done
+    make kills                               200 kills; the same command again goes on
+    make kills ARGS="--kills 40 --only mlm"  forty of the commands whose names hold "mlm"
+    make kills ARGS="--minutes 30"           stop after half an hour; the same command goes on
+    make kills ARGS="--kills 0"              the table of what is done
 
-The commands (scripts/kills/scenarios.py) are tiny ones on generated text, one thread each, with budgets in steps. Four
+The commands (scenarios.py) are tiny ones on generated text, one thread each, with budgets in steps. Four
 of ten kills are aimed at a save; the others come at any time between start and end. Two thirds are SIGKILL, to the
 process alone or to all its descendants. The rest are SIGTERM, SIGINT and SIGHUP, after which the trained state must be
 saved. Three of ten commands are killed again after they are resumed. Afterwards every file must be the same as without
@@ -26,15 +26,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from kills.scenarios import scenarios
-from kills.trial import MOMENTS, Outcome, Trials
-from kills.world import World
-from steps import run_script
+from .scenarios import scenarios
+from .trial import MOMENTS, Outcome, Trials
+from .world import World
 
 
 def main() -> None:
     """Kill until there are enough kills, then print the table; exit with 1 if something was lost or different."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make kills", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200, help="how many in all, those of the ledger included")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn moments")
     parser.add_argument("--work", type=Path, default=Path("runs/kills"), help="folder of the ledger and of all runs")
@@ -148,4 +149,4 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

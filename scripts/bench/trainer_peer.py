@@ -5,7 +5,7 @@ epochs, batch, rates, decay, clipping, dropout, threads. Where the Trainer's def
 the learning rate of each update (its decay begins after the warm-up, ours with the first step), and attention without
 dropout. The optimizer is the same fused AdamW; norms and biases do not decay.
 
-Run as ``python -m compare.peer <json>``, it makes one run; its last line is the result as JSON.
+Run as ``python -m scripts.bench.trainer_peer <json>``, it makes one run; its last line is the result as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lmtransfer.config.composing import composed
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.training.hardware import Hardware, setup
 
-from .flags import MARK, Flags
+from .trainer_sides import MARK, Flags
 
 #: Batches are padded to the longest row; if compiled, to a multiple of this, so that there are few shapes.
 MULTIPLE = 32

@@ -4,9 +4,9 @@ The result is the sum of the resident memory of the preparing process and its wo
 several processes share is counted once for each. The exit status is 1 if the larger corpus needs more than 1.2 times as
 much. (A corpus of about 2 MB is a single block, for which no worker starts: compare from 8 MB on.)
 
-    python scripts/measure_prepare_memory.py                     8 MB and 80 MB of made-up text, 2 workers
-    python scripts/measure_prepare_memory.py --megabytes 50      50 MB and 500 MB
-    python scripts/measure_prepare_memory.py --text my/book.txt  a text of your own, repeated with a number in each line
+    python -m scripts.bench.prepare_memory                     8 MB and 80 MB of made-up text, 2 workers
+    python -m scripts.bench.prepare_memory --megabytes 50      50 MB and 500 MB
+    python -m scripts.bench.prepare_memory --text my/book.txt  a text of your own, repeated with a number in each line
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from steps import run_script
+
+from ..steps import run_script
 
 _TOLERANCE = 1.2
 _CHILD = """

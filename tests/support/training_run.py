@@ -1,6 +1,6 @@
 """A small real training run, to be started as a process of its own, killed and resumed.
 
-python training_run.py <folder> <workers> [resume] [slow]
+python -m support.training_run <folder> <workers> [resume] [slow]
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fakes.training import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
 from torch.utils.data import DataLoader, Dataset
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from fakes.training import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer  # noqa: E402
 
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints

@@ -1,6 +1,6 @@
 """Write the loss curves of finished runs into lmtransfer/reporting/reference_curves.json.
 
-    python scripts/write_reference_curves.py laptop=runs/pretrain/mine ...
+    PYTHONPATH=tests python -m support.write_reference_curves laptop=runs/pretrain/mine ...
 
 Each argument names a recipe and a run directory of ``lmtransfer pretrain``, or one of its seeds. The file is written
 anew. Runs without a unigram entropy (objectives that mask nothing) are refused.
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from steps import run_script
 
 from lmtransfer.reporting.figures.logged import loss_curve
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.reference import entropy_of, settings_of
 from lmtransfer.runs.labels import node_label
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 FILE = ROOT / "lmtransfer" / "reporting" / "reference_curves.json"
 POINTS, PART = 40, "mlm"
 
@@ -56,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

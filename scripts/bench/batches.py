@@ -1,8 +1,8 @@
 """Measure how fast one process builds pretraining batches, in tokens per second, for every objective.
 
-    python scripts/bench_batches.py                          all objectives, rows of 128 tokens, 32,768 tokens a batch
-    python scripts/bench_batches.py --only mlm,rtd --length 512
-    python scripts/bench_batches.py --json batches.json
+    python -m scripts.bench.batches                          all objectives, rows of 128 tokens, 32,768 tokens a batch
+    python -m scripts.bench.batches --only mlm,rtd --length 512
+    python -m scripts.bench.batches --json batches.json
 
 A training step hides the building of its batches if workers build at least as many tokens as the device reads: so many
 workers are needed as the device's tokens per second divided by the number in this table. One thread, on the docstrings
@@ -20,8 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench.text import corpus_overrides
-from steps import run_script
 
 from lmtransfer.config import paths
 from lmtransfer.config.composing import compose_files
@@ -30,6 +28,9 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.parts import Parts, build_parts
 from lmtransfer.pretraining.text import Text, read_text
 from lmtransfer.tokenizers.base import characters_of
+
+from ..steps import run_script
+from .text import corpus_overrides
 
 #: The model that an objective needs, where it is not BERT; the size has no effect on the batches.
 MODELS = {

@@ -80,7 +80,7 @@ def line_of(name: str) -> Meant:
     """The line of an objective; the test fails if there is none."""
     if name not in MEANT_FOR:
         pytest.fail(
-            f"conf/objective/{name}.yaml has no line in tests/unit/objective_table.py: add which model it is for"
+            f"conf/objective/{name}.yaml has no line in tests/support/objective_table.py: add which model it is for"
         )
     return MEANT_FOR[name]
 

@@ -1,17 +1,22 @@
 """The losses of every objective over twenty small steps. A change of names or structure must not change them.
 
-``scripts/write_golden_losses.py`` writes them to ``golden_losses.json``. Write them anew only if a change is meant to
-change training, and say so in the commit.
+``golden_losses.json`` holds them. Write them anew only if a change is meant to change training, and say so in the
+commit:
+
+    PYTHONPATH=tests python -m support.golden_losses [objective ...]    without names: all objectives
 """
 
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from pathlib import Path
 
 import torch
 from fakes.objectives import random_documents, store_of
-from objective_table import built, line_of
+
+from support.objective_table import NAMES, built, line_of
 
 FILE = Path(__file__).with_suffix(".json")
 STEPS, ROWS = 20, 8
@@ -50,3 +55,17 @@ def written() -> dict[str, dict[str, list[float]]]:
     """What the file holds: the losses by objective."""
     found: dict[str, dict[str, list[float]]] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
+
+
+def main() -> None:
+    """Compute the losses of the named objectives, and write the file."""
+    chosen = sys.argv[1:] or NAMES
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name: golden_losses(name, Path(folder)) if name in chosen else written()[name] for name in NAMES}
+    lines = [f" {json.dumps(name)}: {json.dumps(losses)}" for name, losses in found.items()]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"{FILE}: {', '.join(chosen)}")
+
+
+if __name__ == "__main__":
+    main()

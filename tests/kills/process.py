@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support import PYTHONPATH
+
 #: Longest time of a command here, in seconds.
 LIMIT = 600.0
 
@@ -23,8 +25,7 @@ def environment(*, cache: Path, temporary: Path | None = None) -> dict[str, str]
         cache: its cache folder.
         temporary: its folder for temporary files; None: the system's.
     """
-    scripts = Path(__file__).resolve().parents[1]
-    paths = [str(scripts.parent), str(scripts), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [PYTHONPATH, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **{name: value for name, value in os.environ.items() if name not in ("LMTRANSFER_DATA", "WORLD_SIZE")},
         **{"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"},
@@ -167,6 +168,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _heed() -> None:
-    """Reset the signal handling to that of a terminal, since this script may run under nohup or in the background."""
+    """Reset the signal handling to that of a terminal, since this process may run under nohup or in the background."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

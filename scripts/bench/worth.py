@@ -1,7 +1,7 @@
 """The task accuracy after different budgets of pretraining: the table behind the forecast of ``lmtransfer pretrain``.
 
-    python scripts/measure_worth.py                            the demonstration's recipe, 0.15 to 2.4 million tokens
-    python scripts/measure_worth.py --recipe laptop --tokens 500000,2000000
+    python -m scripts.bench.worth                            the demonstration's recipe, 0.15 to 2.4 million tokens
+    python -m scripts.bench.worth --recipe laptop --tokens 500000,2000000
 
 Each budget is a separate pretraining run on the Python documentation, with its own schedule, finetuned on 100 labels
 with three seeds; the control is trained once. The numbers are copied into ``TABLE`` of
@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench_vs_transformers import processor
-from steps import new_folder, run_script
+from ..steps import new_folder, run_script
+from .machine import processor
 
 
 def main() -> None:

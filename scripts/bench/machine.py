@@ -1,12 +1,16 @@
-"""The environments of measured processes: the setting of thread waiting, and a busy process beside them."""
+"""The name of the processor, the environments of measured processes, and a busy process beside them."""
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+
+import torch
 
 from lmtransfer.system.waiting import SPIN_COUNT, USERS_OWN, set_waiting
 
@@ -48,3 +52,14 @@ def busy_process() -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+
+
+def processor(device: str) -> str:
+    """The name of the CPU, as given by the system."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

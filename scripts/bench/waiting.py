@@ -1,7 +1,7 @@
 """The time of a training step, alone and beside one busy process, for different spin counts of waiting threads.
 
-    python scripts/measure_waiting.py                          our setting, the runtime's own, and the curve between
-    python scripts/measure_waiting.py --avx2 --counts 0,1000   this CPU shown as one with AVX2 alone
+    python -m scripts.bench.waiting                          our setting, the runtime's own, and the curve between
+    python -m scripts.bench.waiting --avx2 --counts 0,1000   this CPU shown as one with AVX2 alone
 
 The step is that of the demonstration's pretraining (BERT 3 x 192, 2,048 tokens, Muon). Each measurement runs in its own
 process; measurements alone and beside the busy process take turns, and medians are reported. Run nothing else
@@ -19,9 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench_vs_transformers import processor
-from environments import AVX2, busy_process, environment
-from steps import run_script
+from ..steps import run_script
+from .machine import AVX2, busy_process, environment, processor
 
 #: Number of steps that are not timed, in which kernels and buffers are made.
 WARMUP = 8

@@ -1,6 +1,6 @@
 """Are the verdicts "better" and "worse" as reliable as promised? Simulated tables of comparisons with a known truth.
 
-    python scripts/simulate_verdicts.py [--tables 2000]
+    make simulate [ARGS="--tables 2000"]
 
 For each world it prints: the share of tables of 24 comparisons without any true difference that nevertheless contain a
 "better" or "worse" (at most 5 % is promised), and how often the 95 % intervals of scores and differences contain the
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from steps import run_script
 
 from lmtransfer.verdicts.compare import compare_conditions, score_interval
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
@@ -251,7 +250,9 @@ WORLDS: Mapping[str, World] = {
 
 def main() -> None:
     """Print one line for each world."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tables", type=int, default=2000)
     parser.add_argument("--only", default="", help="worlds whose name holds this")
     given = parser.parse_args()
@@ -284,4 +285,4 @@ def _holds(interval: tuple[float, float] | None, value: float) -> bool:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

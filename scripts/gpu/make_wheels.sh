@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Make a folder of wheels for an environment without a network, from which scripts/gpu_check.sh installs what is missing.
 #
-#   scripts/make_wheels.sh <folder>                       for Python 3.12 on x86-64 Linux
-#   scripts/make_wheels.sh <folder> 3.11 numpy pyarrow    for another Python, without packages that are there already
+#   scripts/gpu/make_wheels.sh <folder>                     for Python 3.12 on x86-64 Linux
+#   scripts/gpu/make_wheels.sh <folder> 3.11 numpy pyarrow  for another Python, without packages that are there already
 #
 # torch and what belongs to CUDA are always left out. PYTHON names the interpreter (default: python3; its pip must be 22.2
 # or newer); PLATFORM the machine (default: x86_64, or aarch64).
@@ -13,7 +13,7 @@ VERSION=${2:-3.12}
 shift $(($# > 1 ? 2 : 1))
 PYTHON=${PYTHON:-python3}
 MACHINE=${PLATFORM:-x86_64}
-PACKAGES=$(dirname "$0")/gpu/packages.txt
+PACKAGES=$(dirname "$0")/packages.txt
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 mkdir -p "$FOLDER"
 TARGET=(--only-binary=:all: --implementation=cp "--python-version=$VERSION" "--find-links=$FOLDER")
