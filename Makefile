@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # Extra words for the installation of torch, such as an --index-url with another build of it.
 TORCH_ARGS ?=
-# Extra words for pytest (for example ARGS="tests/unit -k mask") and for compare.
+# Extra words for pytest (for example ARGS="tests/models -k mask") and for compare.
 ARGS ?=
 # Processes that the tests are dealt to: as many as there are cores. 0 runs them in one, as a debugger needs.
 WORKERS ?= auto

@@ -1,12 +1,14 @@
-"""What all tests share: no network, the data folder if there is one, and the command line as a user runs it."""
+"""What all tests share: no network, the data folder if there is one, the command line, and folders to run it in."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,35 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@contextmanager
+def _same_threads() -> Iterator[None]:
+    """PyTorch has as many threads afterwards as before."""
+    import torch  # only here, since it reads the variables above
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def text_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder with ``text.txt``, which is the current one, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    documents = [f"the boat lay on the shore number {number} all day while rain fell" for number in range(80)]
+    Path("text.txt").write_text("\n\n".join(documents) + "\n")
+    with _same_threads():
+        yield tmp_path
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of what the fixture ``made`` of a file of tests has made, which is the current folder."""
+    shutil.copytree(made, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+    with _same_threads():
+        yield tmp_path / "world"

@@ -19,7 +19,7 @@ def measurements(place: Place) -> dict[str, Measure]:
 
 
 def _run(place: Place, seconds: float) -> Numbers:
-    marked = [path for path in sorted(ROOT.glob("tests/unit/test_*.py")) if "mark.gpu" in path.read_text("utf-8")]
+    marked = [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if "mark.gpu" in path.read_text("utf-8")]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-m", "gpu", f"--junitxml={report}", *map(str, marked)]
