@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 from fakes.texts import WordTokenizer, by_noun, made_up_documents, write_text
-from support import PYTHONPATH
+from support import PYTHONPATH, ROOT
 from support.refusals import refuses
 
 from lmtransfer.data.corpora.corpus import FileCorpus
@@ -430,3 +430,13 @@ def test_who_waits_for_another_process_says_so(
     waiting.join(timeout=30)
     assert entered.is_set()
     assert str(folder) in said
+
+
+pytest.importorskip("psutil", reason="measuring memory needs psutil")
+
+
+@pytest.mark.slow
+def test_ten_times_the_corpus_needs_no_more_memory() -> None:
+    command = [sys.executable, "-m", "scripts.bench.prepare_memory", "--megabytes", "6"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr

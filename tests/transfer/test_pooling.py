@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.transfer.pooling import AttentionPooling, BiLstm, Max, Mean, OneToken
+from lmtransfer.transfer.pooling import AttentionPooling, BiLstm, BiLstmStates, EveryToken, Max, Mean, OneToken
 from lmtransfer.transfer.segments import time_major_order
 
 LENGTHS = torch.tensor([3, 1, 7, 4, 7])
@@ -80,3 +80,35 @@ def test_the_bilstm_stays_in_float32_under_autocast() -> None:
     plain = module(_hidden(), LENGTHS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(module(_hidden(), LENGTHS), plain, rtol=0, atol=0)
+
+
+def _random_hidden() -> Tensor:
+    return torch.randn(int(LENGTHS.sum()), DIM, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def test_every_token_passes_them_on() -> None:
+    module = EveryToken(dim=DIM)
+    assert (module.tokens, module.output_dim, list(module.parameters())) == ("all", DIM, [])
+    half = _random_hidden().bfloat16()
+    torch.testing.assert_close(module(half, LENGTHS), half.float(), rtol=0, atol=0)
+
+
+def test_states_are_those_of_each_sequence_alone_in_values_and_gradients() -> None:
+    torch.manual_seed(0)
+    module = BiLstmStates(dim=DIM, hidden_dim=5)
+    packed, single = _random_hidden(), _random_hidden()
+    ours = module(packed, LENGTHS)
+    theirs = torch.cat([module.lstm(rows[:, None])[0][:, 0] for rows in single.split(LENGTHS.tolist())])
+    assert (module.tokens, module.output_dim) == ("all", 10)
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn_like(ours)
+    (ours * weights).sum().backward()
+    (theirs * weights).sum().backward()
+    torch.testing.assert_close(packed.grad, single.grad)
+
+
+def test_the_lstm_stays_in_float32_under_autocast() -> None:
+    module = BiLstmStates(dim=DIM, hidden_dim=5)
+    plain = module(_random_hidden(), LENGTHS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(module(_random_hidden(), LENGTHS), plain, rtol=0, atol=0)
