@@ -314,7 +314,7 @@ def test_a_negative_buffer_is_refused() -> None:
 
 
 class FakeHub:
-    """A streamed with one data set, whose main branch moves, and which can stop answering."""
+    """A hub with one data set, whose main branch moves, and which can stop answering."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.newest, self.answers, self.asked = COMMIT, True, list[str]()
@@ -341,9 +341,9 @@ class FakeHub:
 @pytest.fixture
 def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     documents = made_up_documents(120)
-    repository(tmp_path / "streamed" / COMMIT, [documents[:40], documents[40:80], documents[80:]])
-    repository(tmp_path / "streamed" / LATER, [documents[::-1]])
-    return FakeHub(tmp_path / "streamed", monkeypatch)
+    repository(tmp_path / "hub" / COMMIT, [documents[:40], documents[40:80], documents[80:]])
+    repository(tmp_path / "hub" / LATER, [documents[::-1]])
+    return FakeHub(tmp_path / "hub", monkeypatch)
 
 
 def test_a_stream_is_known_by_its_commit_which_alone_it_reads(fake_hub: FakeHub) -> None:
