@@ -1,4 +1,4 @@
-"""Every file of conf/model in every way of transfer: builds, learns with all that is to learn, keeps what is frozen."""
+"""Every model of conf/model in every way of transfer: all that is to learn does, and what is frozen stays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.models import CASES, CONFIGS, FEW, small_encoder, task_batch, task_learner
+from support.models import CASES, DISTINCT, FEW, small_encoder, task_batch, task_learner
 from support.refusals import refuses
 from torch import nn
 
@@ -38,7 +38,7 @@ def _step(learner: TaskLearner, optimizer: AdamW, fraction: float, batch: TaskBa
 
 
 @pytest.mark.parametrize(("head", "way"), CASES)
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DISTINCT, ids=lambda path: path.stem)
 def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: str) -> None:
     learner, optimizer = task_learner(path, way, head)
     encoder, before = _hash(learner.encoder), _hash(learner.head)
@@ -61,7 +61,7 @@ def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: 
 
 
 @pytest.mark.parametrize("way", FEW)
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DISTINCT, ids=lambda path: path.stem)
 def test_of_a_fixed_encoder_only_the_few_parameters_learn(path: Path, way: str) -> None:
     lacks = ("word_embeddings", "elmo") if way == "lora" else ("word_embeddings", "modern")
     if path.stem.startswith(lacks):
@@ -80,7 +80,7 @@ def test_of_a_fixed_encoder_only_the_few_parameters_learn(path: Path, way: str) 
     assert moved == {name for name in few if not name.endswith("biases.segment")}  # the batch has one segment
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DISTINCT, ids=lambda path: path.stem)
 def test_depths_are_those_of_the_blocks(path: Path) -> None:
     """A second opinion on depths: the place of each block in its list, where layers are not shared."""
     learner, _ = task_learner(path, "finetune")

@@ -14,6 +14,12 @@ from support import PYTHONPATH
 
 STEPS = 12
 FEW = ["bert_tiny:mlm_nsp", "transformer_xl_laptop:lm_contiguous"]
+SETTINGS: list[dict[str, Any]] = [
+    {"kind": kind, "optimizer": optimizer, "ahead": ahead}
+    for kind in ("replicated", "sharded")
+    for optimizer in ("adamw", "muon")
+    for ahead in (False, True)
+]
 FAMILIES = [
     *("roberta_laptop:mlm", "distilbert_base:mlm", "albert_laptop:mlm_sop", "electra_laptop:rtd", "modern_laptop:mlm"),
     *("modern_base:mlm_lm", "gpt2_base:lm", "bi_gpt_laptop:bilm", "elmo_laptop:bilm", "xlnet_laptop:plm"),
@@ -21,12 +27,12 @@ FAMILIES = [
 ]
 
 
-def _run(folder: Path, pairs: list[str], *, ranks: int, **settings: Any) -> list[dict[str, Any]]:
-    """Train models on so many ranks; the results by rank."""
+def _run(folder: Path, pairs: list[str], every: list[dict[str, Any]], *, ranks: int) -> list[list[dict[str, Any]]]:
+    """Train models on so many ranks, with one setting after the other; the results by rank, then by setting."""
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", "support.families", json.dumps(settings), str(folder), *pairs]
+    command = [sys.executable, *launcher, "-m", "support.families", json.dumps(every), str(folder), *pairs]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=400)
     assert done.returncode == 0, done.stderr.decode()
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
@@ -43,22 +49,24 @@ def _assert_same_losses(records: list[dict[str, Any]], alone: list[dict[str, Any
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The results of one rank by optimiser."""
-    folder = tmp_path_factory.mktemp("alone")
-    return {
-        optimizer: _run(folder / optimizer, FEW, ranks=1, kind="replicated", optimizer=optimizer)[0]
-        for optimizer in ("adamw", "muon")
-    }
+    every = [{"kind": "replicated", "optimizer": optimizer} for optimizer in ("adamw", "muon")]
+    (results,) = _run(tmp_path_factory.mktemp("alone"), FEW, every, ranks=1)
+    return {settings["optimizer"]: result for settings, result in zip(every, results, strict=True)}
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids="{} ranks".format)
+def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+    """The results of so many ranks, by rank, then by setting."""
+    return _run(tmp_path_factory.mktemp("together"), FEW, SETTINGS, ranks=request.param)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("kind", ["replicated", "sharded"])
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("place", range(len(SETTINGS)), ids=lambda place: "-".join(map(str, SETTINGS[place].values())))
 def test_twelve_uneven_steps_have_the_losses_of_one_rank(
-    kind: str, optimizer: str, ranks: int, ahead: bool, alone: dict[str, dict[str, Any]], tmp_path: Path
+    place: int, alone: dict[str, dict[str, Any]], together: list[list[dict[str, Any]]]
 ) -> None:
-    results = _run(tmp_path, FEW, ranks=ranks, kind=kind, optimizer=optimizer, ahead=ahead)
+    results = [of_rank[place] for of_rank in together]
+    ranks, kind, optimizer = len(results), SETTINGS[place]["kind"], SETTINGS[place]["optimizer"]
     for pair in FEW:
         one, first = alone[optimizer][pair], results[0][pair]
         _assert_same_losses(first["records"], one["records"])
@@ -76,14 +84,14 @@ def test_a_sharded_run_goes_on_with_another_number_of_ranks(
     pair = FEW[0]
     thirds = [(2, "sharded", 1 / 3), (3, "sharded", 2 / 3), (1, "replicated", 1.0)]
     for ranks, kind, until in thirds:
-        results = _run(tmp_path, [pair], ranks=ranks, kind=kind, optimizer=optimizer, until=until)
+        results = _run(tmp_path, [pair], [{"kind": kind, "optimizer": optimizer, "until": until}], ranks=ranks)
         end = round(until * STEPS)
-        _assert_same_losses(results[0][pair]["records"], alone[optimizer][pair]["records"][:end])
+        _assert_same_losses(results[0][0][pair]["records"], alone[optimizer][pair]["records"][:end])
 
 
 @pytest.mark.slow
 def test_every_family_can_be_sharded(tmp_path: Path) -> None:
-    alone = _run(tmp_path / "one", FAMILIES, ranks=1, kind="replicated", optimizer="muon")[0]
-    several = _run(tmp_path / "two", FAMILIES, ranks=2, kind="sharded", optimizer="muon")[0]
+    alone = _run(tmp_path / "one", FAMILIES, [{"kind": "replicated", "optimizer": "muon"}], ranks=1)[0][0]
+    several = _run(tmp_path / "two", FAMILIES, [{"kind": "sharded", "optimizer": "muon"}], ranks=2)[0][0]
     for pair in FAMILIES:
         _assert_same_losses(several[pair]["records"], alone[pair]["records"])

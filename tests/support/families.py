@@ -1,6 +1,6 @@
 """Small models of the families, trained on this rank's share of rows; started by ``torchrun``, results as JSON.
 
-python -m support.families <settings as JSON: kind, optimizer, until, ahead> <folder> <model:objective> ...
+python -m support.families <list of settings as JSON: kind, optimizer, until, ahead> <folder> <model:objective> ...
 """
 
 from __future__ import annotations
@@ -84,9 +84,12 @@ def _trained(model: str, objective: str, settings: dict[str, Any], folder: Path)
 
 def main() -> None:
     torch.set_num_threads(1)
-    settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+    every, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     with distributed.process_group():
-        results = {pair: _trained(*pair.split(":"), settings, folder) for pair in sys.argv[3:]}
+        results = [
+            {pair: _trained(*pair.split(":"), settings, folder / str(place)) for pair in sys.argv[3:]}
+            for place, settings in enumerate(every)
+        ]
         (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(results))
 
 

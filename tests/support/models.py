@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,29 @@ CASES = [("classification", way) for way in WAYS]
 CASES += [(head, way) for head in ("regression", "tagging", "span") for way in ("probe_bilstm", "finetune")]
 
 
-def small_encoder(path: Path, **changes: Any) -> Any:
-    node = OmegaConf.create({"model": group_config("model", path.stem, [path.parents[1]])}).model
-    for key, value in {**SMALL, **changes}.items():
+def small_node(name: str, sizes: Mapping[str, Any] = SMALL) -> Any:
+    """The config of a file of conf/model, with these sizes where it has them."""
+    node = OmegaConf.create({"model": group_config("model", name, [conf_dir()])}).model
+    for key, value in sizes.items():
         if key in node:
             node[key] = value
+    return node
+
+
+def distinct(sizes: Mapping[str, Any] = SMALL) -> list[Path]:
+    """The files of conf/model without those that, at these sizes, are the same model as an earlier one."""
+    first: dict[str, Path] = {}
+    for path in CONFIGS:
+        first.setdefault(OmegaConf.to_yaml(small_node(path.stem, sizes), sort_keys=True), path)
+    return list(first.values())
+
+
+#: The different ones among the small models of all files.
+DISTINCT = distinct()
+
+
+def small_encoder(path: Path, **changes: Any) -> Any:
+    node = small_node(path.stem, {**SMALL, **changes})
     torch.manual_seed(0)
     return build(node, vocab_size=VOCABULARY)
 

@@ -14,15 +14,14 @@ import pytest
 import torch
 from fakes.objectives import CasedTokenizer, NumberTokenizer, backward_elmo
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import group_options
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.source import PretrainingSource
+from support.models import small_node
 
 CONF = Path(__file__).parents[2] / "conf"
 NAMES = group_options("objective", [CONF])
@@ -93,10 +92,7 @@ def objective_node(name: str, *overrides: str) -> Any:
 
 def small_model(name: str, **changes: Any) -> Any:
     """A file of conf/model, built small for the vocabulary of ``NumberTokenizer``."""
-    node = OmegaConf.create({"model": group_config("model", name, [CONF])}).model
-    for key, value in {**SMALL, **changes}.items():
-        if key in node:
-            node[key] = value
+    node = small_node(name, {**SMALL, **changes})
     torch.manual_seed(0)
     return build(node, vocab_size=NumberTokenizer.vocab_size)
 
