@@ -23,8 +23,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizers.sentencepiece_library import Prefix, library_tokenizer
-from lmtransfer.interop.tokenizers.sentencepiece_model import read_sentencepiece_model
+from lmtransfer.interop.tokenizers.sentencepiece_model import Prefix, library_tokenizer
 from lmtransfer.tokenizers.added_tokens import is_between_chinese
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
@@ -70,9 +69,8 @@ def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
         CheckpointError: the library has no equivalent.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
-        model = read_sentencepiece_model(tokenizer.model_bytes(), source=tokenizer.model_file)
-        content = _content(library_tokenizer(model, prefix=prefix))
-        return LibraryTokenizer(content, _OURS, ties=model.algorithm == "unigram")
+        library = library_tokenizer(tokenizer.model_bytes(), source=tokenizer.model_file, prefix=prefix)
+        return LibraryTokenizer(_content(library), _OURS, ties=isinstance(library.model, models.Unigram))
     if isinstance(tokenizer, ByteBpeTokenizer):
         return LibraryTokenizer(_byte_bpe(tokenizer.model_bytes(), prefix), _OURS)
     if isinstance(tokenizer, WordPieceTokenizer):
