@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import ConfigError
-from lmtransfer.exporting.card.content import CardSettings
+from lmtransfer.exporting.card import CardSettings
 from lmtransfer.exporting.forms import ADAPTER
 from lmtransfer.exporting.model_folder import VECTORS, FormSettings, write_model
 from lmtransfer.exporting.parts import Part, parts_of

@@ -11,8 +11,7 @@ from typing import Any
 from lmtransfer.config.component import build
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError
-from lmtransfer.exporting.card.content import CardSettings, card_of
-from lmtransfer.exporting.card.page import write_card
+from lmtransfer.exporting.card import CardSettings, card_of, write_card
 from lmtransfer.exporting.forms import ADAPTER, FORMS, Exported, adapter_form, fitting_texts
 from lmtransfer.exporting.logits import Text
 from lmtransfer.exporting.place import export_folder
