@@ -18,7 +18,7 @@ from lmtransfer import __version__
 from lmtransfer.config.component import resolve
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import ConfigError
-from lmtransfer.exporting.adapter_folder import BASE
+from lmtransfer.exporting.adapter import BASE
 from lmtransfer.exporting.run import OpenRun
 from lmtransfer.exporting.seen_by_transformers import auto_class, pipeline_of
 from lmtransfer.objectives.base import Objective

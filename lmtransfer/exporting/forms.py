@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.exporting.adapter_folder import write_adapter
+from lmtransfer.exporting.adapter import write_adapter
 from lmtransfer.exporting.folder import (
     heads_of_other_epsilon,
     read_as_published,

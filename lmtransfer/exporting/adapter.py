@@ -1,11 +1,15 @@
-"""An export that peft loads onto its base: the low-rank updates of LoRA, the head, and on request the base."""
+"""An export that peft loads onto its base: the low-rank updates of LoRA, the head, and on request the base.
+
+Shape legend: D input width, E output width of a matrix, R rank; "theirs" are modules of transformers.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,8 +18,8 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.exporting.folder import as_published, check_head, write_published
 from lmtransfer.exporting.run import OpenRun
-from lmtransfer.interop.adapter import CONFIG_FILE, WEIGHT_FILE, PublishedAdapter, to_adapter, with_adapter
-from lmtransfer.interop.families.base import TaskArchitecture, TaskKind
+from lmtransfer.interop.families.base import Family, TaskArchitecture, TaskKind
+from lmtransfer.interop.families.key_map import Rewrite, rewrite_of
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import PublishedFiles, to_published
 from lmtransfer.models.layers.lora import SavedUpdate, split_updates
@@ -26,6 +30,15 @@ from lmtransfer.transfer.learner import TaskLearner
 BASE = "base"
 #: Largest difference between a merged weight and base plus update, which only rounding explains.
 _ROUNDING = 1e-5
+CONFIG_FILE, WEIGHT_FILE = "adapter_config.json", "adapter_model.safetensors"
+#: Prefix of the names in the file: the model is inside two wrappers.
+_WRAPPED = "base_model.model."
+_TASK_TYPES = {
+    "classification": "SEQ_CLS",
+    "regression": "SEQ_CLS",
+    "tagging": "TOKEN_CLS",
+    "span": "QUESTION_ANS",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,7 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -
     else:
         place = Path(base).expanduser().absolute()
         _check_base(place, run, encoder)
-    adapter = to_adapter(
+    config, tensors = _to_adapter(
         run.family,
         updates,
         encoder=encoder,
@@ -96,8 +109,8 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -
         dropout=run.method.lora.dropout if run.method.lora else 0.0,
         base=base or f"{named.rstrip('/')}/{BASE}",
     )
-    (folder / CONFIG_FILE).write_text(json.dumps(adapter.config, indent=2) + "\n", encoding="utf-8")
-    save_file(adapter.tensors, folder / WEIGHT_FILE, metadata={"format": "pt"})
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(tensors, folder / WEIGHT_FILE, metadata={"format": "pt"})
     return WrittenAdapter(
         base=place,
         architecture=whole.architecture,
@@ -170,8 +183,8 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
         CheckpointError: a weight differs.
     """
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    read = PublishedAdapter(config, load_file(folder / WEIGHT_FILE))
-    merged = with_adapter({f"{run.family.prefix}{name}": tensor for name, tensor in body.tensors.items()}, read)
+    base = {f"{run.family.prefix}{name}": tensor for name, tensor in body.tensors.items()}
+    merged = _with_adapter(base, config, load_file(folder / WEIGHT_FILE))
     largest = 0.0
     for name, tensor in whole.tensors.items():
         difference = float((merged[name] - tensor).abs().max()) if name in merged else float("inf")
@@ -181,3 +194,133 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
     shown = f"{largest:.0e}" if largest else "0"
     modules = len(config["target_modules"])
     return f"read back: base and adapter are the merged weights, {modules} updates, largest difference {shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class _ModuleUpdate:
+    """The update ``alpha / R * B A`` of one module of transformers, whose matrix may be stored as (in, out)."""
+
+    a_RD: Tensor
+    b_ER: Tensor
+    alpha: float
+    transposed: bool
+
+
+def _to_adapter(
+    family: Family,
+    updates: Sequence[SavedUpdate],
+    *,
+    encoder: Mapping[str, Tensor],
+    trained: Mapping[str, Tensor],
+    kind: str,
+    dropout: float,
+    base: str,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Convert low-rank updates of an encoder to the settings and the tensors of an adapter.
+
+    Args:
+        family: the family of the encoder.
+        updates: the updates, by our names of the encoder's layers; each layer has a published name.
+        encoder: the encoder's tensors by our names, without updates.
+        trained: tensors that are saved as a whole, by their full published names: the head, and a trained pooler.
+        kind: kind of the task's head.
+        dropout: dropout of the updates.
+        base: folder or name of the base, which is recorded.
+
+    Raises:
+        CheckpointError: peft has no such updates for this family.
+    """
+    modules: dict[str, _ModuleUpdate] = {}
+    for layer in dict.fromkeys(update.layer for update in updates):
+        rewrite = rewrite_of(f"{layer}.weight", family.key_map)
+        assert rewrite is not None, f"{layer} has no published name"
+        own = [update for update in updates if update.layer == layer]
+        modules |= _modules(rewrite, own, num_rows=len(encoder[f"{layer}.weight"]))
+    modules = {f"{family.prefix}{name}": update for name, update in modules.items()}
+    tensors = {f"{_WRAPPED}{name}": tensor for name, tensor in trained.items()}
+    for name, update in modules.items():
+        tensors[f"{_WRAPPED}{name}.lora_A.weight"] = update.a_RD
+        tensors[f"{_WRAPPED}{name}.lora_B.weight"] = update.b_ER
+    settings = {name: (len(update.a_RD), update.alpha) for name, update in modules.items()}
+    rank, alpha = next(iter(settings.values()))
+    config = {
+        "peft_type": "LORA",
+        "task_type": _TASK_TYPES[kind],
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": _plain(alpha),
+        "lora_dropout": dropout,
+        "target_modules": list(modules),
+        "rank_pattern": {name: own[0] for name, own in settings.items() if own[0] != rank},
+        "alpha_pattern": {name: _plain(own[1]) for name, own in settings.items() if own[1] != alpha},
+        "modules_to_save": list(dict.fromkeys(_saved_module(name, family) for name in trained)),
+        "fan_in_fan_out": any(update.transposed for update in modules.values()),
+        "bias": "none",
+        "inference_mode": True,
+    }
+    return config, {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _modules(rewrite: Rewrite, updates: Sequence[SavedUpdate], *, num_rows: int) -> dict[str, _ModuleUpdate]:
+    """The updates of one of our layers by their modules: one for each matrix, or one for all of a fused module.
+
+    Raises:
+        CheckpointError: transformers stores these matrices as parameters of a larger module, which peft cannot update.
+    """
+    names = [name.removesuffix(".weight") for name in rewrite.theirs]
+    if rewrite.layout not in ("same", "in_out"):
+        raise CheckpointError(
+            f"transformers has no linear layer for {', '.join(names)}, so peft cannot update it: train with "
+            "'transfer.lora_matrices=[expand,contract]', or export the merged model with format=auto"
+        )
+    transposed = rewrite.layout == "in_out"
+    if len(names) > 1:
+        return {
+            names[update.number]: _ModuleUpdate(update.a_RD, update.b_ER, _alpha(update), transposed)
+            for update in updates
+        }
+    ranks = [len(update.a_RD) for update in updates]
+    b_ER = updates[0].b_ER.new_zeros(num_rows, sum(ranks))
+    for number, update in enumerate(updates):  # each matrix has its own columns, so B A is the same
+        b_ER[update.rows, sum(ranks[:number]) : sum(ranks[: number + 1])] = update.b_ER
+    a_RD = torch.cat([update.a_RD for update in updates])
+    return {names[0]: _ModuleUpdate(a_RD, b_ER, float(updates[0].scale) * sum(ranks), transposed)}
+
+
+def _alpha(update: SavedUpdate) -> float:
+    return float(update.scale) * len(update.a_RD)
+
+
+def _plain(number: float) -> float | int:
+    """A number without the rounding error of a scale in float32."""
+    return round(number) if abs(number - round(number)) < 1e-6 * number else number
+
+
+def _saved_module(name: str, family: Family) -> str:
+    """The module that peft saves as a whole: the head, or the encoder's pooler."""
+    inside = name.startswith(family.prefix)
+    return f"{family.prefix if inside else ''}{name.removeprefix(family.prefix).partition('.')[0]}"
+
+
+def _with_adapter(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], adapter: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tensors of a model of transformers with an adapter merged, as peft merges it.
+
+    Args:
+        tensors: tensors of the base, by their full published names.
+        config: content of adapter_config.json.
+        adapter: content of adapter_model.safetensors.
+    """
+    merged = dict(tensors)
+    for key, tensor in adapter.items():
+        name = key.removeprefix(_WRAPPED)
+        if not name.endswith((".lora_A.weight", ".lora_B.weight")):
+            merged[name] = tensor
+    for key, a_RD in adapter.items():
+        name = key.removeprefix(_WRAPPED).removesuffix(".lora_A.weight")
+        if key.endswith(".lora_A.weight"):
+            alpha = config["alpha_pattern"].get(name, config["lora_alpha"])
+            update = alpha / len(a_RD) * (adapter[key.replace("lora_A", "lora_B")] @ a_RD)
+            merged[f"{name}.weight"] = merged[f"{name}.weight"] + (update.T if config["fan_in_fan_out"] else update)
+    return merged
