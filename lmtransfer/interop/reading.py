@@ -22,8 +22,8 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError, ConfigError, listed
-from lmtransfer.interop.families.base import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
+from lmtransfer.interop.families.family import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.interop.generator import joined_generator

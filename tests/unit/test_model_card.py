@@ -9,8 +9,8 @@ import pytest
 import yaml
 from fakes.runs import pretraining, transfer
 
-from lmtransfer.exporting.card import Card, metadata, write_card
-from lmtransfer.exporting.seen_by_transformers import auto_class, pipeline_of
+from lmtransfer.interop.exporting.card import Card, metadata, write_card
+from lmtransfer.interop.exporting.seen_by_transformers import auto_class, pipeline_of
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 

@@ -10,15 +10,17 @@ from typing import Any
 
 from torch import Tensor
 
-from lmtransfer.interop.families.base import (
+from lmtransfer.interop.families.family import (
+    ConfigTable,
     Family,
+    Fixed,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Setting,
     TaskArchitecture,
     TaskKind,
 )
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

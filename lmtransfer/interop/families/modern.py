@@ -21,16 +21,18 @@ from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families import modern
-from lmtransfer.interop.families.base import (
+from lmtransfer.interop.families.bert import activation
+from lmtransfer.interop.families.family import (
+    ConfigTable,
     Family,
+    Fixed,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Setting,
     TaskArchitecture,
     TaskKind,
 )
-from lmtransfer.interop.families.bert import activation
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

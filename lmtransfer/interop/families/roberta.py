@@ -12,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmtransfer.interop.families.base import (
+from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED, HIDDEN_ACT, NORM_EPS, POOLER, SIZES
+from lmtransfer.interop.families.family import (
+    ConfigTable,
     Family,
+    Fixed,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
     TaskArchitecture,
     TaskKind,
 )
-from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED, HIDDEN_ACT, NORM_EPS, POOLER, SIZES
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.roberta import PUBLISHED_OFFSET, RobertaEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmtransfer.interop.families.base import Family, Quirks
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.family import ConfigTable, Family, Fixed, Quirks, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 

@@ -12,9 +12,17 @@ from typing import Any
 
 from torch import Tensor
 
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, Quirks, TaskArchitecture
 from lmtransfer.interop.families.bert import activation
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.family import (
+    ConfigTable,
+    Family,
+    Fixed,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Quirks,
+    Setting,
+    TaskArchitecture,
+)
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError, ConfigError
-from lmtransfer.exporting.folder import as_published, check_head, write_published
-from lmtransfer.exporting.run import OpenRun
-from lmtransfer.interop.families.base import Family, TaskArchitecture, TaskKind
+from lmtransfer.interop.exporting.folder import as_published, check_head, write_published
+from lmtransfer.interop.exporting.run import OpenRun
+from lmtransfer.interop.families.family import Family, TaskArchitecture, TaskKind
 from lmtransfer.interop.families.key_map import Rewrite, rewrite_of
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import PublishedFiles, to_published

@@ -18,9 +18,9 @@ from lmtransfer import __version__
 from lmtransfer.config.component import resolve
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import ConfigError
-from lmtransfer.exporting.adapter import BASE
-from lmtransfer.exporting.run import OpenRun
-from lmtransfer.exporting.seen_by_transformers import auto_class, pipeline_of
+from lmtransfer.interop.exporting.adapter import BASE
+from lmtransfer.interop.exporting.run import OpenRun
+from lmtransfer.interop.exporting.seen_by_transformers import auto_class, pipeline_of
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.render.cells import difference_text, score_text
 from lmtransfer.reporting.render.markdown import markdown_table
