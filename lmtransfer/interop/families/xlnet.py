@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.interop.families.bert import activation
 from lmtransfer.interop.families.family import (
@@ -52,6 +53,7 @@ XLNET = [
 class SegmentsAlways(Quirks):
     """Adds segment vectors of zeros where our encoder has none, because the published layers always have them."""
 
+    @override
     def write(
         self,
         body: dict[str, Tensor],
@@ -61,7 +63,6 @@ class SegmentsAlways(Quirks):
         arguments: Mapping[str, Any],
         pad_id: int,
     ) -> None:
-        """See ``Quirks``."""
         if arguments["num_segments"] > 1:
             return
         for layer in range(arguments["num_layers"]):
