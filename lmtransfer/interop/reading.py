@@ -1,9 +1,8 @@
 """Read published folders (``config.json`` and weights, as Hugging Face transformers writes them) into our encoders.
 
-Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored.
-
-Nothing in these files is executed. Safetensors holds only data; a pickle is read by the PyTorch loader that accepts
-only tensors and refuses everything else. The index of a sharded checkpoint may name only files in its folder.
+Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored. Safetensors holds
+only data; a pickle is read by the PyTorch loader that accepts only tensors and refuses everything else. The index of a
+sharded checkpoint may name only files in its folder.
 """
 
 from __future__ import annotations

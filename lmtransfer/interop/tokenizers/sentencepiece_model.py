@@ -1,9 +1,9 @@
 """Convert a sentencepiece model to a tokenizer of the ``tokenizers`` library, which Hugging Face's files contain.
 
-transformers has a converter too, but it drops accents of decomposed text and ignores rules of several characters. This
-one gives the same tokens as sentencepiece, except for these points. Some are corrected here, some cannot be:
+The library gives the same tokens as sentencepiece, except for these points. Some are corrected here, some cannot be;
+transformers has a converter too, which corrects none of them:
 
-- The library's ``Precompiled`` replaces a whole cluster (a letter and its accents) by the replacement of the first
+- Its ``Precompiled`` replaces a whole cluster (a letter and its accents) by the replacement of the first
   characters, so that decomposed text loses its accents. A mark before each character outside ASCII makes clusters of
   one character. NFC then composes what rules of several characters would have composed, and nothing else, because
   other marks keep the remaining characters apart. This misses 21 of the 225,276 rules of nmt_nfkc (letters that came
