@@ -36,7 +36,7 @@ from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
-from lmtransfer.interop.importing.open_run import open_saved, run_folder
+from lmtransfer.interop.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
 from lmtransfer.reporting.records import load_records as load_records

@@ -16,7 +16,7 @@ from lmtransfer.config.in_short import expand_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
-from lmtransfer.interop.importing.open_run import is_pretrained, open_saved, run_folder, trained_folders
+from lmtransfer.interop.open_run import is_pretrained, open_saved, run_folder, trained_folders
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions

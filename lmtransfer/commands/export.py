@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.config.revisions import split_revision
-from lmtransfer.errors import ConfigError
-from lmtransfer.exporting.card.content import CardSettings
-from lmtransfer.exporting.forms import ADAPTER
-from lmtransfer.exporting.model_folder import VECTORS, FormSettings, write_model
-from lmtransfer.exporting.parts import Part, parts_of
-from lmtransfer.exporting.place import check_place, export_folder
-from lmtransfer.exporting.run import write_run
-from lmtransfer.exporting.upload import listed_files, upload
+from lmtransfer.config.revisions import count_text, split_revision, with_revision
+from lmtransfer.errors import ConfigError, HubError, RunDirectoryError
+from lmtransfer.interop.exporting.card import CardSettings
+from lmtransfer.interop.exporting.formats import ADAPTER, VECTORS, FormSettings, write_model
+from lmtransfer.interop.exporting.place import check_place, export_folder
+from lmtransfer.interop.exporting.run import write_run
 from lmtransfer.interop.hub import MAIN, Target, branch_problem, files_in, name_problem
-from lmtransfer.interop.importing.open_run import run_folder
+from lmtransfer.interop.open_run import run_folder
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
+from lmtransfer.training.checkpoints import open_checkpoint
 
 _RUN = "run"
 _MOST_NAMED = 12
@@ -44,7 +43,7 @@ def run(cfg: DictConfig) -> Path | None:
     """
     check(cfg, primary="export")
     _check_choices(cfg)
-    parts = parts_of(str(cfg.run), revisions=cfg.revisions, branch=str(cfg.hub.branch))
+    parts = _parts_of(str(cfg.run), revisions=cfg.revisions, branch=str(cfg.hub.branch))
     target = None
     if cfg.push is not None:
         target = Target(name=str(cfg.push), private=cfg.hub.private, overwrite=cfg.overwrite)
@@ -60,6 +59,47 @@ def run(cfg: DictConfig) -> Path | None:
         for line in (*notes, *_after(cfg, target, parts, root, kept=folder)):
             console.print(line, markup=False, soft_wrap=True)
     return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One model to export.
+
+    Attributes:
+        run: the run as a user names it, with its revision.
+        folder: folder inside the export; empty: the export itself.
+        branch: branch on the hub.
+    """
+
+    run: str
+    folder: str
+    branch: str
+
+
+def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
+    """The models to export.
+
+    Args:
+        run: the run as the user gave it.
+        revisions: whether to export its revisions too.
+        branch: branch of the trained model.
+
+    Raises:
+        RunDirectoryError: there is no such run, or it has no revisions.
+        CheckpointError: a revision is damaged.
+    """
+    if not revisions:
+        return [_Part(run, "", branch)]
+    kept = run_folder(run, key="run").checkpoints.revisions()
+    if not kept:
+        raise RunDirectoryError(
+            f"run={run}: has no revisions: pretraining keeps them with train.save_at=[0,100k,1M]; leave revisions out"
+        )
+    found = [_Part(run, branch, branch)]
+    for tokens, folder in kept.items():
+        name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
+        found.append(_Part(with_revision(run, tokens), name, name))
+    return found
 
 
 def _folder(cfg: DictConfig) -> Path | None:
@@ -81,7 +121,7 @@ def _root(folder: Path | None) -> Iterator[Path]:
         yield Path(temporary) / "export"
 
 
-def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
+def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
     """Write one part, and return lines that say what was found."""
     if cfg.format == _RUN:
         directory = run_folder(part.run, key="run")
@@ -118,21 +158,63 @@ def _write(cfg: DictConfig, part: Part, folder: Path) -> list[str]:
 
 
 def _after(
-    cfg: DictConfig, target: Target | None, parts: list[Part], root: Path, *, kept: Path | None
+    cfg: DictConfig, target: Target | None, parts: list[_Part], root: Path, *, kept: Path | None
 ) -> Iterator[str]:
     """Lines on what follows the writing: the names of the files, and the upload."""
     if kept is not None:
         yield f"written to {short_path(kept)}: {_names(root, parts)}"
     if target is not None and cfg.dry_run:
-        yield from listed_files(target, parts, root)
+        yield from _listed_files(target, parts, root)
     elif target is not None:
         name = cfg.name or split_revision(str(cfg.run))[0].rstrip("/").rpartition("/")[2]
-        yield from upload(target, parts, root, message=cfg.hub.message or f"Upload {name}", kept=kept)
+        yield from _upload(target, parts, root, message=cfg.hub.message or f"Upload {name}", kept=kept)
         if cfg.format == _RUN:
             yield f"continue it elsewhere: lmtransfer import source={target.name}"
 
 
-def _names(root: Path, parts: list[Part]) -> str:
+def _listed_files(target: Target, parts: Sequence[_Part], root: Path) -> Iterator[str]:
+    """Lines on what an upload would send.
+
+    Args:
+        target: the repository.
+        parts: the parts of the export.
+        root: its folder.
+    """
+    kind = "private" if target.private else "public"
+    for part in parts:
+        sizes = files_in(root / part.folder)
+        yield (
+            f"would send {len(sizes)} files of {sum(sizes.values()) / 1e6:,.1f} MB to {target.name}, branch "
+            f"{part.branch} ({kind} if it is new); nothing was sent:"
+        )
+        yield from (f"{size:>14,}  {name}" for name, size in sizes.items())
+
+
+def _upload(target: Target, parts: Sequence[_Part], root: Path, *, message: str, kept: Path | None) -> Iterator[str]:
+    """Upload the parts one after the other, with a line on each.
+
+    Args:
+        target: the repository.
+        parts: the parts of the export.
+        root: its folder.
+        message: message of the commits.
+        kept: the folder that stays on this machine; None: none.
+
+    Raises:
+        HubError: the hub refuses, or does not answer; the message says where the export is kept.
+    """
+    for part in parts:
+        of = f" ({part.folder})" if part.folder else ""
+        try:
+            uploaded = target.upload(root / part.folder, branch=part.branch, message=f"{message}{of}")
+        except HubError as error:
+            if kept is None:
+                raise
+            raise HubError(f"{error}; the export is kept in {short_path(kept)}") from error
+        yield f"uploaded to {uploaded.url}, commit {uploaded.commit}"
+
+
+def _names(root: Path, parts: list[_Part]) -> str:
     """The files of the export, or its folders if it has several."""
     if parts[0].folder:
         return ", ".join(part.folder for part in parts)

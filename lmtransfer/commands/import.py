@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import sweep_name
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.importing.importing import imported_lines, next_lines, read_imported, write_imported
-from lmtransfer.interop.importing.published_folder import find_published
+from lmtransfer.interop.importing import imported_lines, next_lines, read_imported, write_imported
+from lmtransfer.interop.published_folder import find_published
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console

@@ -17,7 +17,7 @@ from lmtransfer.inference.answering import EntityAnswers, FilledMasks, MaskedTex
 from lmtransfer.inference.answers_in_order import AnswersInOrder
 from lmtransfer.inference.prediction_input import find_input, input_file, input_format, one_example
 from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, Submission, Write, open_output
-from lmtransfer.interop.importing.open_run import is_pretrained, open_saved
+from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks

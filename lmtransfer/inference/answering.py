@@ -8,7 +8,7 @@ from typing import Any
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.fill_mask import MASK, filled_line, mask_filler
-from lmtransfer.interop.importing.open_run import open_saved, trained_folders
+from lmtransfer.interop.open_run import open_saved, trained_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task

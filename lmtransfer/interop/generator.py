@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmtransfer.interop.families.base import GeneratorFormat
+from lmtransfer.interop.families.family import GeneratorFormat
 from lmtransfer.interop.families.index import defaults_of
 from lmtransfer.models.generator import generator_shape
 

@@ -1,9 +1,8 @@
 """Read published folders (``config.json`` and weights, as Hugging Face transformers writes them) into our encoders.
 
-Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored.
-
-Nothing in these files is executed. Safetensors holds only data; a pickle is read by the PyTorch loader that accepts
-only tensors and refuses everything else. The index of a sharded checkpoint may name only files in its folder.
+Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored. Safetensors holds
+only data; a pickle is read by the PyTorch loader that accepts only tensors and refuses everything else. The index of a
+sharded checkpoint may name only files in its folder.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError, ConfigError, listed
-from lmtransfer.interop.families.base import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
+from lmtransfer.interop.families.family import Family, GeneratorFormat, PretrainingHead, TaskKind, target_of
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.interop.generator import joined_generator

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskKind
+from lmtransfer.interop.families.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.interop.generator import SeparateGenerator, separate_generator

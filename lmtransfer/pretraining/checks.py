@@ -15,7 +15,7 @@ from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.config.phases import Phase, complete_phases, phases_of
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.fit import check_order
 from lmtransfer.objectives.learner import PretrainingLearner

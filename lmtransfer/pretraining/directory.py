@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.importing.open_run import open_saved, origin_of
+from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory

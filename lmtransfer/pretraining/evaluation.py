@@ -15,7 +15,7 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.memory_lengths import Measurement, checked_lengths, losses_by_memory
 from lmtransfer.pretraining.parts import learned

@@ -16,7 +16,7 @@ from lmtransfer.config.component import build, resolve
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.added_tokens import resized_weights
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merged_tensors
 from lmtransfer.models.token_vectors import TokenVectors

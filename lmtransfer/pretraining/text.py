@@ -16,7 +16,7 @@ from lmtransfer.data.screening.screening import ScreenedCorpus
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import DataError
 from lmtransfer.interop.added_tokens import with_words
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.pretraining.screening import build_screening, notes_on
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.tokenizers.base import Tokenizer

@@ -7,8 +7,8 @@ from typing import Any
 
 from lmtransfer.config.component import build, resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.interop.importing.importing import attention_of
-from lmtransfer.interop.importing.open_run import open_saved, run_folder, trained_folders
+from lmtransfer.interop.importing import attention_of
+from lmtransfer.interop.open_run import open_saved, run_folder, trained_folders
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.objectives.base import Objective

@@ -27,7 +27,7 @@ from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.documents import Notes
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.tasks.input_files import InputFile
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.hardware import setup

@@ -22,7 +22,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.answering import FilledMasks
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.training.hardware import setup

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.exporting import folder as _exported_folder
 from lmtransfer.inference.pretrained import open_pretrained
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.exporting import folder as _exported_folder
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.interop.reading import read_published
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.units import count

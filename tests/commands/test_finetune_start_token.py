@@ -9,7 +9,7 @@ import torch
 import yaml
 from fakes.transfer_files import MASKED, QUICK, lmtransfer, make_world
 
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.training.weights import read_weights
 
 

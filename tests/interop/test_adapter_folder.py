@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.component import build
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.load import load_tokenizer

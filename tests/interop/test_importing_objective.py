@@ -5,7 +5,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lmtransfer.config import paths
-from lmtransfer.interop.importing.importing import imported_objective
+from lmtransfer.interop.importing import imported_objective
 
 
 @pytest.mark.parametrize(

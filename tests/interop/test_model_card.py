@@ -9,8 +9,8 @@ import pytest
 import yaml
 from fakes.runs import pretraining, transfer
 
-from lmtransfer.exporting.card.page import Card, metadata, write_card
-from lmtransfer.exporting.seen_by_transformers import auto_class, pipeline_of
+from lmtransfer.interop.exporting.card import Card, metadata, write_card
+from lmtransfer.interop.exporting.seen_by_transformers import auto_class, pipeline_of
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 
@@ -18,7 +18,7 @@ KNOWN: dict[str, Any] = {
     "name": "films",
     "about": ["A model."],
     "facts": {"objective": "masked tokens"},
-    "loading": "import transformers",
+    "loading": {"library": "transformers", "auto_class": "AutoModel", "place": '"films"'},
     "limits": ["One.", "Two."],
 }
 
@@ -78,7 +78,7 @@ def test_no_control_character_reaches_a_terminal(wild: str) -> None:
             **KNOWN,
             "name": wild,
             "facts": {"labels": f"good{wild}, bad"},
-            "loading": f"load('{wild}')",
+            "loading": {"library": "transformers", "auto_class": "AutoModel", "place": f'"{wild}"'},
             "about": [wild],
         },
         notes=[wild],

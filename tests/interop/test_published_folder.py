@@ -6,8 +6,8 @@ import pytest
 from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, RunDirectoryError
-from lmtransfer.interop.importing.open_run import run_folder
-from lmtransfer.interop.importing.published_folder import PublishedFolder, find_published, wanted_files
+from lmtransfer.interop.open_run import run_folder
+from lmtransfer.interop.published_folder import PublishedFolder, find_published, wanted_files
 
 
 def test_safetensors_are_wanted_and_legacy_files_only_without_them() -> None:

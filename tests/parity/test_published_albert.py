@@ -25,7 +25,7 @@ from fakes.published_models import (
 from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NotInTransformers
+from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import RunToPublish, to_published
 

@@ -14,7 +14,7 @@ from support.elmo import FILES, OPTIONS, published, random_weights, read_hdf5, r
 from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NotInTransformers
+from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 

@@ -26,7 +26,7 @@ from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NotInTransformers
+from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 

@@ -31,7 +31,7 @@ from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NotInTransformers
+from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published, read_task_head
 from lmtransfer.interop.writing import to_published
 from lmtransfer.objectives.learner import PretrainingLearner

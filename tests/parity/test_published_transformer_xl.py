@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import NotInTransformers
+from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import to_published
 

@@ -17,8 +17,7 @@ from transformers.models.bert import BertConfig, BertForMaskedLM
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.index import family_of_config
-from lmtransfer.interop.tokenizers.token_difference import tokens_differ
-from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
+from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, tokens_differ, write_tokenizer
 from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample

@@ -11,7 +11,7 @@ from fakes.objectives import bert
 
 from lmtransfer.config.composing import composed
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.pretraining.diagnostics import watchers_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from lmtransfer.interop.families import key_map
-from lmtransfer.interop.families.base import Family
+from lmtransfer.interop.families.family import Family
 from lmtransfer.interop.families.key_map import Rewrite
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.tokenizers.base import Tokenizer

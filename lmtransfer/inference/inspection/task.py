@@ -13,7 +13,7 @@ from rich.text import Text
 from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.inspection.tables import table_with_title
-from lmtransfer.interop.importing.open_run import open_saved
+from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task

@@ -12,7 +12,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.inference.fill_mask import MASK
 from lmtransfer.inference.serving.evidence import TooLong, leave_one_out
-from lmtransfer.interop.importing.open_run import is_pretrained, open_saved
+from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
 from lmtransfer.tasks.base import Task

@@ -6,9 +6,16 @@ layers cannot be read.
 
 from __future__ import annotations
 
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskArchitecture
 from lmtransfer.interop.families.bert import EMBEDDINGS, FIXED, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow, activation
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.family import (
+    ConfigTable,
+    Family,
+    Fixed,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Setting,
+    TaskArchitecture,
+)
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

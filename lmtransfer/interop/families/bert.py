@@ -9,16 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
-from lmtransfer.interop.families.base import (
+from lmtransfer.interop.families.family import (
+    ConfigTable,
     Family,
+    Fixed,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Setting,
     TaskArchitecture,
     TaskKind,
 )
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -112,10 +115,10 @@ FIXED = (
 class OneSegmentRow(Quirks):
     """Adds a segment embedding with a single row to the position embedding, because every token gets that row."""
 
+    @override
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
     ) -> dict[str, Tensor]:
-        """See ``Quirks``."""
         segment, position = (f"embeddings.{kind}_embeddings.weight" for kind in ("token_type", "position"))
         if arguments["num_segments"] != 1 or segment not in tensors or position not in tensors:
             return tensors
@@ -128,6 +131,7 @@ class OneSegmentRow(Quirks):
             position: tensors[position] + row
         }
 
+    @override
     def write(
         self,
         body: dict[str, Tensor],
@@ -137,7 +141,6 @@ class OneSegmentRow(Quirks):
         arguments: Mapping[str, Any],
         pad_id: int,
     ) -> None:
-        """See ``Quirks``."""
         if arguments["num_segments"] == 1:
             position = body["embeddings.position_embeddings.weight"]
             body["embeddings.token_type_embeddings.weight"] = position.new_zeros(1, position.shape[1])

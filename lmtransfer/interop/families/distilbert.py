@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskArchitecture
 from lmtransfer.interop.families.bert import activation
-from lmtransfer.interop.families.config_table import ConfigTable, Setting
+from lmtransfer.interop.families.family import (
+    ConfigTable,
+    Family,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Setting,
+    TaskArchitecture,
+)
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.distilbert import DistilBertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

@@ -7,16 +7,17 @@ that is a separate model.
 
 from __future__ import annotations
 
-from lmtransfer.interop.families.base import (
+from lmtransfer.interop.families.bert import BERT, DROPOUTS, FIXED, HIDDEN_ACT, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow
+from lmtransfer.interop.families.bert import IGNORED as IGNORED
+from lmtransfer.interop.families.family import (
+    ConfigTable,
     Family,
     GeneratorFormat,
     PretrainingArchitecture,
     PretrainingHead,
+    Setting,
     TaskArchitecture,
 )
-from lmtransfer.interop.families.bert import BERT, DROPOUTS, FIXED, HIDDEN_ACT, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow
-from lmtransfer.interop.families.bert import IGNORED as IGNORED
-from lmtransfer.interop.families.config_table import ConfigTable, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

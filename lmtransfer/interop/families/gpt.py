@@ -5,8 +5,7 @@ Its projections are stored as (in, out), like those of GPT-2.
 
 from __future__ import annotations
 
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead
-from lmtransfer.interop.families.config_table import ConfigTable, Setting
+from lmtransfer.interop.families.family import ConfigTable, Family, PretrainingArchitecture, PretrainingHead, Setting
 from lmtransfer.interop.families.gpt2 import NO_BIAS, SETTINGS, SPECIALS, projection
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.gpt import GptEncoder

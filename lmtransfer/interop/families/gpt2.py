@@ -5,9 +5,16 @@ Its projections are stored as (in, out).
 
 from __future__ import annotations
 
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskArchitecture
 from lmtransfer.interop.families.bert import activation
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.family import (
+    ConfigTable,
+    Family,
+    Fixed,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Setting,
+    TaskArchitecture,
+)
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.objectives.language_model import LanguageModel

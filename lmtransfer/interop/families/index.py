@@ -8,10 +8,10 @@ from typing import Any
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.albert import ALBERT_FAMILY
-from lmtransfer.interop.families.base import Family, NotInTransformers
 from lmtransfer.interop.families.bert import BERT_FAMILY, MEGATRON_BERT_FAMILY
 from lmtransfer.interop.families.distilbert import DISTILBERT_FAMILY
 from lmtransfer.interop.families.electra import ELECTRA_FAMILY
+from lmtransfer.interop.families.family import Family, NotInTransformers
 from lmtransfer.interop.families.gpt import GPT_FAMILY
 from lmtransfer.interop.families.gpt2 import GPT2_FAMILY
 from lmtransfer.interop.families.modern import MODERN_FAMILY

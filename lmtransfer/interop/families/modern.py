@@ -18,19 +18,22 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families import modern
-from lmtransfer.interop.families.base import (
+from lmtransfer.interop.families.bert import activation
+from lmtransfer.interop.families.family import (
+    ConfigTable,
     Family,
+    Fixed,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Setting,
     TaskArchitecture,
     TaskKind,
 )
-from lmtransfer.interop.families.bert import activation
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -135,8 +138,9 @@ class Biases(Quirks):
     linear head of a task is written as the head of the published classifiers (``modern_classifier``).
     """
 
+    @override
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See ``Quirks``; converts lists of layer types and rope parameters to the older keys, if they fit them."""
+        """Convert lists of layer types and rope parameters to the older keys, if they fit them."""
         seen = dict(config)
         every = _every(seen.get("layer_types"), seen.get("global_attn_every_n_layers"))
         if every is not None:
@@ -154,17 +158,18 @@ class Biases(Quirks):
             seen["local_rope_theta"] = seen.get("global_rope_theta")
         return seen
 
+    @override
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
     ) -> dict[str, Tensor]:
-        """See ``Quirks``; drops norm biases that are all zero if the encoder has no biases."""
+        """Drop norm biases that are all zero if the encoder has no biases."""
         if arguments["bias"]:
             return tensors
         idle = {name for name, tensor in tensors.items() if _is_norm_bias(name) and not tensor.any()}
         return {name: tensor for name, tensor in tensors.items() if name not in idle}
 
+    @override
     def read_heads(self, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-        """See ``Quirks``."""
         dense = tensors.get("head.dense.weight")
         if dense is None or not dense.ndim or "head.norm.weight" not in tensors:
             return tensors
@@ -177,11 +182,12 @@ class Biases(Quirks):
         }
         return tensors | more
 
+    @override
     def read_task_head(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-        """See ``Quirks``."""
         linear_head = modern.from_classifier(tensors, eps=config["norm_eps"])
         return {f"classifier.{name}": tensor for name, tensor in linear_head.items()}
 
+    @override
     def write(
         self,
         body: dict[str, Tensor],
@@ -191,7 +197,6 @@ class Biases(Quirks):
         arguments: Mapping[str, Any],
         pad_id: int,
     ) -> None:
-        """See ``Quirks``."""
         config["norm_bias"] = arguments["bias"]
         if "classifier.weight" in head:
             final_norm, output = _under("final_norm", body), _under("classifier", head)

@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from lmtransfer.interop.families.base import (
+from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED, HIDDEN_ACT, NORM_EPS, POOLER, SIZES
+from lmtransfer.interop.families.family import (
+    ConfigTable,
     Family,
+    Fixed,
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
     TaskArchitecture,
     TaskKind,
 )
-from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED, HIDDEN_ACT, NORM_EPS, POOLER, SIZES
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.roberta import PUBLISHED_OFFSET, RobertaEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -80,17 +82,17 @@ class CountedPositions(Quirks):
     cuts off the position rows that no token uses.
     """
 
+    @override
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See ``Quirks``."""
         rows, pad = config.get("max_position_embeddings"), _pad(config)
         if isinstance(rows, bool) or not isinstance(rows, int) or pad is None:
             return config
         return {**config, "max_position_embeddings": rows - pad - 1}
 
+    @override
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
     ) -> dict[str, Tensor]:
-        """See ``Quirks``."""
         offset = (_pad(config) or 0) + 1
         arguments |= {"positions_from_two": offset == PUBLISHED_OFFSET, "type_row": True}
         if offset == PUBLISHED_OFFSET or _POSITION not in tensors or not tensors[_POSITION].ndim:
@@ -100,6 +102,7 @@ class CountedPositions(Quirks):
             notes.append(f"the first {offset} rows of the position embedding, which no token uses, are left out")
         return tensors | {_POSITION: position[offset:]}
 
+    @override
     def write(
         self,
         body: dict[str, Tensor],
@@ -109,7 +112,6 @@ class CountedPositions(Quirks):
         arguments: Mapping[str, Any],
         pad_id: int,
     ) -> None:
-        """See ``Quirks``."""
         offset = pad_id + 1
         config |= {"max_position_embeddings": arguments["max_length"] + offset, "type_vocab_size": 1}
         published = arguments["positions_from_two"]

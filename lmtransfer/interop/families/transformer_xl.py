@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from lmtransfer.interop.families.base import Family, Quirks
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.family import ConfigTable, Family, Fixed, Quirks, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 
@@ -40,10 +40,10 @@ TRANSFORMER_XL = [
 class FusedAndRepeated(Quirks):
     """Splits the fused matrix of queries, keys and values, and drops the biases that files repeat in each layer."""
 
+    @override
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
     ) -> dict[str, Tensor]:
-        """See ``Quirks``."""
         found: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             bias = re.fullmatch(r"layers\.\d+\.dec_attn\.(r_[wr]_bias)", name)

@@ -11,10 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, Quirks, TaskArchitecture
 from lmtransfer.interop.families.bert import activation
-from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.family import (
+    ConfigTable,
+    Family,
+    Fixed,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Quirks,
+    Setting,
+    TaskArchitecture,
+)
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
@@ -44,6 +53,7 @@ XLNET = [
 class SegmentsAlways(Quirks):
     """Adds segment vectors of zeros where our encoder has none, because the published layers always have them."""
 
+    @override
     def write(
         self,
         body: dict[str, Tensor],
@@ -53,7 +63,6 @@ class SegmentsAlways(Quirks):
         arguments: Mapping[str, Any],
         pad_id: int,
     ) -> None:
-        """See ``Quirks``."""
         if arguments["num_segments"] > 1:
             return
         for layer in range(arguments["num_layers"]):

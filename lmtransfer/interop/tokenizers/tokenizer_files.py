@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -27,9 +27,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizers import tokenizer_files
-from lmtransfer.interop.tokenizers.sentencepiece_library import library_tokenizer
-from lmtransfer.interop.tokenizers.sentencepiece_model import Piece, SentencePieceModel, read_sentencepiece_model
+from lmtransfer.interop.tokenizers.sentencepiece_model import Numbering, library_tokenizer
 from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
@@ -119,13 +117,9 @@ def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) 
     Raises:
         CheckpointError: the file is damaged.
     """
-    content = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
-    model = read_sentencepiece_model(content, source=str(path))
-    if family == "xlm-roberta":
-        model = _numbered_as_fairseq(model, path)
-    before = cleaning_of(family, settings)
-    library = library_tokenizer(model, prefix="always")
-    library.normalizer = normalizers.Sequence([*before, library.normalizer])
+    numbering: Numbering = "fairseq" if family == "xlm-roberta" else "own"
+    library = library_tokenizer(_bytes(path), source=str(path), prefix="always", numbering=numbering)
+    library.normalizer = normalizers.Sequence([*cleaning_of(family, settings), library.normalizer])
     return library.to_str().encode("utf-8", "replace")
 
 
@@ -144,15 +138,6 @@ def cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.No
     if do_lower_case if isinstance(do_lower_case, bool) else _LOWERCASES[family]:
         steps.append(normalizers.Lowercase())
     return steps
-
-
-def _numbered_as_fairseq(model: SentencePieceModel, path: Path) -> SentencePieceModel:
-    """Number the pieces like fairseq: its four specials first, a mask last, without sentencepiece's three specials."""
-    if [piece.text for piece in model.pieces[:3]] != ["<unk>", "<s>", "</s>"]:
-        raise CheckpointError(f"{path}: must begin with the pieces <unk>, <s>, </s>, as XLM-R's does; copy it again")
-    first = [Piece(text, 0.0, "control") for text in ("<s>", "<pad>", "</s>")]
-    pieces = (*first, Piece("<unk>", 0.0, "unknown"), *model.pieces[3:], Piece("<mask>", 0.0, "control"))
-    return replace(model, pieces=pieces, unk_id=len(first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +234,7 @@ def _file_of(folder: Path, its_class: _Class) -> Path:
     raise CheckpointError(
         f"{folder}: {its_class.named}: the folder {has}, but lmtransfer does not know how this class makes pieces of a "
         "text without tokenizer.json. It knows the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save the "
-        f"tokenizer {tokenizer_files.AS_JSON}"
+        f"tokenizer {AS_JSON}"
     )
 
 
@@ -263,7 +248,7 @@ def _model(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: li
     if kind == "bytes":
         return _of_byte_bpe(path, path.with_name("merges.txt"), settings)
     assert kind is not None
-    return tokenizer_files.sentencepiece_json(path, family=kind, settings=settings)
+    return sentencepiece_json(path, family=kind, settings=settings)
 
 
 def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dict[str, str]:
@@ -352,7 +337,7 @@ def _cleaned(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, A
         changed["normalizer"] = None
     else:
         rules = [part for part in _parts(changed.get("normalizer")) if part.get("type") == "Precompiled"]
-        steps = tokenizer_files.cleaning_of(kind, settings)
+        steps = cleaning_of(kind, settings)
         scheme = "never" if settings.get("add_prefix_space") is False and kind != "xlnet" else "always"
         words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=META, prepend_scheme=scheme)]
         changed |= {
@@ -413,7 +398,7 @@ def _of_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) ->
         made_by = f"; they are probably those of {', '.join(others)}" if others else ""
         raise CheckpointError(
             f"{path}: its pieces have U+2581 before words, as in sentencepiece, and no {INSIDE} inside words, so they "
-            f"are not for {its_class.named}{made_by}: save the tokenizer {tokenizer_files.AS_JSON}"
+            f"are not for {its_class.named}{made_by}: save the tokenizer {AS_JSON}"
         )
     library = tokenizers.Tokenizer(
         models.WordPiece(

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizers.sentencepiece_library import Prefix, library_tokenizer
-from lmtransfer.interop.tokenizers.sentencepiece_model import read_sentencepiece_model
+from lmtransfer.interop.tokenizers.sentencepiece_model import Prefix, library_tokenizer
 from lmtransfer.tokenizers.added_tokens import is_between_chinese
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
@@ -40,19 +40,22 @@ _LONGEST_WORD = 100  # in characters; the same as in ``tokenizers.wordpiece``
 _OURS: Final = dict(zip(("unk", "cls", "sep", "mask"), SPECIALS, strict=True))
 TOKENIZER_FILE: Final = "tokenizer.json"
 
+_BLOCK = 256
+_SINGLE_ROUNDING = 2.0**-24  # relative error of one float32 operation
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryTokenizer:
-    """The content of a ``tokenizer.json``.
+    """A tokenizer of the ``tokenizers`` library.
 
     Attributes:
-        content: content in the format of the library; its added tokens may lack the special ones.
+        library: the tokenizer; its added tokens may lack the special ones.
         specials: the token of each role ("unk", "cls", "sep", "mask", "pad") that has its own token.
         pad_id: id of the padding token, if there is one.
         ties: whether two ways to cut a text can be equally likely, so that rounding decides between them.
     """
 
-    content: dict[str, Any]
+    library: tokenizers.Tokenizer
     specials: Mapping[str, str]
     pad_id: int | None = None
     ties: bool = False
@@ -70,18 +73,18 @@ def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
         CheckpointError: the library has no equivalent.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
-        model = read_sentencepiece_model(tokenizer.model_bytes(), source=tokenizer.model_file)
-        content = _content(library_tokenizer(model, prefix=prefix))
-        return LibraryTokenizer(content, _OURS, ties=model.algorithm == "unigram")
+        library = library_tokenizer(tokenizer.model_bytes(), source=tokenizer.model_file, prefix=prefix)
+        return LibraryTokenizer(library, _OURS, ties=isinstance(library.model, models.Unigram))
     if isinstance(tokenizer, ByteBpeTokenizer):
         return LibraryTokenizer(_byte_bpe(tokenizer.model_bytes(), prefix), _OURS)
     if isinstance(tokenizer, WordPieceTokenizer):
-        content = _content(_wordpiece(tokenizer))
+        library = _wordpiece(tokenizer)
         if _PAD not in tokenizer.pieces:
-            return LibraryTokenizer(content, _OURS)
-        return LibraryTokenizer(content, {**_OURS, "pad": _PAD}, pad_id=tokenizer.pieces.index(_PAD))
+            return LibraryTokenizer(library, _OURS)
+        return LibraryTokenizer(library, {**_OURS, "pad": _PAD}, pad_id=tokenizer.pieces.index(_PAD))
     if isinstance(tokenizer, PublishedTokenizer):
-        return LibraryTokenizer(json.loads(tokenizer.model), tokenizer.specials, pad_id=tokenizer.pad_id)
+        library = tokenizers.Tokenizer.from_buffer(tokenizer.model)
+        return LibraryTokenizer(library, tokenizer.specials, pad_id=tokenizer.pad_id)
     if isinstance(tokenizer, ExtendedTokenizer):
         return _extended(tokenizer)
     raise CheckpointError(
@@ -97,27 +100,17 @@ def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
     not inside another word.
     """
     base = as_library(tokenizer.base, prefix="always")  # text between added words is encoded like a separate text
-    words = [
-        {
-            "id": token_id,
-            "content": word,
-            "single_word": not (tokenizer.splits_chinese and is_between_chinese(word)),
-            "lstrip": True,
-            "rstrip": False,
-            "normalized": True,
-            "special": False,
-        }
-        for token_id, word in enumerate(tokenizer.words, start=tokenizer.base.num_pieces)
-    ]
-    content = {**base.content, "added_tokens": [*(base.content.get("added_tokens") or []), *words]}
-    return replace(base, content=content)
+    base.library.add_tokens(
+        [
+            AddedToken(word, single_word=not (tokenizer.splits_chinese and is_between_chinese(word)), lstrip=True)
+            for word in tokenizer.words
+        ]
+    )
+    _check_ids(base.library, {word: tokenizer.base.num_pieces + place for place, word in enumerate(tokenizer.words)})
+    return base
 
 
-def _content(library: tokenizers.Tokenizer) -> dict[str, Any]:
-    return dict(json.loads(library.to_str()))
-
-
-def _byte_bpe(model: bytes, prefix: Prefix) -> dict[str, Any]:
+def _byte_bpe(model: bytes, prefix: Prefix) -> tokenizers.Tokenizer:
     """Put a space before a text and make any white space one space, which marks the start of a word as ours does."""
     library = tokenizers.Tokenizer.from_buffer(model)
     blanks = "".join(character for character in map(chr, range(sys.maxunicode)) if character.isspace())
@@ -128,7 +121,7 @@ def _byte_bpe(model: bytes, prefix: Prefix) -> dict[str, Any]:
     first = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme=prefix, split=False)
     library.pre_tokenizer = pre_tokenizers.Sequence([first, library.pre_tokenizer])
     library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    return _content(library)
+    return library
 
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
@@ -187,12 +180,11 @@ def write_tokenizer(
         CheckpointError: these files cannot express the tokenizer.
     """
     written = as_library(tokenizer)
-    specials, notes = dict(written.specials), []
-    content = written.content
+    library, specials, notes = written.library, dict(written.specials), []
     pad_id = written.pad_id
     if pad_id is None:
         pad_id = tokenizer.num_pieces
-        specials["pad"] = _unused_name(content, tokenizer)
+        specials["pad"] = _unused_name(library, tokenizer)
         missing = "" if tokenizer.num_pieces < tokenizer.vocab_size else ", for which the model needs one more row"
         notes.append(f"{specials['pad']} (id {pad_id}) was added for padding{missing}")
     notes += _notes(specials, ties=written.ties)
@@ -203,14 +195,18 @@ def write_tokenizer(
         "unk": int(tokenizer.unk_id),
     }
     ids = {**roles, "pad": pad_id}
-    content["added_tokens"] = _added_tokens(content.get("added_tokens") or [], specials, ids)
+    _add_specials(library, {token: ids[role] for role, token in specials.items()})
     cls, sep = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
-    content["post_processor"] = _frame(
-        (cls, tokenizer.cls_id), (sep, tokenizer.sep_id), second=min(1, num_segments - 1)
+    second = min(1, num_segments - 1)
+    library.post_processor = processors.TemplateProcessing(
+        single="cls:0 $A:0 sep:0",
+        pair=f"cls:0 $A:0 sep:0 $B:{second} sep:{second}",
+        special_tokens=[
+            {"id": role, "ids": [roles[role]], "tokens": [token]} for role, token in (("cls", cls), ("sep", sep))
+        ],
     )
-    content["truncation"] = content["padding"] = None
-    text = json.dumps(content, ensure_ascii=False)
-    _check(content, text)
+    library.no_truncation()
+    library.no_padding()
     names = {f"{role}_token": token for role, token in specials.items()}
     if continues:
         names |= {"bos_token": cls, "eos_token": sep}
@@ -222,15 +218,14 @@ def write_tokenizer(
         "clean_up_tokenization_spaces": False,
         **names,
     }
-    prefix = (content.get("pre_tokenizer") or {}).get("add_prefix_space")
-    if prefix is not None:  # otherwise transformers 4 would override tokenizer.json
-        settings["add_prefix_space"] = prefix
+    if isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):  # transformers 4 would override tokenizer.json
+        settings["add_prefix_space"] = library.pre_tokenizer.add_prefix_space
     # BERT's class frames pairs with two segments, and lower-cases by its own rule.
     if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1 and tokenizer.reads_as_bert:
         settings |= _as_bert(tokenizer)
         pieces = [*tokenizer.pieces, *([specials["pad"]] if written.pad_id is None else [])]
         (folder / tokenizer.model_file).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
-    (folder / TOKENIZER_FILE).write_text(text, encoding="utf-8")
+    library.save(str(folder / TOKENIZER_FILE), pretty=False)
     for file, value in (("tokenizer_config.json", settings), ("special_tokens_map.json", names)):
         (folder / file).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return WrittenTokenizer(pad_id, roles, tuple(notes))
@@ -259,47 +254,105 @@ def _as_bert(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
     }
 
 
-def _unused_name(content: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
     """A name for the padding token that no other piece has."""
-    taken = {tokenizer.piece(i) for i in range(tokenizer.num_pieces)} | {
-        entry["content"] for entry in content.get("added_tokens") or []
-    }
+    taken = {*library.get_vocab(), *(tokenizer.piece(i) for i in range(tokenizer.num_pieces))}
     names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(taken)))]
     return next(name for name in names if name not in taken)
 
 
-def _added_tokens(
-    added: list[dict[str, Any]], specials: Mapping[str, str], ids: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """Return the added tokens and the special ones, which are searched in the text before normalisation."""
-    entries = {entry["content"]: dict(entry) for entry in added}
-    for role, token in specials.items():
-        fresh = {"id": ids[role], "content": token, "single_word": False, "lstrip": False, "rstrip": False}
-        entries.setdefault(token, {**fresh, "normalized": False})["special"] = True
-    return sorted(entries.values(), key=lambda entry: int(entry["id"]))
+def _add_specials(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
+    """Make tokens special, so that they are searched in a text before it is normalised.
+
+    Args:
+        library: the tokenizer; a token that it has already keeps its other settings.
+        ids: the id that each token must have.
+    """
+    known = {token.content: token for token in library.get_added_tokens_decoder().values()}
+    for name in sorted(ids, key=ids.__getitem__):
+        token = known.get(name) or AddedToken(name, normalized=False)
+        token.special = True
+        library.add_special_tokens([token])
+    _check_ids(library, ids)
 
 
-def _frame(cls: tuple[str, int], sep: tuple[str, int], *, second: int) -> dict[str, Any]:
-    """Frames ``cls a sep`` and ``cls a sep b sep``, with segment id ``second`` for the second text."""
-
-    def special(token: tuple[str, int], segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": token[0], "type_id": segment}}
-
-    first = [special(cls, 0), {"Sequence": {"id": "A", "type_id": 0}}, special(sep, 0)]
-    return {
-        "type": "TemplateProcessing",
-        "single": first,
-        "pair": [*first, {"Sequence": {"id": "B", "type_id": second}}, special(sep, second)],
-        "special_tokens": {name: {"id": name, "ids": [token_id], "tokens": [name]} for name, token_id in (cls, sep)},
-    }
-
-
-def _check(content: Mapping[str, Any], text: str) -> None:
-    library = tokenizers.Tokenizer.from_str(text)
-    ids = {entry["content"]: int(entry["id"]) for entry in content["added_tokens"]}
+def _check_ids(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
     for token, token_id in ids.items():
         if library.token_to_id(token) != token_id:
             raise CheckpointError(
                 f"the token {token} has the id {token_id}, but {TOKENIZER_FILE} would give it "
                 f"{library.token_to_id(token)}: another token has the same name, or lower ids are not in use"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDifference:
+    """A text for which two tokenizers give different ids.
+
+    Attributes:
+        line: the text.
+        ours: the ids of our tokenizer, [CLS] and [SEP] included.
+        written: the ids of the written files.
+    """
+
+    line: str
+    ours: tuple[int, ...]
+    written: tuple[int, ...]
+
+    def __str__(self) -> str:
+        place = next((i for i, (a, b) in enumerate(zip(self.ours, self.written, strict=False)) if a != b), None)
+        place = min(len(self.ours), len(self.written)) if place is None else place
+        around = slice(max(0, place - 2), place + 4)
+        return (
+            f"{self.line[:80]!r}: token {place} differs: the run's tokenizer gives {list(self.ours[around])}, "
+            f"{TOKENIZER_FILE} gives {list(self.written[around])}"
+        )
+
+
+def tokens_differ(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
+    """Return the first text whose ids from the files differ from ours, or None.
+
+    Texts that contain a special token or have no UTF-8 form are skipped. For a unigram vocabulary, another split of
+    the same text is not a difference if it is equally likely within float32 rounding.
+
+    Args:
+        tokenizer: the tokenizer that was written.
+        folder: folder with the files from ``write_tokenizer``.
+        lines: texts.
+
+    Raises:
+        CheckpointError: ``folder`` holds no such file.
+    """
+    path = Path(folder) / TOKENIZER_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+        library, content = tokenizers.Tokenizer.from_str(text), json.loads(text)
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(f"{path}: cannot be read ({error})") from None
+    specials = [entry["content"] for entry in content["added_tokens"] if entry["special"]]
+    model = content["model"]
+    is_unigram = model["type"] == "Unigram"
+    scores = [0.0 if piece in specials else score for piece, score in model["vocab"]] if is_unigram else []
+    remaining = (line for line in lines if _is_comparable(line, specials))
+    while block := list(islice(remaining, _BLOCK)):
+        encodings = library.encode_batch(block)
+        for line, ids, encoding in zip(block, tokenizer.encode_ids(block), encodings, strict=True):
+            ours, theirs = (tokenizer.cls_id, *ids.tolist(), tokenizer.sep_id), tuple(encoding.ids)
+            if ours != theirs and not (scores and _are_tied(library, scores, ours, theirs)):
+                return TokenDifference(line, ours, theirs)
+    return None
+
+
+def _is_comparable(line: str, specials: Iterable[str]) -> bool:
+    if any(special in line for special in specials):
+        return False
+    return line.isascii() or not any("\ud800" <= character <= "\udfff" for character in line)
+
+
+def _are_tied(
+    library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
+) -> bool:
+    """Whether both stand for the same text, and their scores differ only by the rounding of partial sums."""
+    joined_pieces, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
+    total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
+    return joined_pieces == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)

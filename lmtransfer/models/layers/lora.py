@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.models.layers.dropout import Dropout
 from lmtransfer.models.layers.stacked_linear import StackedLinear
@@ -74,8 +75,8 @@ class LoraLinear(StackedLinear):
         """The outputs of all layers side by side."""
         return self.some(input_TD, 0, len(self.parts))
 
+    @override
     def some(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
-        """See ``StackedLinear``."""
         outputs = list(super().some(input_TD, first, stop).chunk(stop - first, dim=-1))
         for number, update in self.updates.items():
             if first <= int(number) < stop:

@@ -13,8 +13,8 @@ from torch import Tensor
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
 from lmtransfer.config.overrides import named_keys
-from lmtransfer.interop.importing.importing import attention_of
-from lmtransfer.interop.importing.open_run import open_saved, origin_of
+from lmtransfer.interop.importing import attention_of
+from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.system.cache_dir import default_cache_dir

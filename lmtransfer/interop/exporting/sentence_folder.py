@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from lmtransfer.errors import CheckpointError, ConfigError
-from lmtransfer.exporting.logits import Text
-from lmtransfer.exporting.run import BareEncoder, OpenRun
-from lmtransfer.exporting.seen_by_transformers import quiet
+from lmtransfer.interop.exporting.logits import Text
+from lmtransfer.interop.exporting.run import BareEncoder, OpenRun
+from lmtransfer.interop.exporting.seen_by_transformers import quiet
 from lmtransfer.system.optional import missing
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.embedder import Embedder, finished

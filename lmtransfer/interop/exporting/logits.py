@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.exporting.run import BareEncoder, Learner
+from lmtransfer.interop.exporting.run import BareEncoder, Learner
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
@@ -56,7 +56,7 @@ class OurModel:
     """A model of this package, on packed batches.
 
     Args:
-        learner: encoder and heads on the CPU in evaluation mode; see ``exporting.run.OpenRun``.
+        learner: encoder and heads on the CPU in evaluation mode; see ``run.OpenRun``.
         tokenizer: gives the token ids.
         max_length: texts are cut to this many tokens; None: the longest input of the encoder.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.interop.hub import repository_of
-from lmtransfer.interop.importing.published_folder import COMMIT, PREFIX, find_published, is_hub_name
+from lmtransfer.interop.published_folder import COMMIT, PREFIX, find_published, is_hub_name
 from lmtransfer.runs.result import RunResult, few_steps
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved, seed_folders
@@ -25,7 +25,7 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
     """
     if str(path).startswith(PREFIX):
         # Imported here: most runs do not start from a published model and need not load the code that reads one.
-        from lmtransfer.interop.importing.importing import import_into_cache, imported_lines
+        from lmtransfer.interop.importing import import_into_cache, imported_lines
 
         published = find_published(str(path), key=key)
         if published.is_run:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.exporting.logits import Text, TextLogits, compare
+from lmtransfer.interop.exporting.logits import Text, TextLogits, compare
 from lmtransfer.system.optional import missing
 
 #: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's

@@ -23,8 +23,8 @@ from torch import nn
 from lmtransfer import __version__
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.exporting.logits import OurModel
-from lmtransfer.exporting.run import OpenRun, build_learner
+from lmtransfer.interop.exporting.logits import OurModel
+from lmtransfer.interop.exporting.run import OpenRun, build_learner
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.weights import aliases, load_weights, weights
 

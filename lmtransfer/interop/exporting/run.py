@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
-from lmtransfer.interop.families.base import Family
+from lmtransfer.interop.families.family import Family
 from lmtransfer.interop.families.index import family_of_model
-from lmtransfer.interop.importing.open_run import open_saved, trained_folders
+from lmtransfer.interop.open_run import open_saved, trained_folders
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective

@@ -15,11 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.exporting.logits import OurModel, Text
-from lmtransfer.exporting.run import BareEncoder, Learner, OpenRun, build_learner
+from lmtransfer.interop.exporting.logits import OurModel, Text
+from lmtransfer.interop.exporting.run import BareEncoder, Learner, OpenRun, build_learner
 from lmtransfer.interop.reading import Published, read_published, read_task_head
-from lmtransfer.interop.tokenizers.token_difference import tokens_differ
-from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer
+from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner

@@ -1,0 +1,326 @@
+"""An export that peft loads onto its base: the low-rank updates of LoRA, the head, and on request the base.
+
+Shape legend: D input width, E output width of a matrix, R rank; "theirs" are modules of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError, ConfigError
+from lmtransfer.interop.exporting.folder import as_published, check_head, write_published
+from lmtransfer.interop.exporting.run import OpenRun
+from lmtransfer.interop.families.family import Family, TaskArchitecture, TaskKind
+from lmtransfer.interop.families.key_map import Rewrite, rewrite_of
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import PublishedFiles, to_published
+from lmtransfer.models.layers.lora import SavedUpdate, split_updates
+from lmtransfer.training.weights import read_weights, weights
+from lmtransfer.transfer.learner import TaskLearner
+
+#: The folder of the base inside the export, unless the user gives one.
+BASE = "base"
+#: Largest difference between a merged weight and base plus update, which only rounding explains.
+_ROUNDING = 1e-5
+CONFIG_FILE, WEIGHT_FILE = "adapter_config.json", "adapter_model.safetensors"
+#: Prefix of the names in the file: the model is inside two wrappers.
+_WRAPPED = "base_model.model."
+_TASK_TYPES = {
+    "classification": "SEQ_CLS",
+    "regression": "SEQ_CLS",
+    "tagging": "TOKEN_CLS",
+    "span": "QUESTION_ANS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAdapter:
+    """The written adapter.
+
+    Attributes:
+        base: folder of the base.
+        architecture: class of transformers that loads the base with the head.
+        num_labels: number of outputs of the head.
+        notes: notes on what was left out or changed.
+        checked: what was compared, in words.
+    """
+
+    base: Path
+    architecture: str
+    num_labels: int
+    notes: tuple[str, ...]
+    checked: str
+
+
+def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -> WrittenAdapter:
+    """Write adapter_config.json, adapter_model.safetensors, the tokenizer, and the base if the user gives none.
+
+    Args:
+        run: a run of transfer=lora; its updates are merged in ``run.learner``.
+        folder: where to; exists.
+        base: the folder of the base that the user gave, or None.
+        named: the path of the export as the user gave it.
+
+    Raises:
+        ConfigError: the run has no low-rank updates, or the folder of the base is not its base.
+        NotInTransformers: transformers has no such model.
+        CheckpointError: transformers or peft have no such head or updates.
+    """
+    encoder, updates = _apart(run)
+    check_head(run)
+    try:
+        words = run.write_tokenizer(folder)
+        merged = as_published(run, words)
+        alone = replace(merged, kind="encoder", encoder=encoder, head={}, labels=())
+        whole, body = to_published(merged), to_published(alone)
+    except CheckpointError as error:
+        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written with format=tensors") from error
+    task = run.family.task(cast(TaskKind, run.kind))
+    if isinstance(task, TaskArchitecture) and task.own_base:
+        if base is not None:
+            keys = ", ".join(f"{key}={value}" for key, value in task.config.items())
+            raise ConfigError(
+                f"base={base}: {task.name} needs {keys} in the config.json of its base; leave base out, so that such a "
+                "base is written too"
+            )
+        body = replace(body, config={**body.config, **task.config})
+    if base is None:
+        place = folder / BASE
+        place.mkdir()
+        run.write_tokenizer(place)
+        write_published(body, place, run.published_config)
+    else:
+        place = Path(base).expanduser().absolute()
+        _check_base(place, run, encoder)
+    config, tensors = _to_adapter(
+        run.family,
+        updates,
+        encoder=encoder,
+        trained=_trained(run, whole),
+        kind=run.kind,
+        dropout=run.method.lora.dropout if run.method.lora else 0.0,
+        base=base or f"{named.rstrip('/')}/{BASE}",
+    )
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(tensors, folder / WEIGHT_FILE, metadata={"format": "pt"})
+    return WrittenAdapter(
+        base=place,
+        architecture=whole.architecture,
+        num_labels=len(run.head["output.bias"]),
+        notes=(*run.notes, *words.notes, *whole.notes),
+        checked=_read_back(run, folder, body, whole),
+    )
+
+
+def _apart(run: OpenRun) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
+    """The tensors of the encoder without updates, and the updates; those of shared layers once.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    names = weights(run.encoder).keys()
+    encoder, updates = split_updates(read_weights(run.checkpoint, prefix="encoder."))
+    encoder = {name: tensor for name, tensor in encoder.items() if name in names}
+    updates = [update for update in updates if f"{update.layer}.weight" in names]
+    if not isinstance(run.learner, TaskLearner) or not updates:
+        raise ConfigError(
+            f"format=adapter: run={run.named} was not trained with transfer=lora, so it has no low-rank updates; "
+            "export it with format=auto"
+        )
+    return encoder, updates
+
+
+def _trained(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
+    """The tensors that were trained as a whole, by their published names: those of the head, and its pooler."""
+    family = run.family
+    pooler = [f"{family.prefix}{name}" for name in family.pooler_names]
+    uses_pooler = isinstance(run.learner, TaskLearner) and run.learner.use_pooler
+    return {
+        name: tensor
+        for name, tensor in whole.tensors.items()
+        if not name.startswith(family.prefix) or (uses_pooler and name in pooler)
+    }
+
+
+def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
+    """Check that a folder holds the encoder to which the updates belong; a pooler is part of the adapter.
+
+    Raises:
+        ConfigError: it is not such a folder.
+    """
+    try:
+        published = read_published(place)
+    except CheckpointError as error:
+        raise ConfigError(f"base={place}: {error}; give the folder of an exported encoder, or none") from error
+    found = dict(published.encoder)
+    if run.family.token in found:
+        found[run.family.token] = found[run.family.token][: run.encoder.vocab_size]  # there may be a row for padding
+    wrong = [
+        name
+        for name, tensor in encoder.items()
+        if not name.startswith("pooler.") and (name not in found or not torch.equal(found[name].float(), tensor))
+    ]
+    if wrong:
+        raise ConfigError(
+            f"base={place}: is not the base of run={run.named}: {len(wrong)} of {len(encoder)} tensors differ, such as "
+            f"{wrong[0]}. Give the export of {run.saved.config.get('init') or 'its base'}, or leave base out, so that "
+            "the base is written too"
+        )
+
+
+def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: PublishedFiles) -> str:
+    """Read the adapter back, and compare base plus adapter with the merged model.
+
+    Raises:
+        CheckpointError: a weight differs.
+    """
+    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    base = {f"{run.family.prefix}{name}": tensor for name, tensor in body.tensors.items()}
+    merged = _with_adapter(base, config, load_file(folder / WEIGHT_FILE))
+    largest = 0.0
+    for name, tensor in whole.tensors.items():
+        difference = float((merged[name] - tensor).abs().max()) if name in merged else float("inf")
+        if not difference <= _ROUNDING:
+            raise CheckpointError(f"{WEIGHT_FILE}: {name} differs by {difference:.1e}; nothing was exported")
+        largest = max(largest, difference)
+    shown = f"{largest:.0e}" if largest else "0"
+    modules = len(config["target_modules"])
+    return f"read back: base and adapter are the merged weights, {modules} updates, largest difference {shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class _ModuleUpdate:
+    """The update ``alpha / R * B A`` of one module of transformers, whose matrix may be stored as (in, out)."""
+
+    a_RD: Tensor
+    b_ER: Tensor
+    alpha: float
+    transposed: bool
+
+
+def _to_adapter(
+    family: Family,
+    updates: Sequence[SavedUpdate],
+    *,
+    encoder: Mapping[str, Tensor],
+    trained: Mapping[str, Tensor],
+    kind: str,
+    dropout: float,
+    base: str,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Convert low-rank updates of an encoder to the settings and the tensors of an adapter.
+
+    Args:
+        family: the family of the encoder.
+        updates: the updates, by our names of the encoder's layers; each layer has a published name.
+        encoder: the encoder's tensors by our names, without updates.
+        trained: tensors that are saved as a whole, by their full published names: the head, and a trained pooler.
+        kind: kind of the task's head.
+        dropout: dropout of the updates.
+        base: folder or name of the base, which is recorded.
+
+    Raises:
+        CheckpointError: peft has no such updates for this family.
+    """
+    modules: dict[str, _ModuleUpdate] = {}
+    for layer in dict.fromkeys(update.layer for update in updates):
+        rewrite = rewrite_of(f"{layer}.weight", family.key_map)
+        assert rewrite is not None, f"{layer} has no published name"
+        own = [update for update in updates if update.layer == layer]
+        modules |= _modules(rewrite, own, num_rows=len(encoder[f"{layer}.weight"]))
+    modules = {f"{family.prefix}{name}": update for name, update in modules.items()}
+    tensors = {f"{_WRAPPED}{name}": tensor for name, tensor in trained.items()}
+    for name, update in modules.items():
+        tensors[f"{_WRAPPED}{name}.lora_A.weight"] = update.a_RD
+        tensors[f"{_WRAPPED}{name}.lora_B.weight"] = update.b_ER
+    settings = {name: (len(update.a_RD), update.alpha) for name, update in modules.items()}
+    rank, alpha = next(iter(settings.values()))
+    config = {
+        "peft_type": "LORA",
+        "task_type": _TASK_TYPES[kind],
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": _plain(alpha),
+        "lora_dropout": dropout,
+        "target_modules": list(modules),
+        "rank_pattern": {name: own[0] for name, own in settings.items() if own[0] != rank},
+        "alpha_pattern": {name: _plain(own[1]) for name, own in settings.items() if own[1] != alpha},
+        "modules_to_save": list(dict.fromkeys(_saved_module(name, family) for name in trained)),
+        "fan_in_fan_out": any(update.transposed for update in modules.values()),
+        "bias": "none",
+        "inference_mode": True,
+    }
+    return config, {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _modules(rewrite: Rewrite, updates: Sequence[SavedUpdate], *, num_rows: int) -> dict[str, _ModuleUpdate]:
+    """The updates of one of our layers by their modules: one for each matrix, or one for all of a fused module.
+
+    Raises:
+        CheckpointError: transformers stores these matrices as parameters of a larger module, which peft cannot update.
+    """
+    names = [name.removesuffix(".weight") for name in rewrite.theirs]
+    if rewrite.layout not in ("same", "in_out"):
+        raise CheckpointError(
+            f"transformers has no linear layer for {', '.join(names)}, so peft cannot update it: train with "
+            "'transfer.lora_matrices=[expand,contract]', or export the merged model with format=auto"
+        )
+    transposed = rewrite.layout == "in_out"
+    if len(names) > 1:
+        return {
+            names[update.number]: _ModuleUpdate(update.a_RD, update.b_ER, _alpha(update), transposed)
+            for update in updates
+        }
+    ranks = [len(update.a_RD) for update in updates]
+    b_ER = updates[0].b_ER.new_zeros(num_rows, sum(ranks))
+    for number, update in enumerate(updates):  # each matrix has its own columns, so B A is the same
+        b_ER[update.rows, sum(ranks[:number]) : sum(ranks[: number + 1])] = update.b_ER
+    a_RD = torch.cat([update.a_RD for update in updates])
+    return {names[0]: _ModuleUpdate(a_RD, b_ER, float(updates[0].scale) * sum(ranks), transposed)}
+
+
+def _alpha(update: SavedUpdate) -> float:
+    return float(update.scale) * len(update.a_RD)
+
+
+def _plain(number: float) -> float | int:
+    """A number without the rounding error of a scale in float32."""
+    return round(number) if abs(number - round(number)) < 1e-6 * number else number
+
+
+def _saved_module(name: str, family: Family) -> str:
+    """The module that peft saves as a whole: the head, or the encoder's pooler."""
+    inside = name.startswith(family.prefix)
+    return f"{family.prefix if inside else ''}{name.removeprefix(family.prefix).partition('.')[0]}"
+
+
+def _with_adapter(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], adapter: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tensors of a model of transformers with an adapter merged, as peft merges it.
+
+    Args:
+        tensors: tensors of the base, by their full published names.
+        config: content of adapter_config.json.
+        adapter: content of adapter_model.safetensors.
+    """
+    merged = dict(tensors)
+    for key, tensor in adapter.items():
+        name = key.removeprefix(_WRAPPED)
+        if not name.endswith((".lora_A.weight", ".lora_B.weight")):
+            merged[name] = tensor
+    for key, a_RD in adapter.items():
+        name = key.removeprefix(_WRAPPED).removesuffix(".lora_A.weight")
+        if key.endswith(".lora_A.weight"):
+            alpha = config["alpha_pattern"].get(name, config["lora_alpha"])
+            update = alpha / len(a_RD) * (adapter[key.replace("lora_A", "lora_B")] @ a_RD)
+            merged[f"{name}.weight"] = merged[f"{name}.weight"] + (update.T if config["fan_in_fan_out"] else update)
+    return merged

@@ -1,1 +1,0 @@
-"""Import a published model as a run directory, and open the run or published model that the user named."""
