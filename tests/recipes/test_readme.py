@@ -158,12 +158,18 @@ def write_texts(folder: Path) -> None:
         labelled(folder / f"my/{split}.tsv", "text", {"bad": "dull", "good": "fine"}, rows)
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all pages, so that the docstrings of the libraries are read once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def world(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_texts(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LMTRANSFER_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(cache))
     threads = torch.get_num_threads()
     yield tmp_path
     torch.set_num_threads(threads)
