@@ -14,7 +14,7 @@ from lmtransfer.config import pages
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / path for path in ("README.md", ".github/CONTRIBUTING.md", "scripts/RESULTS.md")]
 FILES += sorted(pages.GUIDES.glob("*.md"))
-_LINK = re.compile(r"\[[^]\n]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 
 
 class Terminal(io.StringIO):
