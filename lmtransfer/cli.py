@@ -95,10 +95,16 @@ def _dispatch(arguments: list[str]) -> int:
     from lmtransfer.config import pages
 
     first = arguments[0] if arguments else "--help"
-    if first == "help" and len(arguments) > 1:
+    if first == "help":
+        if len(arguments) == 1:
+            print(pages.list_guides())
+            return 0
+        if arguments[1] not in pages.commands():
+            pages.show_guide(arguments[1], sys.stdout)
+            return 0
         arguments = [arguments[1], "--help"]
         first = arguments[0]
-    if first in ("-h", "--help", "help"):
+    if first in ("-h", "--help"):
         print(pages.main_page())
         return 0
     if first in ("-V", "--version"):

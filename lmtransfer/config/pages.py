@@ -1,16 +1,25 @@
-"""The pages of ``lmtransfer`` itself: help, version, and the message for a misspelt command.
+"""The pages of ``lmtransfer`` itself: help, guides, version, and the message for a misspelt command.
 
 Imports neither torch nor Hydra.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from importlib import metadata
 from pathlib import Path
+from typing import TextIO
 
 from lmtransfer import __version__
 from lmtransfer.config.nearest import nearest
+from lmtransfer.errors import ConfigError
+
+GUIDES = Path(__file__).resolve().parents[1] / "guides"
+#: A line of the table of contents, guides/README.md: - [Title](subject.md): what it is about
+_ENTRY = re.compile(r"^- \[.+?\]\((?P<subject>[a-z]+)\.md\): (?P<about>.+)$", flags=re.MULTILINE)
+_GUIDE_WIDTH = 100
 
 _ORDER = (
     "prepare",
@@ -54,6 +63,10 @@ SETTINGS
   Configs are YAML files in {conf}
   and in your own folder: -cd my_configs, where my_configs/model/mine.yaml becomes model=mine.
 
+THE MANUAL
+  lmtransfer help                the guides: your text, your labels, published models, studies, verdicts and more
+  lmtransfer help text           one of them
+
 SWEEPS
   lmtransfer pretrain -m objective.mask_prob=0.05,0.15,0.4 train.steps=500
       one run for each value (or combination of values), and a table at the end; a rerun skips finished runs
@@ -63,6 +76,16 @@ OTHER
   lmtransfer --version
   lmtransfer --shell-completion bash|zsh|fish    prints a script: eval "$(lmtransfer --shell-completion bash)"
 """
+
+
+_GUIDES_PAGE = """\
+lmtransfer help <subject> shows a guide, lmtransfer help <command> the settings of a command.
+
+GUIDES
+{guides}
+
+COMMANDS
+{commands}"""
 
 
 def commands() -> dict[str, str]:
@@ -79,6 +102,50 @@ def main_page() -> str:
 
     lines = [f"  {name:<10} {about}" for name, about in commands().items()]
     return _PAGE.format(version=__version__, commands="\n".join(lines), conf=paths.conf_dir()).rstrip()
+
+
+def subjects() -> dict[str, str]:
+    """The subjects of the guides and what each is about, in the order in which a newcomer needs them."""
+    contents = (GUIDES / "README.md").read_text(encoding="utf-8")
+    return {entry["subject"]: entry["about"] for entry in _ENTRY.finditer(contents)}
+
+
+def list_guides() -> str:
+    """The output of ``lmtransfer help``: the guides, a line each."""
+    guides = "\n".join(f"  {subject:<14} {about}" for subject, about in subjects().items())
+    names = textwrap.fill(", ".join(commands()), 110, initial_indent="  ", subsequent_indent="  ")
+    return _GUIDES_PAGE.format(guides=guides, commands=names)
+
+
+def show_guide(subject: str, out: TextIO) -> None:
+    """Write a guide: formatted on a terminal, as Markdown to a file or a pipe.
+
+    Raises:
+        ConfigError: there is neither a guide nor a command of this name.
+    """
+    known = subjects()
+    if subject not in known:
+        similar = nearest(subject, [*known, *commands()])
+        suggestion = f"did you mean '{similar}'? " if similar else ""
+        raise ConfigError(
+            f"there is no guide '{subject}'; {suggestion}guides: {', '.join(known)} (see lmtransfer help)"
+        )
+    text = (GUIDES / f"{subject}.md").read_text(encoding="utf-8")
+    if not out.isatty():
+        print(text.rstrip(), file=out)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(file=out)
+    console.print(Markdown(_for_terminal(text), hyperlinks=False), width=min(console.width, _GUIDE_WIDTH))
+
+
+def _for_terminal(text: str) -> str:
+    """The text of a guide without pictures; its links name the command that shows the other guide."""
+    text = re.sub(r"^!\[.*\n\n?", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^]]+)\]\(([a-z]+)\.md(?:#[\w-]+)?\)", r"\1 (`lmtransfer help \2`)", text)
+    return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)
 
 
 def version() -> str:

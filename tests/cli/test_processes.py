@@ -37,7 +37,10 @@ def loaded(*words: str, cwd: Path) -> str:
     return result.stderr.splitlines()[-1].removeprefix("LOADED ")
 
 
-@pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["pretian"], ["--shell-completion", "bash"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], [], ["--version"], ["pretian"], ["--shell-completion", "bash"], ["help"], ["help", "text"]],
+)
 def test_what_needs_no_config_loads_neither_torch_nor_hydra(words: list[str], tmp_path: Path) -> None:
     assert loaded(*words, cwd=tmp_path) == ""
 

@@ -1,4 +1,4 @@
-"""The model, the objective and the task of the guide for contributors: every command takes them as it takes ours."""
+"""The model, the objective and the task of the guide to extending: every command takes them as it takes ours."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from lmtransfer import cli
+from lmtransfer.config import pages
 
-GUIDE = (Path(__file__).parents[2] / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+GUIDE = (pages.GUIDES / "extending.md").read_text(encoding="utf-8")
 
 
 def _shown(language: str, path: str) -> str:

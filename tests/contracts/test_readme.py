@@ -1,4 +1,4 @@
-"""The README's commands, run in their order as they are written, on little text, with small models and few steps."""
+"""The commands of the README and the guides, run in their order as they are written, on little text, with few steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +20,24 @@ from lmtransfer.cli import main
 from lmtransfer.config import pages
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
+from lmtransfer.config.in_short import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: The README and the guides, in reading order.
+PAGES = {
+    "README": (ROOT / "README.md").read_text(encoding="utf-8"),
+    **{subject: (pages.GUIDES / f"{subject}.md").read_text(encoding="utf-8") for subject in pages.subjects()},
+}
 
 _TEXT = ["corpus.max_documents=200", "tokenizer.vocab_size=300", "tokenizer.allow_fewer=true"]
 _MODEL = ["model.num_layers=1", "model.dim=16", "model.num_heads=1", "model.hidden_dim=32"]
 _ON_TASKS = ["train.steps=2", "task.num_train=40", "train.batch_examples=4", "hardware.threads=1"]
-#: What makes each command small. A word of the README that sets the same key gives way; all others stay as written.
+#: What makes each command small. A word of the manual that sets the same key gives way; all others stay as written.
 SMALL = {
     "prepare": [*_TEXT, "num_workers=1"],
     "pretrain": [*_TEXT, *_MODEL, "train.steps=2", "train.batch_tokens=256", "hardware.threads=1"],
-    "inspect": _TEXT,
+    "inspect": [*_TEXT, "hardware.threads=1"],
     "probe": _ON_TASKS,
     "finetune": _ON_TASKS,
     "evaluate": ["hardware.threads=1"],
@@ -46,28 +51,84 @@ SMALL = {
     ],
 }
 _BUDGETS = {"train.steps", "train.tokens", "train.epochs", "train.seconds"}
+_RUN = re.compile(r"runs/(pretrain|probe|finetune|import|evaluate)/([a-z][\w-]*)")
 
 
-def commands() -> list[list[str]]:
-    """The words of every ``lmtransfer`` line in the README's ``bash`` blocks."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+def _blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in a language; ``\\w*`` is any."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+
+
+def _words(blocks: list[str]) -> list[list[str]]:
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    lines = [line.partition(" -m ")[2] if line.startswith("torchrun ") else line for line in lines]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("lmtransfer ")]
 
 
-def commands_below(heading: str) -> list[list[str]]:
-    """The words of every ``lmtransfer`` line in the blocks of a section."""
-    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [shlex.split(line)[1:] for line in section.splitlines() if line.startswith("lmtransfer ")]
+def commands(page: str) -> list[list[str]]:
+    """The words of the ``lmtransfer`` lines in a page's ``bash`` blocks, which are run here."""
+    return _words(_blocks(page, "bash"))
 
 
-def small(words: list[str], added: Sequence[str] | None = None) -> list[str]:
-    """The same command, small: with ``added``, else as ``SMALL`` says."""
-    added = SMALL.get(words[0], []) if added is None else added
-    replaced = {word.partition("=")[0] for word in added}
-    if replaced & _BUDGETS:
-        replaced |= _BUDGETS
-    return [*(word for word in words if word.partition("=")[0] not in replaced), *added]
+def shown(page: str) -> list[list[str]]:
+    """The words of all ``lmtransfer`` lines in a page's blocks, also of those that need a hub, a cluster or GPUs."""
+    return _words(_blocks(page, r"\w*"))
+
+
+#: Runs by the command and the name that make them.
+MADE = {
+    (words[0], word.removeprefix("name=")): words
+    for page in reversed(PAGES)
+    for words in reversed(commands(page))
+    for word in words
+    if word.startswith("name=")
+}
+
+
+#: Words that a command takes beside those of ``SMALL`` if it sets one of these keys.
+FURTHER = {"phases": "train.steps=10", "train.save_at": "train.save_at=[0,100]", "seeds": "seeds=2"}
+#: Keys of ``SMALL`` that a command with one of these keys does not take.
+UNFIT = {"init": ("model.", "tokenizer."), "task": ("corpus.", "tokenizer."), "task.folds": ("task.num_train",)}
+
+
+def small(words: list[str]) -> list[str]:
+    """The same command, small, as ``SMALL`` says."""
+    if "--help" in words:
+        return words
+    given = {word.partition("=")[0] for word in words}
+    unfit = tuple(key for word in given for key in UNFIT.get(word, ()))
+    if "corpus=mixture" in words:
+        unfit += ("corpus.max_documents",)
+    added = [word for word in SMALL.get(words[0], []) if not word.startswith(unfit)]
+    added += [word for key, word in FURTHER.items() if key in given]
+    if "experiment=few_labels" in words and "seeds" not in given:
+        added.append("seeds=2")
+    by_key = {word.partition("=")[0]: word for word in added}
+    replaced = by_key.keys() | (_BUDGETS if by_key.keys() & _BUDGETS else set())
+    return [*(word for word in words if word.partition("=")[0] not in replaced), *by_key.values()]
+
+
+def run(words: list[str], world: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command of the manual, and before it the commands that make the runs which it names; return its output."""
+    if "to=onnx" in words and importlib.util.find_spec("onnx") is None:
+        return ""  # an extra of its own
+    make_runs(" ".join(word for word in words if not word.startswith("name=")), world, capsys)
+    try:
+        code = main(small(words))
+    except SystemExit as leave:  # --help
+        code = int(leave.code or 0)
+    captured = capsys.readouterr()
+    assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
+    return captured.out
+
+
+def make_runs(text: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Make the runs that a text names, by the commands of the manual that make them."""
+    if "downloads/bert-base-uncased" in text:
+        write_published_bert(world / "downloads/bert-base-uncased")
+    for kind, name in _RUN.findall(text):
+        if not (world / "runs" / kind / name).is_dir():
+            run(MADE[kind, name], world, capsys)
 
 
 def write_texts(folder: Path) -> None:
@@ -89,65 +150,104 @@ def write_texts(folder: Path) -> None:
     (folder / "data/imdb_unsup/train.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     for number, document in enumerate(documents):
         (folder / f"my/texts/{number}.txt").write_text(document + "\n", encoding="utf-8")
+    (folder / "my_words.txt").write_text("wonderword\nfineness\n", encoding="utf-8")
+    (folder / "my/test.txt").write_text("a fine film.\n", encoding="utf-8")
+    (folder / "texts.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
+    (folder / "reviews.tsv").write_text("text\na fine film.\na dull one.\n", encoding="utf-8")
     for split, rows in (("train", 60), ("dev", 20), ("test", 20)):
         labelled(folder / f"data/sst2/{split}.tsv", "sentence", {"0": "dull", "1": "fine"}, rows)
         labelled(folder / f"my/{split}.tsv", "text", {"bad": "dull", "good": "fine"}, rows)
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all pages, so that the docstrings of the libraries are read once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def world(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_texts(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LMTRANSFER_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(cache))
     threads = torch.get_num_threads()
     yield tmp_path
     torch.set_num_threads(threads)
 
 
-@pytest.mark.slow
-def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there = pages.commands()  # one that is not there yet fails the test of the table, below
-    found = [words for words in commands() if words[0] in there]
-    assert len(found) > 12
-    for words in found:
-        code = main(small(words))
-        captured = capsys.readouterr()
-        assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
-    for made in (
-        "pretrain/imdb",
-        "probe/imdb-probe",
-        "finetune/imdb-ft",
-        "finetune/imdb-ft/control",
-        "finetune/mine-ft",
-    ):
-        assert (world / "runs" / made / "result.json").is_file(), made
-    assert (world / "runs/pretrain/masks/objective.mask_prob=0.15/result.json").is_file()
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow) for page in PAGES if commands(page)])
+def test_every_command_of_a_page_runs(page: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in commands(page):
+        run(words, world, capsys)
+        name = next((word.removeprefix("name=") for word in words if word.startswith("name=")), None)
+        if name is not None and "-m" not in words:
+            assert (world / "runs" / words[0] / name / "result.json").is_file(), shlex.join(words)
+    EXPECTED.get(page, lambda world: None)(world)
+
+
+def _readme(world: Path) -> None:
+    assert (world / "runs/finetune/first-ft/control/seed-0/result.json").is_file()
     report = (world / "runs/report/report.html").read_text(encoding="utf-8")
-    for name in ("first-ft", "imdb-probe", "imdb-ft", "mine-ft", "objective.mask_prob"):
-        assert name in report
-    assert "difference" in captured.out
+    assert [name for name in ("first-ft", "mine-ft", "difference to") if name not in report] == []
+
+
+def _studies(world: Path) -> None:
+    assert (world / "runs/pretrain/masks/objective.mask_prob=0.15/result.json").is_file()
+    assert "objective.mask_prob" in (world / "runs/report/report.html").read_text(encoding="utf-8")
+    assert (world / "runs/report/records.csv").is_file()
+
+
+def _published(world: Path) -> None:
+    assert np.load(world / "vectors.npy").shape == (2, 16)
+
+
+def _exports(world: Path) -> None:
+    assert (world / "bert-sst2-hf/model.safetensors").is_file()
+
+
+#: What more there must be after the commands of a page.
+EXPECTED = {"README": _readme, "studies": _studies, "published": _published, "exports": _exports}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README", "start"])
+def test_the_lines_of_python_run(page: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = _blocks(page, "python")
+    make_runs(code, world, capsys)
+    code = code.replace('pretrain("train.seconds=60"', "pretrain(*small['pretrain']")
+    code = code.replace("finetune(", "finetune(*small['finetune'], ")
+    names = {"small": SMALL}
+    exec(code, names)
+    assert names["vectors"].shape == (2, 16)
 
 
 def problems(cfg: DictConfig, command: str) -> list[str]:
     """What is wrong with a configuration, but for values that only the reader has."""
+    screening = {"screening": {"overlap_with", "cache_dir"}} if cfg.get("screening") is not None else None
     try:
-        check(cfg, primary=command)
+        check(cfg, primary=command, nodes=screening)
     except ConfigError as error:
         return [problem for problem in error.problems if ": missing: " not in problem]
     return []
 
 
-@pytest.mark.parametrize("words", commands(), ids=shlex.join)
-def test_every_command_of_the_readme_is_understood(words: list[str], world: Path) -> None:
+@pytest.mark.parametrize(
+    "words", list(dict.fromkeys(tuple(words) for page in PAGES for words in shown(page))), ids=shlex.join
+)
+def test_every_command_of_the_manual_is_understood(words: tuple[str, ...], world: Path) -> None:
     command, *overrides = words
+    if command == "help" or "-cd" in words:  # tested with the classes of the guide to extending
+        return
     swept = [word for word in overrides if word not in ("-m", "--multirun")]
     assert len(overrides) - len(swept) <= 1
     if len(swept) < len(overrides):  # each key's first value stands for all
         swept = [word.partition(",")[0] for word in swept]
-    if any("=" not in word for word in swept):
-        return  # `lmtransfer list models` takes words of its own
+    if any("=" not in word for word in swept) or "task=glue" in swept:
+        return  # `lmtransfer list models` takes words of its own, and a group of tasks is a sweep
     with composed(command, swept) as cfg:
+        expand_parts(cfg)
+        expand_overlap(cfg)
         assert problems(cfg, command) == []
 
 
@@ -165,51 +265,33 @@ def write_published_bert(folder: Path) -> None:
     transformers.BertForPreTraining(config).save_pretrained(folder)
 
 
-def test_the_commands_about_published_models_run(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_published_bert(world / "downloads/bert-base-uncased")
-    (world / "my_words.txt").write_text("wonderword\nfineness\n", encoding="utf-8")
-    (world / "texts.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
-    pretrain = ["corpus.max_documents=100", "train.steps=2", "train.batch_tokens=1024", "hardware.threads=1"]
-    ran = []
-    for words in commands_below("Published models"):
-        if "to=onnx" in words and importlib.util.find_spec("onnx") is None:
-            continue  # an extra of its own
-        code = main(small(words, pretrain if words[0] == "pretrain" else None))
-        captured = capsys.readouterr()
-        assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
-        ran.append(words[0])
-    assert ran[:4] == ["import", "finetune", "pretrain", "export"]
-    assert np.load(world / "vectors.npy").shape == (2, 16)
-    for made in ("import/bert", "finetune/bert-sst2", "pretrain/bert-adapted"):
-        assert (world / "runs" / made / "result.json").is_file(), made
-    assert (world / "bert-sst2-hf/model.safetensors").is_file()
-
-
 def test_the_table_of_commands_is_complete() -> None:
-    table = set(re.findall(r"^\| `([a-z]+)` \|", README, flags=re.MULTILINE))
-    assert {words[0] for words in commands()} <= table
+    table = set(re.findall(r"^\| `([a-z]+)` \|", PAGES["start"], flags=re.MULTILINE))
+    assert {words[0] for page in PAGES for words in shown(page)} - {"help"} <= table
     assert table == set(pages.commands())
 
 
-def test_every_make_target_of_the_readme_exists() -> None:
+def test_every_make_target_of_the_manual_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", README))
-    assert {"demo", "test", "setup"} <= named <= targets
+    other = [(ROOT / path).read_text(encoding="utf-8") for path in (".github/CONTRIBUTING.md", "scripts/RESULTS.md")]
+    code = re.findall(r"```.*?```|`[^`\n]+`", "\n".join([*PAGES.values(), *other]), flags=re.DOTALL)
+    named = set(re.findall(r"\bmake ([a-z-]+)", "\n".join(code)))
+    assert {"demo", "test", "setup", "lectures"} <= named <= targets
 
 
-def test_groups_and_choices_named_in_the_readme_exist() -> None:
-    named = set(re.findall(r"\b(model|objective|corpus|tokenizer|task|transfer|experiment)=([a-z]\w+)", README))
-    assert len(named) > 6
+def test_groups_and_choices_named_in_the_manual_exist() -> None:
+    pattern = r"\b(model|objective|corpus|tokenizer|task|transfer|experiment|study|phases)=([a-z]\w+)"
+    named = {pair for page, text in PAGES.items() if page != "extending" for pair in re.findall(pattern, text)}
+    assert len(named) > 40
     for group, choice in named:
-        if choice in ("mine", "null"):
+        if choice in ("mine", "null", "ours", "own"):
             continue  # the reader's own, and none
         assert (ROOT / "conf" / group / f"{choice}.yaml").is_file(), f"{group}={choice}"
 
 
 def test_no_example_takes_a_result_from_fewer_than_five_seeds() -> None:
     """Of a task: pretraining seeds are counted by their own rule."""
-    lines = README.splitlines()
-    said = [*lines, *pages.main_page().splitlines()]
+    said = [line for text in (*PAGES.values(), pages.main_page()) for line in text.splitlines()]
     found = [line for line in said if re.search(r"lmtransfer (probe|finetune)\b.*\bseeds=", line)]
     found += [line for line in said if "control=true seeds=" in line]
     assert len(found) > 4

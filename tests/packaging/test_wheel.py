@@ -57,6 +57,7 @@ def test_the_wheel_holds_every_config_and_no_test(wheel: Path) -> None:
     assert "lmtransfer/py.typed" in names
     templates = ROOT / "lmtransfer" / "reporting" / "page" / "templates"
     assert {path.relative_to(ROOT).as_posix() for path in templates.iterdir()} <= names
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "lmtransfer" / "guides").iterdir()} <= names
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "conf/"))]
 
 
@@ -68,6 +69,8 @@ def test_the_installed_package_runs_outside_the_repository(installed: Path, tmp_
     assert str(installed / "lmtransfer" / "conf") in page.stdout
     help_page = run("-m", "lmtransfer", "list", "--help", cwd=tmp_path, PYTHONPATH=str(installed))
     assert "lmtransfer list " in help_page.stdout
+    guide = run("-m", "lmtransfer", "help", "text", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert guide.stdout.startswith("# Your own text")
     assert list(tmp_path.iterdir()) == []
 
 

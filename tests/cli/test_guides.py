@@ -1,0 +1,103 @@
+"""The guides: `lmtransfer help` lists and shows them, and links between them and the other pages lead somewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from lmtransfer.cli import main
+from lmtransfer.config import pages
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [ROOT / path for path in ("README.md", ".github/CONTRIBUTING.md", "scripts/RESULTS.md")]
+FILES += sorted(pages.GUIDES.glob("*.md"))
+_LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_contents_name_every_guide() -> None:
+    assert set(pages.subjects()) == {path.stem for path in pages.GUIDES.glob("*.md")} - {"README"}
+    assert not set(pages.subjects()) & set(pages.commands())
+    contents = (pages.GUIDES / "README.md").read_text(encoding="utf-8")
+    for title, subject in re.findall(r"^- \[(.+?)\]\((\w+)\.md\)", contents, flags=re.MULTILINE):
+        assert (pages.GUIDES / f"{subject}.md").read_text(encoding="utf-8").startswith(f"# {title}\n")
+        assert f"](lmtransfer/guides/{subject}.md)" in FILES[0].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for link in _LINK.findall(text):
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_about_help_name_subjects(path: Path) -> None:
+    named = re.findall(r"lmtransfer help ([a-z]+)", path.read_text(encoding="utf-8"))
+    assert set(named) <= {*pages.subjects(), *pages.commands()}
+
+
+def test_help_lists_the_guides_in_reading_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    out = capsys.readouterr().out
+    places = [out.index(f"  {subject} ") for subject in pages.subjects()]
+    assert places == sorted(places)
+    assert all(about in out for about in pages.subjects().values())
+    assert all(len(line) <= 120 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("subject", pages.subjects())
+def test_help_prints_a_guide_as_it_is_to_a_pipe(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", subject]) == 0
+    assert capsys.readouterr().out.rstrip() == (pages.GUIDES / f"{subject}.md").read_text(encoding="utf-8").rstrip()
+
+
+@pytest.mark.parametrize("subject", pages.subjects())
+def test_help_formats_a_guide_for_a_terminal(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "90")
+    out = Terminal()
+    pages.show_guide(subject, out)
+    shown = out.getvalue()
+    assert "```" not in shown
+    assert "](" not in shown
+    assert ".md)" not in shown
+    assert all(len(line) <= 90 for line in shown.splitlines())
+
+
+def test_a_link_names_the_command_that_shows_its_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    out = Terminal()
+    pages.show_guide("start", out)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+    assert "lmtransfer help labels" in shown
+
+
+@pytest.mark.parametrize(("word", "similar"), [("lables", "labels"), ("pretian", "pretrain"), ("zzz", None)])
+def test_an_unknown_subject_is_refused_with_the_nearest(
+    word: str, similar: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["help", word]) == 2
+    said = capsys.readouterr().err
+    assert f"'{word}'" in said
+    assert (f"'{similar}'" in said) if similar else ("did you mean" not in said)
+    assert all(subject in said for subject in pages.subjects())
