@@ -83,7 +83,7 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
         ratios = [2 if kind == "differences" else 3 for kind in kinds]
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=shared, width_ratios=ratios)[0]
         ends = [_DRAW[panel.kind](axes, panel) for axes, panel in zip(all_axes, panels, strict=True)]
-        figure.canvas.draw()
+        figure.draw_without_rendering()  # places the axes, so that labels know their height
         for place, kind in enumerate(kinds):
             if kind not in kinds[place + 1 :]:  # panels of one kind have the same lines
                 label_ends(all_axes[place], [end for end in ends[place] if end[1]])
