@@ -299,23 +299,24 @@ def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("rates", [(), ("learning_rates=[1e-5,5e-3]",)])
 def test_more_seeds_can_be_added_later(rates: tuple[str, ...], world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["finetune", *QUICK, *rates, "control=true"]
-    assert lmtransfer(*words, "seeds=4", "name=whole") == 0
+    quick = [*QUICK, *rates, "train.epochs=1"]
+    words = ["finetune", *quick, "control=true"]
+    assert lmtransfer(*words, "seeds=3", "name=whole") == 0
     assert lmtransfer(*words, "seeds=2", "name=ft") == 0
     first = Path("runs/finetune/ft/seed-0/checkpoints/best/model.safetensors").stat().st_mtime_ns
-    assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
+    assert lmtransfer(*words, "seeds=3", "name=ft", "resume=true") == 0
     assert Path("runs/finetune/ft/seed-0/checkpoints/best/model.safetensors").stat().st_mtime_ns == first
     whole, grown = result("runs/finetune/whole"), result("runs/finetune/ft")
     assert grown["seeds"] == whole["seeds"]
     assert grown["control"]["seeds"] == whole["control"]["seeds"]
     capsys.readouterr()
-    assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
+    assert lmtransfer(*words, "seeds=3", "name=ft", "resume=true") == 0
     assert "nothing is left to do" in capsys.readouterr().out
-    assert lmtransfer("finetune", *QUICK, *rates, "seeds=5", "name=ft", "resume=true") == 0
-    assert result("runs/finetune/ft")["control"]["n"] == 5  # the control is kept without the word, too
-    assert lmtransfer(*words, "seeds=4", "name=whole", "resume=true") == 0
-    assert lmtransfer(*words, "seeds=3", "name=whole", "resume=true") == 2
-    assert "seeds was 4" in capsys.readouterr().err
+    assert lmtransfer("finetune", *quick, "seeds=4", "name=ft", "resume=true") == 0
+    assert result("runs/finetune/ft")["control"]["n"] == 4  # the control is kept without the word, too
+    assert lmtransfer(*words, "seeds=3", "name=whole", "resume=true") == 0
+    assert lmtransfer(*words, "seeds=2", "name=whole", "resume=true") == 2
+    assert "seeds was 3" in capsys.readouterr().err
 
 
 def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> None:

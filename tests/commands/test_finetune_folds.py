@@ -19,7 +19,7 @@ RUN = [
     "task.folds=3",
     "hardware=exact",
     "init=runs/pretrain/base",
-    "train.epochs=4",
+    "train.epochs=2",
     "transfer.pooling=mean",
     "optimizer.learning_rate=0.02",
 ]

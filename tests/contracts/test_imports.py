@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -84,6 +85,7 @@ INNER: dict[str, tuple[str, ...]] = {
 }
 
 
+@cache
 def imported(path: Path) -> list[tuple[int, str]]:
     """The modules that a file imports, with line numbers, at any depth of the file."""
     found = []
