@@ -167,14 +167,14 @@ def test_a_loop_of_rules_is_refused() -> None:
 
 def test_pieces_numbered_as_in_fairseq() -> None:
     model = _trained(model_type="bpe")
-    own, renumbered = _library(model), _library(model, numbering="fairseq")
+    own, renumbered = _library(model), _library(model, layout="fairseq")
     ids = own.encode("the quick \u00f1 fox").ids
     assert 0 in ids
     assert renumbered.encode("the quick \u00f1 fox").ids == [i + 1 if i else 3 for i in ids]
     names = [renumbered.id_to_token(i) for i in (0, 1, 2, 3, renumbered.get_vocab_size() - 1)]
     assert names == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     with refuses(CheckpointError, "spm.model", "<unk>, <s>, </s>"):
-        _library(_trained(model_type="bpe", unk_id=2, bos_id=0, eos_id=1), numbering="fairseq")
+        _library(_trained(model_type="bpe", unk_id=2, bos_id=0, eos_id=1), layout="fairseq")
 
 
 def test_what_is_written_does_not_depend_on_the_order_of_a_set() -> None:

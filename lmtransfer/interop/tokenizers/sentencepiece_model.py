@@ -37,7 +37,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from lmtransfer.errors import CheckpointError
 
 Prefix = Literal["first", "always"]
-Numbering = Literal["own", "fairseq"]
+Layout = Literal["own", "fairseq"]
 META: Final = "\u2581"
 
 # Noncharacters: no rule contains them, and text does not contain them.
@@ -53,7 +53,7 @@ _LONGEST_RULE = 256  # in bytes
 
 
 def library_tokenizer(
-    model: bytes, *, source: str, prefix: Prefix = "first", numbering: Numbering = "own"
+    model: bytes, *, source: str, prefix: Prefix = "first", layout: Layout = "own"
 ) -> tokenizers.Tokenizer:
     """Make the tokenizer, without special tokens around a text and without special tokens that text can contain.
 
@@ -61,7 +61,7 @@ def library_tokenizer(
         model: content of the model file.
         source: path of the file, for messages.
         prefix: where ``add_dummy_prefix`` puts a space: "first" before a text only, "always" also after an added token.
-        numbering: "own", or "fairseq": its four special tokens first, and a mask last, as XLM-R has them.
+        layout: "own", or "fairseq": its four special tokens first, and a mask last, as XLM-R has them.
 
     Raises:
         CheckpointError: the file is damaged or is not a sentencepiece model, or its kind is not supported: whole words
@@ -73,7 +73,7 @@ def library_tokenizer(
     except Exception as error:  # the libraries raise errors of many classes, plain Exception among them
         raise CheckpointError(f"{source}: is not a sentencepiece model ({error}); copy it again") from None
     _check_kind(proto, source)
-    if numbering == "fairseq":
+    if layout == "fairseq":
         _number_as_fairseq(proto, source)
     spec, byte_fallback = proto.normalizer_spec, proto.trainer_spec.byte_fallback
     library = tokenizers.Tokenizer(
@@ -158,7 +158,7 @@ def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
     """
     if not spec.precompiled_charsmap:
         return []
-    replacing = normalizers.Precompiled(spec.precompiled_charsmap)
+    precompiled = normalizers.Precompiled(spec.precompiled_charsmap)
     own = SentencePieceNormalizer(normalizer_spec=spec.SerializeToString())  # raises if an offset leaves the trie
     _check_number_of_rules(spec.precompiled_charsmap)
     rules = dict(own.decompile())
@@ -172,7 +172,7 @@ def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
         # The library computes wrong offsets if the first character of a text is removed.
         steps.append(normalizers.Replace(Regex(rf"\A{removed}+"), " " if spec.add_dummy_prefix else ""))
         steps.append(normalizers.Replace(Regex(removed), ""))
-    steps += [*composing, normalizers.Replace(_EACH_CHARACTER, _APART), replacing]
+    steps += [*composing, normalizers.Replace(_EACH_CHARACTER, _APART), precompiled]
     steps += [normalizers.Replace(_APART, ""), *composing]
     return [*steps, normalizers.Replace(_NOT_COMPOSED, "")] if pairs else steps
 
@@ -180,7 +180,7 @@ def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
 def _check_number_of_rules(charsmap: bytes) -> None:
     """Check that the rules are finitely many, because ``decompile`` follows every path of their trie.
 
-    Layout: the size of the trie in bytes, uint32; then the trie, a double array of uint32 units as darts-clone stores
+    The format: the size of the trie in bytes, uint32; then the trie, a double array of uint32 units as darts-clone has
     it. A unit holds the byte that leads to it (bits 0 to 7), and the offset of its children (bits 10 to 30, in steps
     of 256 if bit 9 is set); bit 31 marks the end of a string.
 

@@ -27,7 +27,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizers.sentencepiece_model import Numbering, library_tokenizer
+from lmtransfer.interop.tokenizers.sentencepiece_model import Layout, library_tokenizer
 from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
@@ -117,8 +117,8 @@ def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) 
     Raises:
         CheckpointError: the file is damaged.
     """
-    numbering: Numbering = "fairseq" if family == "xlm-roberta" else "own"
-    library = library_tokenizer(_bytes(path), source=str(path), prefix="always", numbering=numbering)
+    layout: Layout = "fairseq" if family == "xlm-roberta" else "own"
+    library = library_tokenizer(_bytes(path), source=str(path), prefix="always", layout=layout)
     library.normalizer = normalizers.Sequence([*cleaning_of(family, settings), library.normalizer])
     return library.to_str().encode("utf-8", "replace")
 
