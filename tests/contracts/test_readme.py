@@ -176,7 +176,9 @@ def world(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow) for page in PAGES if commands(page)])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_every_command_of_a_page_runs(page: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in commands(page):
         run(words, world, capsys)
