@@ -49,6 +49,14 @@ def no_network() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Written files are not forced onto the disk: no test cuts the power, and each run has dozens of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The data folder named by LMTRANSFER_DATA; the test is skipped without it."""

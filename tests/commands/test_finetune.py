@@ -320,7 +320,8 @@ def test_more_seeds_can_be_added_later(rates: tuple[str, ...], world: Path, caps
 
 
 def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> None:
-    words = ["finetune", *QUICK, "learning_rates=[1e-5,5e-3]"]
+    quick = [*QUICK, "train.epochs=1"]
+    words = ["finetune", *quick, "learning_rates=[1e-5,5e-3]"]
     assert lmtransfer(*words, "seeds=2", "name=ft") == 0
     chosen = result("runs/finetune/ft")["learning_rate"]
     tries = Path("runs/finetune/ft/tries")
@@ -333,7 +334,7 @@ def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> 
     assert lmtransfer(*words, "seeds=4", "name=ft", "resume=true") == 0
     (other,) = {1e-5, 5e-3} - {chosen}
     assert result("runs/finetune/ft")["learning_rate"] == other
-    assert lmtransfer("finetune", *QUICK, f"optimizer.learning_rate={other}", "seeds=4", "name=alone") == 0
+    assert lmtransfer("finetune", *quick, f"optimizer.learning_rate={other}", "seeds=4", "name=alone") == 0
     metrics = [[seed["metrics"] for seed in result(f"runs/finetune/{name}")["seeds"]] for name in ("ft", "alone")]
     assert metrics[0] == metrics[1]
 

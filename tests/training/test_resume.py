@@ -156,9 +156,8 @@ def _kept(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("values", [{2: 0.5, 4: 0.7}, {2: 0.5}], ids=["the best comes early", "the best is the last"])
 def test_a_crash_anywhere_in_any_save_leaves_the_checkpoints_of_a_run_without_one(
-    values: dict[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: dict[int, float], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     (tmp_path / "straight").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         operations = crash_at(patch, -1, inside=tmp_path)

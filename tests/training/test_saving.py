@@ -150,10 +150,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_crash_anywhere_leaves_the_revisions_of_a_run_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+def test_a_crash_anywhere_leaves_the_revisions_of_a_run_without_one(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"save_at": (0, 5, 18), "budget": Budget(steps=3), "save_every": 2}
     with pytest.MonkeyPatch.context() as patch:
         operations = crash_at(patch, -1, inside=tmp_path)
