@@ -18,7 +18,6 @@ from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 from lmtransfer.reporting.sections import find_sections
 from lmtransfer.reporting.write import print_report, write_report
-from lmtransfer.study.progress import watch
 
 
 def run(cfg: DictConfig) -> Path:
@@ -77,6 +76,8 @@ def _watch(cfg: DictConfig) -> Path:
     """
     if OmegaConf.is_list(cfg.runs):
         raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; give its folder, runs/study/<name>")
+    from lmtransfer.study.progress import watch  # imports torch, which a report of runs without predictions can spare
+
     folder = Path(str(cfg.runs)).expanduser()
     watch(folder, report_console())
     return folder
