@@ -64,7 +64,7 @@ class PackedBatch:
         return self.cu_seqlens[: self.num_real].long()
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """The same batch on ``device``; see ``copied``."""
+        """The same batch on ``device``."""
         return self.each(lambda tensor: copied(tensor, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
@@ -54,8 +55,8 @@ class NpyWriter(VectorWriter):
         self._file, self._dim, self._num_rows = file, dim, 0
         self._write_header()
 
+    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
-        """Add vectors."""
         self._file.write(np.ascontiguousarray(vectors_NE, dtype="<f4").data)
         self._num_rows += len(vectors_NE)
 
@@ -91,14 +92,14 @@ class ParquetWriter(VectorWriter):
         self._schema = schema.append(pa.field(vector_column, self._kind))
         self._writer = pq.ParquetWriter(file, self._schema)
 
+    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
-        """Add rows."""
         flat = pa.array(np.ascontiguousarray(vectors_NE, dtype=np.float32).reshape(-1))
         vectors = pa.FixedSizeListArray.from_arrays(flat, type=self._kind)
         self._writer.write_table(pa.Table.from_arrays([*rows.columns, vectors], schema=self._schema))
 
+    @override
     def close(self) -> None:
-        """Write the end of the file."""
         self._writer.close()
 
 
@@ -118,8 +119,8 @@ class Spool(VectorWriter):
         free = next(name for name in map("vector{}".format, range(len(schema) + 1)) if name not in schema.names)
         self._writer = ParquetWriter(self._file, dim=dim, schema=schema, vector_column=free)
 
+    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
-        """Add rows."""
         with naming(self._folder):
             self._writer.write(rows, vectors_NE)
 

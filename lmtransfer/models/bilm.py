@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
@@ -174,10 +175,10 @@ class BilmEncoder(Encoder):
         """The vector of each word, (T, P)."""
         raise NotImplementedError
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """See ``Encoder``."""
         self.check_length(batch)
         layers, states, _ = self.lstms(
             self.words(batch),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
@@ -133,12 +134,8 @@ class GeneratorObjective(Objective):
             self.borrowed_heads = {"generator_head": MaskedLanguageModel.name}
         self.generator_head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``.
-
-        Raises:
-            ConfigError: the encoder cannot create a generator, or not one with its own shape, or it reads characters.
-        """
         super().bind(encoder)
         generator = encoder.generator(
             size=self.generator_size,
@@ -159,20 +156,24 @@ class GeneratorObjective(Objective):
             self.vocabulary_sized = (*self.vocabulary_sized, "difference.weight")
             self.inseparable = ("generator.embeddings.token.weight", "difference.weight")
 
+    @override
     def inner(self) -> dict[str, Objective]:
-        """See ``Objective``; the head of the generator."""
+        """The head of the generator."""
         return {"generator": self.generator_head}
 
+    @override
     def fold_weights(self) -> None:
-        """See ``Objective``; a token embedding that is a sum becomes an ordinary one."""
+        """A token embedding that is a sum becomes an ordinary one."""
         merge(self.encoder)
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; real tokens."""
+        """The number of real tokens."""
         return batch.original.num_tokens
 
+    @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``; masked tokens for the generator, real tokens for the discriminator."""
+        """Masked tokens for the generator, real tokens for the discriminator."""
         return {
             "generator_mlm": batch.num_targets,
             "generator_accuracy": batch.num_targets,

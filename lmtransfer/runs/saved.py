@@ -128,7 +128,7 @@ class SavedRun:
     def hold_against(
         self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> None:
-        """Check that weights fit a module of the configuration without using memory; see ``with_weights``."""
+        """Check without memory that weights fit a module of the configuration; raises what ``with_weights`` raises."""
         source = self.directory.config_path
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.tasks.class_weights import ClassWeights
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
@@ -88,8 +89,8 @@ class ClassificationSpec(HeadSpec):
         """The label with the highest logit."""
         return outputs.argmax(1)
 
+    @override
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
-        """The labels."""
         return LabelTargets.of(targets).labels
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -98,8 +99,8 @@ class ClassificationSpec(HeadSpec):
         logs = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
         return np.logaddexp.reduce(logs, axis=0) - np.log(len(outputs))
 
+    @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The label."""
         label = int(self.gold(targets)[0])
         return "label hidden" if label < 0 else f"label {labels[label]}"
 
@@ -128,12 +129,12 @@ class MultiLabelSpec(HeadSpec):
         found: np.ndarray = np.logaddexp.reduce(has, axis=0) - np.logaddexp.reduce(has_not, axis=0)
         return found
 
+    @override
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """Count how often each label is given."""
         yield from zip(labels, self.gold(targets).sum(0).tolist(), strict=True)
 
+    @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The labels."""
         (given,) = LabelSetTargets.of(targets).labels
         if (given < 0).any():
             return "labels hidden"
@@ -149,21 +150,21 @@ class RegressionSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
+    @override
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The number."""
         return outputs[:, 0]
 
+    @override
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
-        """The scores."""
         return ScoreTargets.of(targets).scores
 
+    @override
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Mean numbers."""
         found: np.ndarray = np.mean(outputs, axis=0)
         return found
 
+    @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The score."""
         return f"score {self.gold(targets)[0]:g}"
 
 
@@ -179,8 +180,8 @@ class TaggingSpec(HeadSpec):
         """The tag with the highest logit."""
         return outputs.argmax(1)
 
+    @override
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
-        """The tags."""
         return TagTargets.of(targets).tags
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import TABLE_FORMATS, BadRows, Column, IncomingRows, TableLayout, open_table
 from lmtransfer.data.text_lines import EncodingErrors
@@ -117,8 +119,8 @@ class _RefusedRows(BadRows):
 
     refuse: Callable[[str], None] = field(kw_only=True)
 
+    @override
     def found(self, kind: str, where: str, problem: str) -> None:
-        """Refuse a row; see ``BadRows.found``."""
         self.refuse(f"{where}: {problem}")
 
 
@@ -175,11 +177,11 @@ class Reader(ABC):
 
     @abstractmethod
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """See ``of_line``; here the line is not blank."""
+        """Make the example of a line that is not blank; otherwise as ``of_line``."""
 
     @abstractmethod
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Yield the examples of a file in another format than ``text``; see ``read``."""
+        """Yield the examples of a file in another format than ``text``."""
 
 
 def two_texts(line: str, what: str) -> tuple[str, str]:

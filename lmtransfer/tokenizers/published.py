@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import tokenizers
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
@@ -374,8 +375,8 @@ class PublishedTokenizer(Tokenizer):
         word_starts[:1] = True
         return Encoding(ids, covering_spans(text, trimmed, is_blank=self._is_blank), word_starts)
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32)."""
         clean = [without_surrogates(text) for text in texts]
         encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]

@@ -9,6 +9,7 @@ from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, trainers
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
@@ -65,12 +66,12 @@ class WordPieceTrainer(TokenizerTrainer):
         self.check(vocab_size=len(SPECIALS) + 1, max_alphabet=1, min_frequency=1)
 
     @property
+    @override
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the vocabulary, apart from the text."""
         return {"kind": "wordpiece", **vars(self), "tokenizers": tokenizers.__version__, "version": _VERSION}
 
+    @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordPieceTokenizer:
-        """See ``TokenizerTrainer``."""
         library = library_of(models.WordPiece(unk_token=SPECIALS[0]), lowercase=self.lowercase)
         clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in sample]
         words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))

@@ -80,7 +80,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def line(self, record: Mapping[str, Any], *, fraction: float, prepared: float = 0.0) -> str:
-        """The line for a record; see ``show``."""
+        """The line that ``show`` prints for a record."""
         parts = [
             f"step {record['step']:,}",
             *([record["phase"]] if "phase" in record else []),

@@ -120,7 +120,7 @@ class Updater:
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> StepResult:
-        """Train on the data of one step, and wait for its numbers; see ``make``."""
+        """Train on the data of one step, and wait for its numbers."""
         return next(self.read([self.make(step, factor=factor)]))
 
     def make(self, step: Step, *, factor: Callable[[int], float]) -> Made:

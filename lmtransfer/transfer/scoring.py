@@ -84,7 +84,7 @@ class Evaluation:
 
     @property
     def task_fingerprint(self) -> str | None:
-        """See ``RunResult``."""
+        """The hash of the scored examples, as in ``RunResult``; None without answers."""
         return None if self.answers is None else self.answers.fingerprint(next(iter(self.metrics)))
 
 

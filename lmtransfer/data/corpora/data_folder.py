@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
@@ -105,20 +107,20 @@ class DataFolderCorpus(Corpus):
             raise DataError(self._missing("The hub has no copy of it."))
         self.notes = self._source.notes
 
+    @override
     def fraction_read(self) -> float | None:
-        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
         return self._source.fraction_read()
 
+    @override
     def documents(self) -> Iterator[Document]:
-        """The documents, in the source's order."""
         return self._opened.documents()
 
+    @override
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` is held out; equal texts are always in the same part."""
         return self._source.is_validation(document)
 
+    @override
     def fingerprint(self) -> str:
-        """Hex digest of the content and of every setting that changes the documents."""
         return self._opened.fingerprint()
 
     @cached_property

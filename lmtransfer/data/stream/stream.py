@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
+from typing_extensions import override
 
 from lmtransfer.data.stream.step_plan import (
     capacity_of_pass,
@@ -299,7 +300,7 @@ class PlannedStream:
         return order, [*range(0, len(lengths), self.batch_examples), len(lengths)]
 
 
-class RenumberedStream:
+class RenumberedStream(BatchStream):
     """A stream that starts at a later step and has other step numbers, for a run that already took steps elsewhere.
 
     Args:
@@ -312,18 +313,19 @@ class RenumberedStream:
         self.stream, self.begins, self.number = stream, begins, number
 
     @property
+    @override
     def steps_per_epoch(self) -> int:
-        """See ``BatchStream``."""
         return self.stream.steps_per_epoch
 
+    @override
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """See ``BatchStream``; ``start`` is a new number."""
+        """``start`` is a new number."""
         moved = self.number - self.begins
         for step in self.stream.steps(start - moved):
             yield replace(step, number=step.number + moved)
 
+    @override
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """See ``BatchStream``."""
         self.stream.set_micro_batch_tokens(tokens)
 
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from lmtransfer.data.files import COMPRESSIONS, find_file
 from lmtransfer.errors import LmtransferError
-from lmtransfer.reporting.page.texts import ExampleText, FoundTexts
+from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.tasks.folds import FOLDS
 from lmtransfer.tasks.metrics.scored_examples import Kept, example_keys
@@ -31,7 +33,7 @@ _HUB = ("hub", "hub_dataset")
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-class TaskTexts:
+class TaskTexts(Texts):
     """Finds the texts of examples in the files of a run's task; each file is read once.
 
     Args:
@@ -42,8 +44,8 @@ class TaskTexts:
         self._data_root = data_root
         self._read: dict[str, Mapping[int, ExampleText] | str] = {}
 
+    @override
     def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
-        """Find the texts of some examples of a run; see ``reporting.page.texts.Texts``."""
         texts = self._texts(run, kept)
         if isinstance(texts, str):
             return FoundTexts(missing=texts)

@@ -94,7 +94,7 @@ class Served(ABC):
 
     @abstractmethod
     def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """The answer to an example; see ``answer``."""
+        """The answer to an example, as JSON."""
 
     def _example(self, given: Mapping[str, Any], notes: Notes) -> Any:
         names = [field.name for field in self.fields]

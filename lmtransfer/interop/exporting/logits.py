@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.interop.exporting.run import BareEncoder, Learner
@@ -52,7 +53,7 @@ class Speaker(Protocol):
         ...
 
 
-class OurModel:
+class OurModel(Speaker):
     """A model of this package, on packed batches.
 
     Args:
@@ -67,7 +68,7 @@ class OurModel:
 
     @property
     def cancelling(self) -> dict[str, float]:
-        """For each head the largest sum of magnitudes that cancel in a logit; see ``Head``."""
+        """For each head the largest sum of magnitudes that cancel in a logit."""
         return {"task": self._learner.head.cancelling} if isinstance(self._learner, TaskLearner) else {}
 
     def encode(self, texts: Sequence[Text]) -> EncodedExamples:
@@ -82,8 +83,8 @@ class OurModel:
         )
 
     @torch.no_grad()
+    @override
     def __call__(self, texts: Sequence[Text]) -> TextLogits:
-        """See ``Speaker``."""
         encoded = self.encode(texts)
         source = TaskSource(encoded)
         batch = source.build(0, source.plan(0), range(len(encoded)))

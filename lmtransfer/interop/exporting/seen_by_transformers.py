@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.exporting.logits import Text, TextLogits, compare
+from lmtransfer.interop.exporting.logits import Speaker, Text, TextLogits, compare
 from lmtransfer.system.optional import missing
 
 #: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
@@ -79,7 +80,7 @@ class Adapter:
     num_labels: int
 
 
-class TransformersModel:
+class TransformersModel(Speaker):
     """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
 
     Args:
@@ -130,8 +131,8 @@ class TransformersModel:
         self._model = model.float().eval()
 
     @torch.no_grad()
+    @override
     def __call__(self, texts: Sequence[Text]) -> TextLogits:
-        """See ``logits.Speaker``."""
         pairs = [pair for _, pair in texts if pair is not None] or None
         padded = self._tokenizer(
             [text for text, _ in texts],

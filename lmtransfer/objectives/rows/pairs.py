@@ -255,8 +255,8 @@ class PairsPlan(RowPlan):
         truncate(pairs, capacity, rng)
         self.lengths = pairs.a_size + pairs.b_size + np.int32(NUM_SPECIAL)
 
+    @override
     def row(self, index: int) -> Row:
-        """Pair ``index``, with its label."""
         pairs = self.pairs
         a_start, b_start = int(pairs.a_start[index]), int(pairs.b_start[index])
         return paired_row(

@@ -74,7 +74,7 @@ class Comparison:
 
 
 def corrected_together(rows: Sequence[GroupDifference], *, margin: float | None = None) -> tuple[GroupDifference, ...]:
-    """The rows of one table, with verdicts corrected for all of its comparisons; see ``with_margin``."""
+    """The rows of one table, with verdicts corrected for all of its comparisons."""
     compared = [(row.difference, in_unit(margin, row.metric)) for row in rows if row.difference is not None]
     together = iter(corrected([one for one, _ in compared], margins=[of_row for _, of_row in compared]))
     return tuple(row if row.difference is None else replace(row, difference=next(together)) for row in rows)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from typing_extensions import override
+
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.tasks.metrics.scored_examples import Kept
 
@@ -50,9 +52,9 @@ class Texts(Protocol):
         ...
 
 
-class NoTexts:
+class NoTexts(Texts):
     """Finds nothing, where the data of the tasks are not to be read."""
 
+    @override
     def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
-        """Return no texts; see ``Texts``."""
         return FoundTexts(missing="the data of the tasks were not read for this page")

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import QuestionFile
 from lmtransfer.tasks.languages import (
@@ -63,8 +65,9 @@ class CrossLingualQa(SpanQa):
             self._languages_of[split] = [code for _, code in pairs]
         super().__init__(languages=languages, files=named, **settings)
 
+    @override
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
-        """Compute the metrics over all languages, and F1 for each; see ``SpanQa``."""
+        """Compute the metrics over all languages, and F1 for each."""
         given = list(answers)
 
         def score(rows: Sequence[int]) -> dict[str, float]:
@@ -72,8 +75,9 @@ class CrossLingualQa(SpanQa):
 
         return {**super().score(examples, given), **scores_by_language(_languages(examples), self.main_metric, score)}
 
+    @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        """Return predicted and gold texts; classes are the languages, translations are in one group. See ``SpanQa``."""
+        """Return predicted and gold texts; classes are the languages, translations are in one group."""
         found = super().scored_examples(examples, answers)
         classes = language_classes(_languages(examples))
         if classes is None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from lmtransfer.data.files import plain_name
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
@@ -100,8 +102,8 @@ class Squad:
 class OwnQuestions(Squad):
     """Rows of questions, or a document in SQuAD's format, whose file name ends in ``.json``; scored as SQuAD."""
 
+    @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """See ``Squad``."""
         if plain_name(path).endswith(".json") and not holds_rows(path):
             return read_squad(path, bad_answers=bad_answers)
         return read_span_rows(path, bad_answers=bad_answers)
@@ -112,17 +114,17 @@ class Quac(Squad):
 
     on_hub = False
 
+    @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """See ``Squad``."""
         return read_quac(path, bad_answers=bad_answers)
 
+    @override
     def scores(self, given: Answered) -> dict[str, float]:
-        """See ``Squad``."""
         dialogues = {name: name.rpartition("_q#")[0] or name for name in given.references}
         return quac_scores(given.texts, given.references, dialogues=dialogues)
 
+    @override
     def questions(self, given: Answered) -> dict[str, dict[str, float]]:
-        """See ``Squad``."""
         found = quac_questions(given.texts, given.references)
         return {name: values for name, values in found.items() if name != "human_f1"}
 
@@ -133,17 +135,18 @@ class Coqa(Squad):
     kinds = KINDS
     on_hub = False
 
+    @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """See ``Squad``."""
         return read_coqa(path, bad_answers=bad_answers, kinds=kinds)
 
+    @override
     def scores(self, given: Answered) -> dict[str, float]:
-        """See ``Squad``; also scores each domain if every question has one."""
+        """Also score each domain if every question has one."""
         groups = given.domains if all(given.domains.values()) else None
         return coqa_scores(given.texts, given.references, groups=groups)
 
+    @override
     def questions(self, given: Answered) -> dict[str, dict[str, float]]:
-        """See ``Squad``."""
         return coqa_questions(given.texts, given.references)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.answers import LabelAnswer
@@ -66,21 +68,23 @@ class CrossLingualClassification(TextClassification):
         language = Column((self.settings.language_column,), "task.language_column", required=False)
         return replace(super().text_columns(), language=language)
 
+    @override
     def example_of(self, row: TextRow) -> TextExample:
-        """Make the example of a row; see ``TextFileTask``."""
         gold = None if row.gold is None else (self.settings.label_aliases or {}).get(row.gold, row.gold)
         return replace(super().example_of(replace(row, gold=gold)), language=row.language)
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split in the scored languages; see ``Task.examples``."""
+        """Read all examples of a split in the scored languages."""
         found = super().examples(split)
         if split == "train" or all(example.language is None for example in found):
             return found
         check_found(self.languages, {example.language or "" for example in found}, origin=self.origin(split))
         return [example for example in found if example.language in self.languages]
 
+    @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
-        """Compute the metrics over all languages, and the main metric for each; see ``Task.score``."""
+        """Compute the metrics over all languages, and the main metric for each."""
         given = list(answers)
 
         def score(rows: Sequence[int]) -> dict[str, float]:
@@ -91,8 +95,9 @@ class CrossLingualClassification(TextClassification):
         languages = [example.language for example in examples]
         return {**super().score(examples, given), **scores_by_language(languages, self.main_metric, score)}
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels; classes are the languages, translations are in one group. See ``Task``."""
+        """Return predicted and gold labels; classes are the languages, translations are in one group."""
         found = super().scored_examples(examples, answers)
         languages = [example.language for example in examples]
         classes = language_classes(languages)

@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, TableLayout, open_table
 from lmtransfer.errors import ConfigError, DataError
@@ -57,8 +59,8 @@ class JsonLinesTask(FileTask):
             DataError: the object is not as published; the message has ``file:line``.
         """
 
+    @override
     def examples(self, split: str) -> list[Any]:
-        """Read all examples of a split; see ``Task.examples``."""
         path, bad_rows = self.files.found(split), BadRows("refuse", Notes(), "or remove it")
         found: list[Any] = []
         for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Folder
 from lmtransfer.errors import ConfigError, DataError
@@ -69,13 +70,9 @@ class MinimalPairs(TaskWithoutHead):
         roots = [*([] if asked.data_root is None else [Path(asked.data_root)]), Path.cwd()]
         self._folders = [root / asked.folder for root in roots]
 
+    @override
     def examples(self, split: str) -> list[MinimalPair]:
-        """Read the pairs, paradigm by paradigm.
-
-        Raises:
-            DataError: there is no such split, there are no files and no hub name, a paradigm is unknown, or a line is
-                malformed (the message has ``file:line``).
-        """
+        """Read the pairs, paradigm by paradigm."""
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
         found = map(paradigm_files, self._folders)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
@@ -88,8 +89,8 @@ class MultiLabel(TextFileTask):
         return replace(columns, gold=replace(columns.gold, may_be_list=True, each=True))
 
     @cached_property
+    @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The label names in order."""
         return _checked(self._found_labels())
 
     def _found_labels(self) -> list[str]:
@@ -143,8 +144,8 @@ class MultiLabel(TextFileTask):
             self._forms[split] = "vectors" if is_vector else "names"
         return self._forms[split]
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split, in the order of the source; see ``Task.examples``."""
         self._form = self._form_of(split)
         found = super().examples(split)
         if self._form == "vectors" and self.settings.label_form is None:
@@ -157,8 +158,8 @@ class MultiLabel(TextFileTask):
         """A head with a decision for each label."""
         return MultiLabelSpec(len(self.labels), self.pairs)
 
+    @override
     def gold(self, examples: Sequence[TextExample]) -> LabelSetTargets[np.ndarray]:
-        """The sets of labels."""
         given = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in enumerate(examples):
             if example.label_set is None:
@@ -177,13 +178,9 @@ class MultiLabel(TextFileTask):
             return None
         return [float(label in example.label_set) for label in range(len(self.labels))]
 
+    @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelSetAnswer]:
-        """Yield the labels of each example whose probability is above 0.5.
-
-        Args:
-            encoded: N examples.
-            outputs: logits, shape (N, number of labels).
-        """
+        """Yield the labels of each example whose probability is above 0.5."""
         for start in range(0, len(encoded.examples), CHUNK):
             logits = outputs[start : start + CHUNK].astype(np.float64)
             for row in np.exp(-np.logaddexp(0, -logits)).tolist():
@@ -194,8 +191,9 @@ class MultiLabel(TextFileTask):
         names = tuple(self.labels[label] for label in chosen)
         return LabelSetAnswer(chosen, names, dict(zip(self.labels, probabilities, strict=True)))
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelSetAnswer]) -> ScoredExamples:
-        """Return, for each example, a decision about each label; see ``Task``."""
+        """Return, for each example, a decision about each label."""
         probabilities_NC = np.array([self.number_of(answer) for answer in answers]).reshape(-1, len(self.labels))
         said_NC, gold_NC = probabilities_NC > THRESHOLD, self.gold(examples).labels > 0
         right_N, total_N = (said_NC & gold_NC).sum(1), said_NC.sum(1) + gold_NC.sum(1)
@@ -221,8 +219,8 @@ class MultiLabel(TextFileTask):
     def _index_of(self) -> dict[str, int]:
         return {label: index for index, label in enumerate(self.labels)}
 
+    @override
     def example_of(self, row: TextRow) -> TextExample:
-        """Make the example of a row; see ``TextFileTask``."""
         if row.gold is None:
             return TextExample(row.id, row.text, row.text_pair)
         names = self._names(label_cells(row.gold, self.settings.separator), row.gold)

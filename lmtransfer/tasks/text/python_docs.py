@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, LargeCount, Name
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
@@ -54,12 +56,9 @@ class PythonDocsTask(Classification):
             for split, items in found.items()
         }
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split, by library.
-
-        Raises:
-            DataError: there is no such split, or a library is missing.
-        """
+        """Read all examples of a split, by library."""
         for known, examples in self._examples.items():
             if split == known:
                 return examples

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.text.example import TextExample, with_sentences
@@ -159,8 +161,9 @@ class SentimentTrees(FileTask, Classification):
         super().__init__(**settings)
         self.labels = self._checked(TWO_LABELS if self.settings.binary else FIVE_LABELS)
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read the sentences of a split, or its phrases; see ``Task.examples``.
+        """Read the sentences of a split, or its phrases.
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """
