@@ -243,7 +243,6 @@ def written(value: Setting, key: str) -> str:
     """A value in Hydra's grammar.
 
     Args:
-        value: the value.
         key: its key, for messages.
 
     Raises:
@@ -534,11 +533,7 @@ class LoadedRun:
         ]
 
     def _reader(self) -> Reader:
-        """The reader of texts to answer.
-
-        Raises:
-            ConfigError: the run has neither a task nor an objective, or the task takes no texts.
-        """
+        """The reader of texts to answer."""
         if self.task is not None:
             return self.task.reader()
         if "objective" not in self._saved.config:

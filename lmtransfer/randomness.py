@@ -36,7 +36,6 @@ def generator(seed: int, *counters: int | str) -> np.random.Generator:
     """A new numpy generator for the place named by ``counters``.
 
     Args:
-        seed: the run's seed.
         counters: the purpose of the draws (a string such as ``"mask"``) and their index (non-negative integers such as
             epoch and row).
     """
@@ -50,7 +49,6 @@ def generators(seed: int, *counters: int | str, indices: np.ndarray) -> Iterator
     by the steps of numpy's ``SeedSequence``, whose results numpy guarantees to stay the same.
 
     Args:
-        seed: the run's seed.
         counters: the purpose of the draws and the first counters, as in ``generator``.
         indices: the last counter of each generator, int64, from 0 to 2^32 - 1, shape (n,).
     """

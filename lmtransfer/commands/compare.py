@@ -20,10 +20,6 @@ def run(cfg: DictConfig) -> Path:
 
     Returns:
         The folder with the page.
-
-    Raises:
-        ConfigError: an unknown key, or not exactly two folders.
-        RunDirectoryError: a folder has no scored runs, or runs of several kinds; or the page cannot be written.
     """
     check(cfg, primary="compare")
     given = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]

@@ -60,11 +60,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _evaluate_pretraining(cfg: DictConfig) -> Path:
-    """Measure the losses of a pretraining run, which has no task head.
-
-    Raises:
-        ConfigError: a task is given, and it needs a head.
-    """
+    """Measure the losses of a pretraining run, which has no task head."""
     if cfg.get("task") is not None:
         raise ConfigError(
             f"run={cfg.run}: a pretraining run has no head for task={cfg.task.name}; train one (lmtransfer finetune "
@@ -99,9 +95,6 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
     Returns:
         The run directory.
-
-    Raises:
-        ConfigError: a setting that applies to the text of a pretraining run only.
     """
     if cfg.get("corpus") is not None:
         raise ConfigError(f"corpus: run={cfg.run} has a task head, and is scored on the task's data: leave corpus out")
@@ -136,11 +129,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
 
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
-    """The runs to score (the run itself, or its seeds), the same for its control, and the folder of all of them.
-
-    Raises:
-        RunDirectoryError: the path has no run of a task, or none with a checkpoint.
-    """
+    """The runs to score (the run itself, or its seeds), the same for its control, and the folder of all of them."""
     folders, parent = trained_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (

@@ -82,11 +82,6 @@ def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
     Args:
         run: the run as the user gave it.
         revisions: whether to export its revisions too.
-        branch: branch of the trained model.
-
-    Raises:
-        RunDirectoryError: there is no such run, or it has no revisions.
-        CheckpointError: a revision is damaged.
     """
     if not revisions:
         return [_Part(run, "", branch)]
@@ -173,13 +168,7 @@ def _after(
 
 
 def _listed_files(target: Target, parts: Sequence[_Part], root: Path) -> Iterator[str]:
-    """Lines on what an upload would send.
-
-    Args:
-        target: the repository.
-        parts: the parts of the export.
-        root: its folder.
-    """
+    """Lines on what an upload would send."""
     kind = "private" if target.private else "public"
     for part in parts:
         sizes = files_in(root / part.folder)
@@ -194,14 +183,8 @@ def _upload(target: Target, parts: Sequence[_Part], root: Path, *, message: str,
     """Upload the parts one after the other, with a line on each.
 
     Args:
-        target: the repository.
-        parts: the parts of the export.
-        root: its folder.
         message: message of the commits.
         kept: the folder that stays on this machine; None: none.
-
-    Raises:
-        HubError: the hub refuses, or does not answer; the message says where the export is kept.
     """
     for part in parts:
         of = f" ({part.folder})" if part.folder else ""
@@ -228,11 +211,7 @@ def _languages(cfg: DictConfig) -> list[str]:
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that the settings alone can show.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check everything that the settings alone can show."""
     problems = []
     if cfg.base is not None and cfg.format != ADAPTER:
         problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")

@@ -40,11 +40,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def check_settings(cfg: DictConfig) -> None:
-    """Check the settings of a run before any work.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check the settings of a run before any work."""
     check_settings_of(cfg, command="finetune")
 
 
@@ -56,10 +52,6 @@ def check_settings_of(cfg: DictConfig, *, command: str) -> None:
 
 def transfer(cfg: DictConfig, *, command: str) -> Path:
     """Train on a task: the run, its control and all seeds.
-
-    Args:
-        cfg: the config.
-        command: name of the command.
 
     Returns:
         The run directory.

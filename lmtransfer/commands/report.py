@@ -69,12 +69,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _watch(cfg: DictConfig) -> Path:
-    """Show the progress of a study.
-
-    Raises:
-        ConfigError: several folders are given.
-        RunDirectoryError: the folder holds no study.
-    """
+    """Show the progress of a study."""
     if OmegaConf.is_list(cfg.runs):
         raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; give its folder, runs/study/<name>")
     folder = Path(str(cfg.runs)).expanduser()

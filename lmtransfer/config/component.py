@@ -251,7 +251,6 @@ def component_problems(
 
     Args:
         values: the node as plain data.
-        key: its full key.
         nodes: names of the arguments that the command supplies, by the full key of the node that gets them.
         complete: whether a missing argument is a problem.
         bases: the bases that its class may have; None: those that belong to its key.
@@ -319,7 +318,6 @@ def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
     Args:
         value: plain data, with stand-ins for components.
         annotation: its type. Only an annotation that names a base of components takes components.
-        key: its full key.
     """
     if is_broken(value):
         return {}
@@ -389,7 +387,6 @@ def problems_of(
     """The problems of the arguments that a config gives to ``cls``, by full key.
 
     Args:
-        cls: the class.
         values: plain data without ``_target_``; stand-ins in the place of components.
         key: full key of the component's node.
         runtime: names of the arguments that the command supplies.

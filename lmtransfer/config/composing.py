@@ -58,7 +58,6 @@ def in_force(command: str, given: Sequence[str], *, config_dir: str | None = Non
     """The configuration of ``lmtransfer <command> <given>``, which is the running command inside the block.
 
     Args:
-        command: name of the command.
         given: ``key=value`` overrides, quoted for Hydra.
         config_dir: the user's config folder.
 
@@ -141,12 +140,8 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     """The configuration of another command inside the block, the same as if that command had been run.
 
     Args:
-        command: name of the command.
         words: ``key=value`` overrides as typed.
         config_dir: the user's config folder.
-
-    Raises:
-        ConfigError: Hydra refuses an override; lists every problem with the nearest names.
     """
     folders = _folders(config_dir)
     given = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)

@@ -101,9 +101,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     A group that is null in the command's file may still be chosen by an experiment.
 
     Args:
-        overrides: overrides of the command line.
         primary: name of the command's config file.
-        folders: config folders.
     """
     path = paths.find(f"{primary}.yaml", folders)
     loaded = OmegaConf.to_container(load(path)) if path else {}
@@ -274,11 +272,7 @@ def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
 
 
 def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
-    """The groups and choices that a file's defaults list names.
-
-    Raises:
-        ConfigError: it is not a list of names and of group: choice.
-    """
+    """The groups and choices that a file's defaults list names."""
     entries = content._get_node("defaults")
     if entries is None:
         return

@@ -19,11 +19,7 @@ from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched.
-
-    Raises:
-        ConfigError: see ``resolve_paths`` and ``complete_budget``.
-    """
+    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched."""
     resolve_paths(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
@@ -119,9 +115,6 @@ def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
         cfg: the composed configuration; changed in place. Without ``train`` nothing happens.
         primary: name of the command's config file.
         overrides: the ``key=value`` of the command line; by default those of the running command.
-
-    Raises:
-        ConfigError: two budgets come from the same place.
     """
     train = cfg.get("train")
     if not isinstance(train, DictConfig):
@@ -167,7 +160,6 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     """The kind of the effective budget; None if none is set.
 
     Args:
-        train: the node ``cfg.train``.
         primary: name of the command's config file.
         overrides: as for ``complete_budget``.
 

@@ -107,7 +107,6 @@ def hint(word: str, names: Iterable[str], *, what: str) -> str:
     """One or two sentences with the nearest name and the existing names.
 
     Args:
-        word: the word that the user wrote.
         names: the existing names.
         what: what the names are, in the plural ("keys of train").
     """

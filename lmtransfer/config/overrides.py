@@ -155,11 +155,7 @@ def as_text(override: str) -> str:
 
 
 def first_values(given: Sequence[str]) -> list[str]:
-    """The overrides of the first point of a sweep, as far as it is known; those of a single run stay.
-
-    Raises:
-        ConfigError: an override cannot be read.
-    """
+    """The overrides of the first point of a sweep, as far as it is known; those of a single run stay."""
     return [words[0] for word in given if (words := each_value(parse(word)))]
 
 

@@ -85,7 +85,6 @@ class Column:
         """Say that a table with these columns lacks this one.
 
         Args:
-            names: the columns of the table.
             rows: its first rows.
         """
         shown = ", ".join(name[:40] for name in list(names)[:20])
@@ -111,7 +110,6 @@ def delimiter_of(given: str | None, key: str) -> str | None:
     """The character that a setting names; None if it names none.
 
     Args:
-        given: the setting.
         key: its key, for the message.
 
     Raises:
@@ -286,7 +284,6 @@ class BadRows:
         Args:
             kind: the problem of such rows, in the plural.
             where: ``file:line``.
-            problem: the problem of this row.
 
         Raises:
             DataError: the policy is ``refuse``.
@@ -392,11 +389,7 @@ def open_table(
 
 
 def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows) -> Iterator[Row]:
-    """Read the wanted columns of each row of a file as texts; see ``open_table``.
-
-    Raises:
-        DataError: a column is missing, or ``bad_rows`` refuses a row; the message has ``file:line``.
-    """
+    """Read the wanted columns of each row of a file as texts; see ``open_table``."""
     yield from rows_of(open_table(path, wanted, layout=layout, bad_rows=bad_rows).records, wanted, bad_rows)
 
 
@@ -405,7 +398,6 @@ def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRo
 
     Args:
         records: rows with all their columns.
-        wanted: the columns to return.
         bad_rows: handles rows that lack a column, or that have a list, an object or a number that is not finite in
             place of a text.
 
@@ -494,7 +486,6 @@ def check_columns(
     """Check that a table has the wanted columns.
 
     Args:
-        names: the columns of the table.
         wanted: the columns that it must have, unless they are not required.
         where: ``file:line``, for messages.
         rows: its first rows, which are read if a column of texts is missing.

@@ -150,11 +150,7 @@ class FilledMasks:
         self._filler = mask_filler(run, top_k, hardware)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """One object for each example.
-
-        Raises:
-            DataError: a text is longer than the encoder can read.
-        """
+        """One object for each example."""
         filled = self._filler.fill([example.text for example in examples])
         return [
             {"id": example.id, **filled_line(example.text, masks)}

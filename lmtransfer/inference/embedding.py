@@ -193,8 +193,6 @@ def embed_rows(
     deviation of all texts of the input are needed, so that the vectors go to a file without a name first.
 
     Args:
-        source: the rows.
-        embedder: makes the vectors.
         output: the file; its ending decides the format.
         notes: counts texts that were cut, and empty texts.
         standardise: whether each feature gets mean 0 and deviation 1.
@@ -204,9 +202,6 @@ def embed_rows(
 
     Returns:
         The number of vectors.
-
-    Raises:
-        DataError: a row is malformed, or there are no rows.
     """
     known = embedder.standardising if standardise else None
     with open_vectors(output, dim=embedder.dim, schema=source.schema, vector_column=vector_column) as writer:

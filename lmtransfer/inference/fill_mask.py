@@ -93,11 +93,7 @@ class MaskFiller:
 
     @torch.inference_mode()
     def fill(self, texts: Sequence[str]) -> list[list[FilledMask]]:
-        """The predictions for the masks of each text, in order; the encoder must be in evaluation mode.
-
-        Raises:
-            DataError: a text has no [MASK], or is longer than the encoder can read.
-        """
+        """The predictions for the masks of each text, in order; the encoder must be in evaluation mode."""
         queries = [self._query(text, owner) for owner, text in enumerate(texts)]
         found: list[list[FilledMask]] = [[] for _ in texts]
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
@@ -127,13 +123,7 @@ def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFill
     """A mask filler with the model of a pretraining run.
 
     Args:
-        saved_run: the run.
         top_k: number of candidates for each mask.
-        hardware: device and precision.
-
-    Raises:
-        RunDirectoryError: the run was not pretrained.
-        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
     """
     pretrained = open_pretrained(saved_run, hardware=hardware)
     return MaskFiller(

@@ -132,12 +132,9 @@ def input_file(
     """Open an input for reading.
 
     Args:
-        source: the input.
-        file_format: the format of the input.
         columns: the user's column names.
         delimiter: the character between the columns of a table; None: see ``TableLayout``.
         answers: takes invalid inputs, and writes its waiting answers before the input waits for more data.
-        notes: counts irregularities.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
     """
     path = None if source.arrives else source.path
@@ -166,8 +163,6 @@ def lines_of(
     """The lines of an input with their numbers, from 1, without line ends; one is in memory at a time.
 
     Args:
-        source: the input.
-        notes: counts irregularities.
         encoding_errors: see ``input_file``.
         before_waiting: called before the input waits for more data.
     """
@@ -214,11 +209,7 @@ def incoming_lines(
         stream: gives bytes as they arrive.
         name: name for messages.
         encoding_errors: see ``input_file``.
-        notes: counts irregularities.
         before_waiting: called before each request for more bytes.
-
-    Raises:
-        DataError: bytes that are not UTF-8, with ``name:line``.
     """
     return decoded(_as_completed(stream, name, before_waiting), name, encoding_errors, notes)
 

@@ -144,11 +144,7 @@ class Submission:
             self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
 
     def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
-        """Write the answers to all examples of the split; returns the paths of the written files.
-
-        Raises:
-            DataError: rows are missing, or ids are not unique.
-        """
+        """Write the answers to all examples of the split; returns the paths of the written files."""
         ids = [example.id for example in examples]
         if self.kind == "glue":
             check_complete(ids, self.split)

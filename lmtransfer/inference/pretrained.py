@@ -133,7 +133,6 @@ def sentence_queries(
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: True if a token begins a word, bool, shape (n,).
         owner: number of the text.
-        mask_id: id of the mask token.
         hidden: which tokens of the same word are masked too.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
@@ -188,10 +187,6 @@ class Pretrained:
 
 def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
     """Load encoder and objectives of a pretraining run.
-
-    Args:
-        saved: the run.
-        hardware: device and precision.
 
     Raises:
         RunDirectoryError: the run is not a pretraining run, or has no checkpoint.

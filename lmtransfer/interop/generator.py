@@ -99,7 +99,6 @@ def separate_generator(
     Args:
         generator: names and prefixes of the generator's tensors in the objective.
         own: tensors of the objective, under its name.
-        encoder: tensors of the encoder.
         arguments: arguments of the encoder, defaults included.
         node: component node of the objective.
     """

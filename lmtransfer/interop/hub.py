@@ -39,7 +39,6 @@ def answering(asked: str, *, repository: str, revision: str | None = None) -> It
 
     Args:
         asked: the user's setting that needs the hub, for messages: ``push=user/name``.
-        repository: the name on the hub.
         revision: the branch, tag or commit that is asked for.
 
     Raises:
@@ -154,9 +153,6 @@ class Target:
     def check(self, branches: Sequence[str]) -> None:
         """Check, without changing anything, that the repository can be made or written to.
 
-        Args:
-            branches: the branches to upload to.
-
         Raises:
             HubError: there is no valid token, the token may not write there, a branch has files and ``overwrite`` is
                 false, or the hub does not answer.
@@ -183,7 +179,6 @@ class Target:
         """Make the branch hold exactly the files of a folder, as one commit.
 
         Args:
-            folder: the folder.
             branch: the branch; it is made if it does not exist.
             message: message of the commit.
 
@@ -280,7 +275,6 @@ def cached_copy(name: str, revision: str | None) -> Path | None:
     """The copy in the cache, which may be incomplete; None if there is none. The hub is not asked.
 
     Args:
-        name: name on the hub.
         revision: branch, tag or commit; None: the main branch, as it was when it was last downloaded.
     """
     from huggingface_hub import constants
@@ -300,16 +294,12 @@ def download(
     """Download files of a repository into the cache.
 
     Args:
-        name: name on the hub.
         revision: branch, tag or commit; None: the main branch.
         asked: the user's setting that names the repository, for messages.
         choose: selects the files from the names of all files.
 
     Returns:
         The folder, whose name is the commit; None if nothing was selected.
-
-    Raises:
-        HubError: there is no such repository or revision, or the hub cannot be reached.
     """
     from huggingface_hub import HfApi, snapshot_download
 

@@ -134,10 +134,6 @@ def _from_hub(text: str, asked: str) -> PublishedFolder:
 
     A complete copy of a model is used without asking the hub. Of a run, the newest state is wanted, so the hub is asked
     and the copy is used only if it cannot be reached.
-
-    Raises:
-        CheckpointError: the repository holds neither a model nor a run.
-        HubError: it is not in the cache and cannot be downloaded.
     """
     name, _, given = text.partition("@")
     revision = given or None

@@ -250,12 +250,7 @@ class Published:
 
 
 def read_published(folder: Path) -> Published:
-    """Read a published folder.
-
-    Raises:
-        CheckpointError: a part is missing, damaged, hostile, unsupported, or does not fit. One message lists all
-            problems of config.json; another one lists all problems of the encoder's tensors.
-    """
+    """Read a published folder."""
     return _read(Path(folder), generators=True)
 
 
@@ -395,9 +390,6 @@ def _unwrapped(family: Family, tensors: Mapping[str, Tensor], folder: Path, note
 
     ``torch.compile`` adds ``_orig_mod.`` wherever it was called, ``DistributedDataParallel`` begins names with
     ``module.``, and a training program with names of its own.
-
-    Raises:
-        CheckpointError: only some of the names have such a prefix.
     """
     templates = [re.escape(name).replace(r"\{i\}", r"\d+") for rewrite in family.key_map for name in rewrite.theirs]
     of_encoder = re.compile(rf"(?P<outer>(?:.+?\.)??)(?:{re.escape(family.prefix)})?(?:{'|'.join(templates)})")

@@ -57,8 +57,6 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
     Nothing of Hydra's state remains afterwards. Calls from several threads run one after another.
 
     Args:
-        command: name of the command.
-        line: its settings.
         arguments: further arguments of the command's ``run``.
 
     Returns:
@@ -100,16 +98,7 @@ _BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
 def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
-    """The overrides of a command line in Hydra's form, and the folders with configs.
-
-    Args:
-        command: name of the command.
-        line: the command line.
-
-    Raises:
-        ConfigError: a word is not an override or sets something of Hydra that is refused, two words contradict each
-            other, or the folder of configs is invalid.
-    """
+    """The overrides of a command line in Hydra's form, and the folders with configs."""
     folders = [paths.conf_dir()]
     if line.config_dir is not None:
         _check_config_dir(Path(line.config_dir))

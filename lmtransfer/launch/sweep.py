@@ -64,7 +64,6 @@ def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
     this process or on other machines, signals are handled as without this block.
 
     Args:
-        plan: the plan of the sweep.
         folder: the folder through which the processes of the sweep exchange files.
     """
     before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
@@ -143,8 +142,6 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
     """Run a command line that uses Hydra's own features: options, sweeps.
 
     Args:
-        command: name of the command.
-        line: the command line.
         given: its overrides in Hydra's form.
         is_sweep: whether it makes several runs.
 
@@ -196,11 +193,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
 
 
 def _check_points(command: str, given: Sequence[str], *, primary: str, config_dir: str | None) -> None:
-    """Check the settings of every point of a sweep before the first one starts.
-
-    Raises:
-        ConfigError: lists the problems of all points.
-    """
+    """Check the settings of every point of a sweep before the first one starts."""
     check = settings_check(command)
     if check is None:
         return

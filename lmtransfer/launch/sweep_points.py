@@ -235,7 +235,6 @@ def progress_line(plan: Plan, points: Sequence[Point]) -> str:
     """How far a sweep is: ``3 of 12 finished, 1 failed, about 6 min left``.
 
     Args:
-        plan: the plan of the sweep.
         points: the points that have ended.
     """
     failed = sum(point.error is not None for point in points)
@@ -270,7 +269,6 @@ def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
     """Inside the block print the line whenever points have ended, if the points themselves print into the logs of jobs.
 
     Args:
-        plan: the plan of the sweep.
         folder: the exchange folder.
         every: seconds between two looks at it.
     """

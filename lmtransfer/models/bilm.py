@@ -130,7 +130,6 @@ class BidirectionalLstm(nn.Module):
         """Read sequences.
 
         Args:
-            words_TP: the word vectors.
             batch: the lengths of the sequences.
             forward_states: states of the forward layers before the first tokens; None: zeros.
             backward_states: states of the backward layers after the last tokens; None: zeros.

@@ -85,7 +85,6 @@ class ModernLayer(nn.Module):
         """(T, D) -> (T, D), or (N, D) at the positions ``reads_N`` if they are given.
 
         Args:
-            hidden_TD: token states.
             layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
             rotation: rotation of all T tokens.
             reads_N: positions to compute; None: all.

@@ -109,10 +109,8 @@ class RelativeStack(nn.Module):
         Args:
             embedded_TD: start of the content stream.
             query_D: start of the query stream, the same at each output position.
-            batch: the tokens.
             order_T: place of each token in the order of factorisation, int64; all tokens see the tokens of place 0.
             output_positions: the positions of the query stream.
-            recurrent_state: the memory.
         """
         embedded_TD = self.residual.begin(embedded_TD)
         keys = self._keys(batch, recurrent_state)

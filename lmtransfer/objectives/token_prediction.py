@@ -69,10 +69,6 @@ class TokenPrediction(Objective):
 def checked_num_sampled(name: str, num_sampled: int | None) -> int | None:
     """The number of sampled classes of an objective, if it is allowed.
 
-    Args:
-        name: name of the objective.
-        num_sampled: its argument.
-
     Raises:
         ConfigError: it is less than 1.
     """

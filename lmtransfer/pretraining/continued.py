@@ -29,7 +29,6 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     and overrides of the user.
 
     Args:
-        saved: the run.
         cfg: the config; changed in place.
 
     Raises:

@@ -23,12 +23,7 @@ TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
 
 
 def run_to_resume(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
-    """The run to resume, or None if there is no run of this name.
-
-    Raises:
-        RunDirectoryError: a run of this name exists, and ``resume`` is false.
-        ConfigError: a setting changed that may not change on resume.
-    """
+    """The run to resume, or None if there is no run of this name."""
     path = Path(cfg.output_root) / "pretrain" / name
     if not (path / "config.yaml").is_file():
         return None

@@ -50,7 +50,6 @@ def counting(start: Start, *, budget: float | None) -> str:
     """The message on counted embeddings: the number of tokens, and the time that counting took.
 
     Args:
-        start: the result of counting.
         budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
     """
     number, seconds = f"{count(start.num_tokens)} tokens", start.seconds
@@ -156,10 +155,7 @@ def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> li
     """The commands that answer whether pretraining helped: on a task of the same kind of text, or on the user's own.
 
     Args:
-        path: the pretraining run.
-        corpus: name of its corpus.
         small: whether the encoder is of the size that the laptop recipes are made for.
-        output_root: the folder of all runs.
     """
     run = short_path(path)
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")

@@ -152,7 +152,6 @@ def describe_phases(
     """Describe the phases of a run, in their order.
 
     Args:
-        cfg: the checked config of the command.
         parts: encoder, rows, corruption and objectives of each phase.
         text: the tokenised corpus.
         train: budget, batch sizes, and how often to log, validate and save.
@@ -196,7 +195,6 @@ def find_phase(
     """The phase in which a run begins, or resumes from its newest complete checkpoint, and the state before that.
 
     Args:
-        phases: the phases of the run.
         run: the run to resume; None: a new run.
         start: result of counting token embeddings; None if they start at random.
 
@@ -324,9 +322,7 @@ class Pretraining:
 
         Args:
             phase: the first of these phases.
-            learner: its learner.
             state: the state of the run, which changes.
-            directory: the run directory.
             trackers: receive the numbers of the training.
             resume: resume from the newest complete checkpoint, which was saved in this phase.
 

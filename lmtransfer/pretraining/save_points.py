@@ -77,7 +77,6 @@ def passed(points: Sequence[int], *, tokens: int, kept: Collection[int]) -> list
     """A line for the user on the points that a resumed run has passed without keeping its model; empty if none.
 
     Args:
-        points: the points.
         tokens: the number of tokens seen before the run was interrupted.
         kept: the points whose model was kept.
     """

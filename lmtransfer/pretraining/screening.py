@@ -27,12 +27,7 @@ _SHOWN = 60
 
 
 def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
-    """Build ``cfg.screening`` with the evaluation texts that it names; None without a screening.
-
-    Raises:
-        ConfigError: a setting that does not fit, or a package that is not installed.
-        DataError: a task has no split that can be read, or a file cannot be read.
-    """
+    """Build ``cfg.screening`` with the evaluation texts that it names; None without a screening."""
     node = cfg.get("screening")
     if node is None:
         return None

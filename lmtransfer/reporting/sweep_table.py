@@ -25,7 +25,6 @@ def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> Table:
     """The table of a sweep, with a star at the best point.
 
     Args:
-        sweep: the sweep.
         failed: labels of points without a run, such as ``train.steps=5,seed=1``; their lines are last.
     """
     of_pretraining = sweep.points[0].entries[0].is_pretraining

@@ -18,8 +18,6 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
     """The basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
 
     Args:
-        difference: the judged difference.
-        metric: name of the metric.
         of: what was scored, named if its variance is not in the interval.
     """
     together = difference.num_comparisons
@@ -102,12 +100,7 @@ def verdict_lines(difference: Difference, metric: str, *, to: str = "the control
 
 
 def words_do_as_well(difference: Difference, baseline: str) -> str:
-    """A sentence if a run is not above the better baseline; empty if it is.
-
-    Args:
-        difference: the difference to the baseline.
-        baseline: its name.
-    """
+    """A sentence if a run is not above the better baseline; empty if it is."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""
 

@@ -69,11 +69,8 @@ def write_report(
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``; an earlier report is overwritten.
 
     Args:
-        entries: all runs.
         sweeps: the sweeps among them.
         folder: folder of the report; made if needed.
-        title: heading of the pages.
-        figures: whether to draw figures.
         sections: parts of the HTML page that come right after the answer.
         texts: finds the texts of examples for the HTML page; None: no texts are shown.
         records: format of the records (see ``records.FILES``); None: none are written.

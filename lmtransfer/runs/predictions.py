@@ -79,7 +79,6 @@ def write_predictions(run: Path, kept: Mapping[str, Kept]) -> None:
     """Write predictions into a run directory and replace older ones; either all files are written or none.
 
     Args:
-        run: the run directory.
         kept: predictions by the name of the file, without its suffix.
     """
     with staged_folder(run / FOLDER) as folder:
@@ -118,7 +117,6 @@ def file_name(kept: Kept, *, alone: bool) -> str:
     """Return the name of a file without its suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
 
     Args:
-        kept: content of the file.
         alone: whether it is the only file in its folder.
     """
     parts = [kept.split]
@@ -284,11 +282,7 @@ def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
 
 
 def _check_size(metadata: pq.FileMetaData) -> None:
-    """Check the size of a file before it is unpacked.
-
-    Raises:
-        ValueError: it has too many rows, values or bytes.
-    """
+    """Check the size of a file before it is unpacked."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if sum(group.total_byte_size for group in groups) > _MOST_BYTES:
         raise ValueError("it unpacks to more than 1 GiB")
@@ -298,11 +292,7 @@ def _check_size(metadata: pq.FileMetaData) -> None:
 
 
 def _check_columns(schema: pa.Schema, wanted: Mapping[str, pa.DataType]) -> None:
-    """Check the names and types of the columns.
-
-    Raises:
-        ValueError: a column is missing, occurs twice, or has another type.
-    """
+    """Check the names and types of the columns."""
     for name, kind in wanted.items():
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
@@ -337,11 +327,7 @@ def _strings(texts: Sequence[str], most_bytes: int) -> tuple[str, ...]:
 
 
 def _check(examples: ScoredExamples) -> None:
-    """Check that the columns are consistent.
-
-    Raises:
-        ValueError: they are not; the message names the column.
-    """
+    """Check that the columns are consistent."""
     size, answers = len(examples.ids), len(examples.predicted)
     for name, ratio in examples.ratios.items():
         if not ((ratio.counts == 0) | (ratio.counts >= 1e-6)).all():

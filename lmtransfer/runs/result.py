@@ -164,11 +164,7 @@ class RunResult:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that another person may have written.
-
-        Raises:
-            RunDirectoryError: it is damaged, or its fields do not fit.
-        """
+        """Read a file that another person may have written."""
         values: dict[str, Any] = read_json(path, cls.schema, error=RunDirectoryError)
         check_format(values, path)
         return cls.of(values)

@@ -269,11 +269,7 @@ class RunDirectory:
             result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:
-        """The versions that the run was made with; empty if there is no such file.
-
-        Raises:
-            RunDirectoryError: it is damaged.
-        """
+        """The versions that the run was made with; empty if there is no such file."""
         path = self.path / "versions.json"
         if not path.exists():
             return {}

@@ -75,11 +75,7 @@ class SavedRun:
 
     @property
     def model_node(self) -> DictConfig:
-        """The component node of the encoder.
-
-        Raises:
-            RunDirectoryError: see ``component``.
-        """
+        """The component node of the encoder."""
         return self.component("model", "vocab_size")
 
     def component(self, key: str, *supplied: str) -> DictConfig:
@@ -111,14 +107,8 @@ class SavedRun:
         tensors of a file have the sizes that they have.
 
         Args:
-            make: builds the module.
             tensors: weights by name.
-            checkpoint: folder of the checkpoint.
             keys: the keys that decide the sizes, for messages.
-
-        Raises:
-            RunDirectoryError: the module cannot be built.
-            CheckpointError: the weights do not fit the module.
         """
         self.hold_against(make, tensors, checkpoint=checkpoint, keys=keys)
         module = make()
@@ -185,7 +175,6 @@ def read_saved(
     """Read a run directory.
 
     Args:
-        directory: directory of the run.
         given: the name that the user gave, for messages.
         key: the configuration key that named the run, for messages.
         trust: whether the user trusts the run, whoever made it.
@@ -262,9 +251,7 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
     """Build an encoder with random weights that depend only on ``seed``; the global generator of torch is not changed.
 
     Args:
-        model_node: component node.
         tokenizer: its vocabulary size is used.
-        seed: seed of the weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
@@ -273,22 +260,12 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The tensors of a run's encoder, by name, with low-rank updates added to their matrices.
-
-    Raises:
-        RunDirectoryError: there is no such checkpoint.
-        CheckpointError: it is damaged, or holds no encoder.
-    """
+    """The tensors of a run's encoder, by name, with low-rank updates added to their matrices."""
     return merged_tensors(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
 
 
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The encoder's tensors of a run, checked against its configuration without memory for a second encoder.
-
-    Raises:
-        RunDirectoryError: there is no such checkpoint, or no encoder can be built from the configuration.
-        CheckpointError: it is damaged, holds no encoder, or holds an encoder of other sizes.
-    """
+    """The encoder's tensors of a run, checked against its configuration without memory for a second encoder."""
     node, tensors = run.model_node, encoder_weights(run, checkpoint)
     run.hold_against(
         lambda: new_encoder(node, run.tokenizer, seed=0),

@@ -96,7 +96,6 @@ def local_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: s
 
     Args:
         node: component node of the run's configuration.
-        directory: the run.
         data_root: the data folder that the user set.
 
     Raises:
@@ -115,8 +114,6 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
     """Check that the text of another person's run is exactly the text that the run was trained on.
 
     Args:
-        config: configuration of the run.
-        directory: the run.
         data_root: the data folder that the user set.
 
     Raises:
@@ -150,11 +147,7 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    """Build a corpus of local files; nothing is downloaded.
-
-    Raises:
-        LmtransferError: a file is missing.
-    """
+    """Build a corpus of local files; nothing is downloaded."""
     if node.get("dataset"):
         raise RunDirectoryError("is on the hub")
     known = {name: None if name == "hub_dataset" else value for name, value in node.items()}

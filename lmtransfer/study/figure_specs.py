@@ -51,7 +51,6 @@ def figure_specs(
     Args:
         content: the study's settings.
         recipes: names of its recipes, including those that ``only`` leaves out.
-        transfers: names of its transfers.
         problems: every problem is added, one line each.
     """
     given = content.get("figures") or {}

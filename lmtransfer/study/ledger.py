@@ -40,11 +40,7 @@ Ledger = dict[str, Entry]
 
 
 def read_ledger(folder: Path) -> Ledger:
-    """The runs of a study by the key of their jobs; empty if the study has not begun.
-
-    Raises:
-        RunDirectoryError: the file cannot be read.
-    """
+    """The runs of a study by the key of their jobs; empty if the study has not begun."""
     path = folder / _NAME
     return read_json(path, Ledger, error=RunDirectoryError) if path.exists() else {}
 
@@ -90,13 +86,8 @@ def add_seconds(folder: Path, key: str, seconds: float, *, resumed: bool) -> flo
     """Add seconds to those of a run; returns the sum.
 
     Args:
-        folder: the folder of the study.
-        key: the key of its job.
         seconds: how long it ran now.
         resumed: whether it had begun before, so that earlier seconds count.
-
-    Raises:
-        RunDirectoryError: the file cannot be read.
     """
     ledger = read_ledger(folder)
     entry = ledger[key]

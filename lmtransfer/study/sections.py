@@ -80,10 +80,7 @@ def line_label(spec: FigureSpec, row: StudyRow, transfer: str, entry: Entry) -> 
     """The label of the line that a run belongs to.
 
     Args:
-        spec: the figure.
         row: the recipe's row.
-        transfer: name of the transfer.
-        entry: the run.
     """
     labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
     return labels.get(spec.lines, transfer)
@@ -120,8 +117,6 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
     the same correction.
 
     Args:
-        spec: the figure.
-        lines: its lines.
         demonstration: give numbers without verdicts.
     """
     if not lines:
@@ -230,7 +225,6 @@ def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:
     """Draw the figures of a study for which at least two points are finished.
 
     Args:
-        rows: its rows.
         plan: the study; figures go to ``figures/`` in its folder.
     """
     made = []

@@ -66,7 +66,6 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
     """The error message for an exception that is the fault of the machine; None if it is a bug.
 
     Args:
-        error: the exception.
         settings: settings of the command, as plain data; the message names the setting that holds the path.
     """
     message: str | None = None
@@ -91,12 +90,7 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
 
 
 def bug(error: BaseException, words: Sequence[str]) -> str:
-    """One line for an unexpected exception: what happened, and how to get the traceback; followed by it if requested.
-
-    Args:
-        error: the exception.
-        words: words of the command line.
-    """
+    """One line for an unexpected exception, which says how to get the traceback; with the traceback if requested."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug of lmtransfer: please report it"
     message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))

@@ -15,11 +15,7 @@ _RENDEZVOUS = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def world_size() -> int:
-    """Number of processes that were started together; 1 without ``torchrun``.
-
-    Raises:
-        ConfigError: the variable is not a whole number (the same for the other numbers here).
-    """
+    """Number of processes that were started together; 1 without ``torchrun``."""
     return _number("WORLD_SIZE", 1)
 
 

@@ -25,7 +25,6 @@ def weights_in_order(
 
     Args:
         given: the setting ``task.class_weights``.
-        labels: names of the labels.
 
     Raises:
         ConfigError: a name is not a label, or a weight is not a positive number.

@@ -55,7 +55,6 @@ def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExampl
     """Return the baselines of a task by their names; none for tasks whose answers are not labels, numbers or tags.
 
     Args:
-        task: the task.
         train: the training examples of all seeds.
         scored: the examples to answer; the same object if folds of the training examples are scored.
     """

@@ -27,7 +27,6 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
 
     Args:
         folds: number of folds; None: no cross-validation.
-        splits: splits of the task.
         num_train: size of the subset of the training split.
 
     Raises:
@@ -60,8 +59,6 @@ def fold_of(
     Args:
         class_indices: label index of each example, shape (N,); -1 if the task has no labels to stratify by.
         groups: group of each example; group "" is alone.
-        folds: number of folds.
-        seed: the run's seed.
         names: names of the labels, for messages.
 
     Returns:

@@ -165,7 +165,6 @@ class Reader(ABC):
         Args:
             line: the line without its end.
             where: ``file:line``, for notes.
-            name: name of the example.
             notes: counts unusual input.
 
         Raises:
@@ -188,7 +187,6 @@ def two_texts(line: str, what: str) -> tuple[str, str]:
     """Split a line into two texts, at ``[SEP]`` with white space around it, or at a tab.
 
     Args:
-        line: the line.
         what: name of the texts, for the message.
 
     Raises:

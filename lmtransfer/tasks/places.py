@@ -72,7 +72,6 @@ class LocatedFiles:
         """Make the error for a missing file, if there is no other source either.
 
         Args:
-            split: name of the split.
             has_folds: whether the task can do without a dev split by folds of the training split.
         """
         if split not in self._files:
@@ -129,7 +128,6 @@ def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
     """Load the table of a split: ``column_names``, ``features``, and each column by its name.
 
     Args:
-        source: the data set on the hub.
         split: our name of the split.
         places: where a file was searched before, for the message.
 

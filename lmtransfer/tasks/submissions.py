@@ -61,7 +61,6 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
     """Return GLUE's format for the predictions of a split.
 
     Args:
-        task: the task's name.
         split: the split; MNLI has one file for a split that ends in ``mismatched`` and one for the other split.
         labels: the task's label names.
 
@@ -87,9 +86,6 @@ def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -
     Args:
         table: format of the file.
         answers: answers to all rows of the published test file, in its order.
-
-    Raises:
-        DataError: a score is not finite.
     """
     yield "index\tprediction"
     for index, answer in enumerate(answers):
@@ -112,7 +108,6 @@ def check_complete(ids: Sequence[str], split: str) -> None:
 
     Args:
         ids: ids of the examples, in order; ``split:number`` for examples without their own names.
-        split: the split.
 
     Raises:
         DataError: a row is missing.

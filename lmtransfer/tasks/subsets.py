@@ -19,7 +19,6 @@ def stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.
     Args:
         labels: label indices, shape (N,).
         size: number of examples to choose, at most N.
-        seed: the run's seed.
         purpose: name of the choice, so that two choices with one seed are independent.
 
     Returns:
@@ -60,7 +59,6 @@ def training_parts(
         labels: label indices of the whole training split, shape (N,).
         num_train: size of the subset, or None for all.
         dev_from_train: fraction of the subset to hold out, or None for no held-out part.
-        seed: the run's seed.
         groups: group of each example; all examples of a group are in the same part, and group "" is never held out.
             None: each example is its own group.
 

@@ -151,7 +151,6 @@ def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
     """A finder that ignores case or accents if the tokenizer ignores them.
 
     Args:
-        base: the tokenizer.
         words: the words, without white space.
     """
 
@@ -193,7 +192,6 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
     Words that are equal for the tokenizer count as one word, for example "Covid" and "covid" if it lower-cases.
 
     Args:
-        path: the file.
         base: the tokenizer to extend.
 
     Raises:

@@ -86,11 +86,7 @@ class ByteBpeTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> ByteBpeTokenizer:
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``byte_bpe.json`` does not have the recorded checksum.
-        """
+        """Read what ``save`` wrote."""
         model, description = read_model(folder, cls.model_file)
         return cls(model, description.get("training"))
 

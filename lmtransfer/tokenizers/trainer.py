@@ -62,7 +62,6 @@ def sample_lines(
         lines: the corpus, one sentence or paragraph for each line.
         max_sentences: maximum number of lines in the sample.
         max_characters: maximum number of characters in the sample.
-        seed: seed of the sample.
     """
     counts = LineCounts()
     heap: list[tuple[float, int, str]] = []  # (-key, index, line): the largest key on top

@@ -91,11 +91,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> WordPieceTokenizer:
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``vocab.txt`` does not have the recorded checksum.
-        """
+        """Read what ``save`` wrote."""
         model, description = read_model(folder, cls.model_file)
         pieces = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(pieces, lowercase=bool(description.get("lowercase")), training=description.get("training"))

@@ -69,11 +69,7 @@ class WordTokenizer(CharacterTokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> WordTokenizer:
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``words.txt`` does not have the recorded checksum.
-        """
+        """Read what ``save`` wrote."""
         model, description = read_model(folder, cls.model_file)
         words = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(words, lowercase=bool(description.get("lowercase")), training=description.get("training"))

@@ -23,7 +23,6 @@ class Callback(Protocol):
         """Process one step and return messages for the user.
 
         Args:
-            outcome: the numbers of the step.
             record: its line of the log, with ``step``, ``tokens`` and ``seconds`` after it; may be added to.
             fraction: share of the budget that is used up.
         """

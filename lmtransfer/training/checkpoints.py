@@ -70,11 +70,7 @@ class Checkpoint:
         return self.state["step"]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file.
-
-        Raises:
-            CheckpointError: the file is truncated, or its header is invalid.
-        """
+        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
         path = self.folder / f"{name}.safetensors"
         return read_tensors(path) if path.exists() else {}
 
@@ -133,11 +129,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_state(folder: Path) -> SavedState:
-    """The content of ``state.json``.
-
-    Raises:
-        CheckpointError: the file cannot be read, or its content is not valid.
-    """
+    """The content of ``state.json``."""
     # Not ``finite``: the state may contain the losses of a skipped step.
     return read_json(folder / STATE, SavedState, error=CheckpointError, finite=False)
 
@@ -294,11 +286,7 @@ class Checkpoints:
         return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
     def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
-        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this.
-
-        Raises:
-            CheckpointError: see ``finish_interrupted_saves`` and ``newest``.
-        """
+        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this."""
         if distributed.is_main():
             self.finish_interrupted_saves()
         distributed.barrier()

@@ -152,9 +152,6 @@ class Trainer:
         """Resume from the newest complete checkpoint, or from the start if there is none.
 
         Logs and revisions are cut back to it: what came later is made again.
-
-        Raises:
-            CheckpointError: no checkpoint is complete, or it does not fit.
         """
         notes = self.saving.restore()
         if self.state.finished == "budget" and self._fraction() < self.config.until:

@@ -57,7 +57,6 @@ class Progress:
         """Show the record of one step.
 
         Args:
-            record: the record as it is logged.
             fraction: share of the budget that is used up after the step.
             prepared: seconds before the first step; the remaining time does not count them.
             last: show the record in any case, because no step follows.

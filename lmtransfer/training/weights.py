@@ -59,33 +59,20 @@ def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str 
     """Copy saved weights into the module, in place, so that tied tensors stay tied.
 
     Args:
-        module: the module that receives the weights.
         saved: tensors by name; a shared tensor may have any of its names.
         source: name of the source in messages.
-
-    Raises:
-        CheckpointError: a tensor is missing, is not in the module, or has another shape; the message names the first
-            of them.
     """
     for target, value in _fitting(module, saved, source):
         target.copy_(shard_like(target, value))
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Check that saved weights fit a module; the module may be on the device ``meta``, so that it needs no memory.
-
-    Raises:
-        CheckpointError: as in ``load_weights``.
-    """
+    """Check that saved weights fit a module; the module may be on the device ``meta``, so that it needs no memory."""
     _fitting(module, saved, source)
 
 
 def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of each tensor of a module and its saved tensor.
-
-    Raises:
-        CheckpointError: a tensor is missing, is not in the module, or has another shape.
-    """
+    """Pairs of each tensor of a module and its saved tensor."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
     for name, tensor in _entries(module).items():

@@ -42,8 +42,6 @@ def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
     hardly more than a page.
 
     Args:
-        text: the text.
-        tokenizer: gives the tokens.
         num_tokens: how many of the first tokens are needed.
     """
     size = _CHARACTERS_A_TOKEN * num_tokens

@@ -83,11 +83,7 @@ class Lora:
         return [self.matrices] if isinstance(self.matrices, str) else list(self.matrices)
 
     def adapt(self, encoder: Encoder) -> None:
-        """Give the matrices their updates, in place; the encoder computes the same as before.
-
-        Raises:
-            ConfigError: the encoder has no such matrices, or they are smaller than the rank.
-        """
+        """Give the matrices their updates, in place; the encoder computes the same as before."""
         chosen = self._chosen(encoder)
         updates: dict[nn.Linear, dict[int, LowRankUpdate]] = {}
         for matrix in chosen:

@@ -57,7 +57,6 @@ class Rates:
         """Refuse settings that have no effect on what a method trains.
 
         Args:
-            freeze: the method.
             unfreeze_share: the share of the budget after which everything is trained.
 
         Raises:

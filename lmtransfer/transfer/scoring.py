@@ -103,7 +103,6 @@ def run_head(
 
     Args:
         learner: the learner; its mode is restored afterwards.
-        source: the examples.
         device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
@@ -149,7 +148,6 @@ def evaluate(
     """Score every example once by the task's official metrics; see ``run_head``.
 
     Args:
-        learner: the learner to score.
         task: the task; its head is the learner's.
         source: the examples, all with gold answers.
         device: device of the learner.
@@ -176,7 +174,6 @@ def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, kee
     """Score the outputs of a head, or of several heads that each saw a part of the examples.
 
     Args:
-        task: the task.
         encoded: the examples, all with gold answers.
         outputs: outputs of the head for all of them.
         keep: see ``evaluate``.
@@ -202,7 +199,6 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
     Numbers that differ only by float32 rounding, which depends on the batch, are the same.
 
     Args:
-        head: the kind of head.
         outputs: outputs of the head, shape (R, K).
         targets: the targets with the gold answers.
     """

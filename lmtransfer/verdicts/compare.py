@@ -26,7 +26,6 @@ def compare_conditions(
     Args:
         condition: the pretrained condition, or one of two groups.
         control: the same without pretraining, or the other group.
-        higher_is_better: the direction of the metric.
         majority: the score of always answering the majority label, if known.
         baseline: the score of the better baseline that counts words, if known.
         settings_differ: whether more than the weights differs.
@@ -57,7 +56,6 @@ def judged(difference: Difference, *, shown: bool, equivalent: bool = False) -> 
     """The difference with its verdict.
 
     Args:
-        difference: the difference.
         shown: whether the interval excludes 0.
         equivalent: whether two one-sided tests show that it is within the margin.
     """

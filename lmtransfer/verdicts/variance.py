@@ -127,7 +127,6 @@ def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[
 
     Args:
         one: the first condition.
-        other: the second condition.
         rows: the rows of ``one``.
         others: the rows of ``other``.
     """

@@ -112,7 +112,6 @@ def _filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
 
     Args:
         shares: float64, shape (parts,), with the sum 1.
-        total: the amount to divide.
         most: the most that each part takes, may be infinite, shape (parts,).
     """
     given = shares * total

@@ -91,11 +91,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
 
 
 def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
-    """Texts below a folder, and tables and JSON, sorted by path; without compressed copies of uncompressed files.
-
-    Raises:
-        DataError: a file is a broken link or not a regular file, or a folder holds several splits of a data set.
-    """
+    """Texts below a folder, and tables and JSON, sorted by path; without compressed copies of uncompressed files."""
     texts: dict[str, str] = {}
     others: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):

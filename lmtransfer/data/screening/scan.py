@@ -174,8 +174,6 @@ def scan(
         corpus: the documents; read once.
         folder: where the findings go; on the way also the shingles, 8 bytes for each word of the corpus.
         min_jaccard: lowest Jaccard similarity of near-duplicates; None: they are not searched for.
-        shingle_words: words of a shingle.
-        evaluation: the evaluation texts.
     """
     spool = folder / "spool"
     spool.mkdir()

@@ -64,7 +64,6 @@ def fill(
 
     Args:
         folder: the prepared corpus's folder.
-        corpus: the documents.
         tokenizer: turns sentences into ids.
         num_workers: number of worker processes; 0 and 1 use this process only.
         on_progress: called after each block.

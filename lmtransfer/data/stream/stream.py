@@ -87,8 +87,6 @@ class Source(ABC):
         """Build a micro-batch.
 
         Args:
-            epoch: number of the epoch.
-            plan: the plan of the epoch.
             row_ids: the rows of the micro-batch.
             follows: for contiguous rows, whether each row continues the same row of the previous batch; None: rows are
                 independent.
@@ -187,12 +185,7 @@ class PlannedStream:
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """An endless iterator of steps, from number ``start`` on.
-
-        Raises:
-            DataError: an epoch has no rows.
-            ConfigError: a row does not fit a step or a micro-batch.
-        """
+        """An endless iterator of steps, from number ``start`` on."""
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):

@@ -85,8 +85,6 @@ def measure(
 
     Args:
         learner: the learner, on the device.
-        optimizer: optimizer of its parameters.
-        batch: the batch that is repeated.
         hardware: device and number format.
         seed: of dropout.
     """
@@ -133,7 +131,6 @@ def memory_on_a_gpu(
         learner: the learner, on ``device``.
         batches: two batches, the second larger than the first if there are rows enough.
         tokens: tokens of a forward pass on the GPU.
-        device: where to compute.
         seed: of dropout.
     """
     in_bf16 = Hardware(device, Precision(name="bf16", device=device), reason="", threads=1, compile=False)

@@ -155,11 +155,9 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
     """Estimated memory and time.
 
     Args:
-        cost: the measured cost.
         tokens: tokens of an epoch.
         steps: steps of an epoch.
         pass_tokens: tokens of a forward pass.
-        train: settings with the budget.
     """
     table = table_with_title("estimate from a few steps without compilation")
     fixed = cost.peak_bytes(0)
@@ -186,7 +184,6 @@ def gpu_table(
     """How long GPUs take for the budget; None if it is a time.
 
     Args:
-        train: settings with the budget.
         tokens: tokens of an epoch.
         steps: steps of an epoch.
         flops: FLOP per token of training.

@@ -61,8 +61,6 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
     """The page of a run as an ASGI app.
 
     Args:
-        served: the run.
-        address: the address that is served.
         limits: what one request may take.
 
     Raises:

@@ -30,7 +30,6 @@ def page(
     """The page as HTML; everything in it is escaped.
 
     Args:
-        served: the run.
         max_bytes: largest request.
         given: what was typed, by field.
         answer: the answer to it, as in JSON.

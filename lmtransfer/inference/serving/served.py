@@ -82,9 +82,6 @@ class Served(ABC):
         Args:
             given: the texts by the names of ``fields``.
             is_over: whether the time for the evidence of words is over; then only the answer itself is given.
-
-        Raises:
-            DataError: a text is missing, empty, or cannot be answered.
         """
         notes = Notes()
         example = self._example(given, notes)
@@ -202,7 +199,6 @@ def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: 
         evidence: whether to show the evidence of words.
         top_k: number of candidates for each [MASK].
         trust: whether to read files that the run names, although somebody else made the run.
-        hardware: device and precision.
 
     Raises:
         RunDirectoryError: there is no such run, or it was not trained.

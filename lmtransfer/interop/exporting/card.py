@@ -114,7 +114,6 @@ def metadata(
         license: an identifier such as ``apache-2.0``; None: not stated.
         languages: codes such as ``en``; empty: not stated.
         base_model: hub name of the model that this one started from; None: none, or none on the hub.
-        tags: tags for the hub.
     """
     task = pipeline_of(architecture) if architecture else None
     return ModelCardData(
@@ -179,10 +178,8 @@ def card_of(
     """Collect the content of the model card.
 
     Args:
-        run: the exported run.
         library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
-        notes: notes of the export.
         checked_with: version of transformers that the export was compared with; None: it was not compared.
         settings: what the user says.
     """
@@ -315,7 +312,6 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
     """Collect the facts, one line each, by the name of the fact; a fact that the files do not give is left out.
 
     Args:
-        run: the exported run.
         lineage: the run, then the runs that it started from.
         architecture: class in transformers; empty if there is none.
         source: where the first run of the lineage was imported from; None if it was not imported.

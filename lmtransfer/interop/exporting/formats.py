@@ -102,7 +102,6 @@ def texts_of(run: OpenRun, *, data_root: str | None) -> list[Text]:
     """Return the built-in texts and pairs, and some texts of the run's data if it is on this machine.
 
     Args:
-        run: the run.
         data_root: the data folder; None: the folder at the time of the run.
     """
     trusted = run.saved.trusted  # files that an untrusted run names are not read
@@ -191,7 +190,6 @@ def write_model(
     Args:
         run: the run as the user gave it.
         folder: where to; made, or replaced with ``overwrite``.
-        form: the format.
         checkpoint: which checkpoint; None: ``best`` if it exists, else ``last``.
         overwrite: whether an existing export may be replaced.
         data_root: folder with data, for texts to compare on.
@@ -239,7 +237,6 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
     """Write ``model.onnx`` and the tokenizer's files.
 
     Args:
-        run: the run.
         folder: an existing folder.
 
     Returns:
@@ -438,11 +435,7 @@ def _ours(opened: OpenRun) -> OurModel:
 
 
 def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> str:
-    """Compare two forms of the model and describe the result in one line.
-
-    Raises:
-        CheckpointError: token ids or logits differ, or there was nothing to compare.
-    """
+    """Compare two forms of the model and describe the result in one line."""
     found = compare(ours, theirs, texts)
     if found.other_ids is not None:
         raise CheckpointError(f"{what}: the token ids of {found.other_ids[:60]!r} differ; nothing was exported")

@@ -167,8 +167,6 @@ def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison
     added for padding), only the columns that both have are compared.
 
     Args:
-        ours: the run.
-        theirs: the written model.
         texts: single texts and pairs.
     """
     result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})

@@ -22,7 +22,6 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
     """Yield a staging folder, which becomes ``folder`` if the block ends without an error and is deleted otherwise.
 
     Args:
-        folder: the path of the export.
         overwrite: whether an existing export may be replaced.
         source: the folder that the model was imported from, if any; it is never replaced.
 

@@ -180,11 +180,7 @@ class TransformersModel(Speaker):
 
 
 def _adapted(model: Any, folder: Path) -> Any:
-    """A model with an adapter on it.
-
-    Raises:
-        CheckpointError: peft cannot load the adapter.
-    """
+    """A model with an adapter on it."""
     peft: Any = importlib.import_module("peft")
     try:
         with warnings.catch_warnings():

@@ -345,9 +345,6 @@ class Quirks:
         """Change the output of the tables in place.
 
         Args:
-            body: tensors of the encoder.
-            head: tensors of the head.
-            config: content of config.json.
             arguments: arguments of the encoder, defaults included.
             pad_id: padding id of the tokenizer.
         """

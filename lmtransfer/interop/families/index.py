@@ -44,7 +44,6 @@ def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
     """Return the family that config.json names.
 
     Args:
-        config: content of config.json.
         source: the file, for messages.
 
     Raises:

@@ -43,7 +43,6 @@ class Rewrite:
         """Convert our tensor to published tensors.
 
         Args:
-            tensor: our tensor.
             num_heads: H, for the layouts with a dimension for heads.
         """
         return [_theirs_of(piece, self.layout, num_heads).contiguous() for piece in tensor.chunk(len(self.theirs))]
@@ -102,7 +101,6 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
 
     Args:
         tensors: published tensors by name.
-        key_map: the family's rewrites.
 
     Raises:
         CheckpointError: a published tensor matches no rewrite, or part of a fused tensor is missing.
@@ -128,7 +126,6 @@ def to_theirs(
 
     Args:
         tensors: our tensors by name.
-        key_map: the family's rewrites.
         num_heads: H, for published tensors with a dimension for heads.
 
     Raises:
@@ -158,7 +155,6 @@ def expected_tensors(
 
     Args:
         module: the module; a shared tensor counts once, under its first name. The module may be on the device ``meta``.
-        key_map: the family's rewrites.
         num_heads: see ``to_theirs``.
         prefix: prefix of the module's tensors in the key map.
         without: prefixes (after ``prefix``) of tensors that are published elsewhere.

@@ -268,7 +268,6 @@ def export_onnx(
         task: see ``DenseModel``.
         labels: names of the outputs of a task's head, in order. The file has them in its metadata as JSON, with the key
             ``labels``.
-        name: name of the file.
 
     Raises:
         CheckpointError: a package is missing; the model has no such graph; it is too large; or the outputs of the file

@@ -113,9 +113,6 @@ def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) 
         path: the sentencepiece model.
         family: albert, xlnet or xlm-roberta.
         settings: content of ``tokenizer_config.json``; ``do_lower_case`` and ``keep_accents`` are used.
-
-    Raises:
-        CheckpointError: the file is damaged.
     """
     numbering: Numbering = "fairseq" if family == "xlm-roberta" else "own"
     library = library_tokenizer(_bytes(path), source=str(path), prefix="always", numbering=numbering)

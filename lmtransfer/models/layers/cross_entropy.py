@@ -33,7 +33,6 @@ def sample_softmax(
     Args:
         hidden_MD: output states.
         weight_VD: output embedding.
-        bias_V: output bias.
         uniform_M: one number per position, in [0, 1).
         temperature: above 0.
 
@@ -342,7 +341,6 @@ def cross_entropy_sum_and_samples(
     Args:
         hidden_MD: output states at the prediction positions.
         weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias.
         targets_M: target ids, int64.
         weights_M: weight of the loss at each position (0 for spare places), float.
         uniform_M: one random number per position, in [0, 1); see ``sample_logits``.

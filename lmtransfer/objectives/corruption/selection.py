@@ -69,7 +69,6 @@ class Selection(ABC):
             tokens: the row, int32.
             maskable: positions that may be chosen, int64, ascending.
             budget: number of tokens to choose, from 1 to ``len(maskable)``.
-            rng: source of random numbers.
         """
 
 

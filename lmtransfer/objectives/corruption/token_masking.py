@@ -54,7 +54,6 @@ class Replacement:
         Args:
             tokens: ids of the chosen tokens, int32, shape (m,).
             units: number of the unit of each token, from 0, shape (m,).
-            rng: source of random numbers.
         """
         kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
         replaced = np.where(kind < self.mask_share, self.mask_id, tokens)

@@ -84,10 +84,8 @@ def random_runs(
     something to predict.
 
     Args:
-        words: the words of the row.
         lengths: number of words of the run that would start at each word, int64, shape (W,).
         budget: number of tokens to mask.
-        rng: source of the random order.
         weights: weight of each word as a first word; see ``sampled_order``.
     """
     order = sampled_order(np.arange(len(lengths)), weights, rng).tolist()

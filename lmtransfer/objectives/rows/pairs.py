@@ -56,7 +56,6 @@ def paired_row(
         store: holds both texts.
         first: token range [start, stop) of A in the store.
         second: token range of B.
-        labels: labels of the row.
         special_ids: ids of [CLS] and [SEP].
     """
     (a_start, a_stop), (b_start, b_stop) = first, second
@@ -121,7 +120,6 @@ def draw_pairs(store: TokenStore, draw: Draw, *, least: int) -> Pairs:
     """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
 
     Args:
-        store: the documents.
         draw: draws the rows of a round.
         least: number of sentences that a row needs.
 

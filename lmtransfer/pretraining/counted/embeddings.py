@@ -96,7 +96,6 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
     """The number of the segment of each token of ``token_ids``: a document or a part of it, int64, shape (N,).
 
     Args:
-        store: the corpus.
         most_tokens: as in ``token_ids``.
         longest: most tokens of a segment; longer documents are cut.
     """
@@ -247,7 +246,6 @@ class CountedEmbeddings:
         Args:
             table: the token embeddings, (V, E).
             store: the text, as tokens.
-            seed: seed of the run.
             most_tokens: a lower limit than ``max_tokens``.
 
         Returns:

@@ -141,7 +141,6 @@ def count_first(
         encoder: an encoder with token embeddings, or one that reads words as characters.
         store: the training text.
         characters_VC: character ids of each token id, if the tokenizer gives them.
-        seed: seed of the run.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
         budget: budget of the run in seconds. Of a short one counting takes about half at most: it begins with little
             text, and counts more as long as there is time.

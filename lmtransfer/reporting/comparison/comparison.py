@@ -84,7 +84,6 @@ def with_margin(found: Comparison, margin: float | None) -> Comparison:
     """The comparison with verdicts on equivalence.
 
     Args:
-        found: the comparison.
         margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
     """
     if margin is None or found.difference is None:

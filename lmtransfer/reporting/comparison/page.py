@@ -30,7 +30,6 @@ def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Pa
     """Write the page and a JSON file next to it; return the path of the page.
 
     Args:
-        found: the comparison.
         folder: where to write; None: the folder ``compare`` in the nearest folder that holds both sides and is not a
             run.
         most: the highest number of flipped examples shown for each side.

@@ -47,7 +47,6 @@ def read_side(folder: Path, name: str) -> Side:
 
     Args:
         folder: folder of the run, or of the group.
-        name: name of the side.
 
     Raises:
         RunDirectoryError: see ``read_sides``.

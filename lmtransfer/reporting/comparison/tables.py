@@ -84,7 +84,6 @@ def tables(found: Comparison, *, most: int) -> list[Table]:
     """The tables that have lines.
 
     Args:
-        found: the comparison.
         most: the highest number of flipped examples shown for each side.
     """
     made = [

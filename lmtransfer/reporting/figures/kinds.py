@@ -71,7 +71,6 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
     """Draw a figure and save it as SVG and PNG.
 
     Args:
-        chart: the figure.
         folder: folder for the files; made if needed.
     """
     panels = chart.panels

@@ -37,8 +37,6 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
     """Draw all figures for which the runs have numbers, as SVG and PNG.
 
     Args:
-        entries: entries of the report.
-        sweeps: sweeps of the report.
         folder: folder for the files; made if needed.
     """
     labels = distinct_names(entries)

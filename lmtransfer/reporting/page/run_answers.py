@@ -71,7 +71,6 @@ def find_span(passage: str, answer: str, *, start: int | None, near: int | None 
     """The place of an answer in its passage; None if it is not there.
 
     Args:
-        passage: the passage.
         answer: text of the answer; a cut answer is found by its beginning.
         start: its first character, if it is known.
         near: otherwise, the occurrence that starts nearest to this character is taken; None: the first one.
@@ -97,7 +96,6 @@ def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: 
     Without any answer it is the beginning of the passage.
 
     Args:
-        passage: the passage.
         gold: place of the gold answer.
         predicted: place of the predicted answer.
         around: characters that are shown before and after an answer, at most; the rest is left out.
@@ -265,10 +263,6 @@ class RunAnswers:
 
 def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers], int]:
     """The answers of the runs that kept predictions.
-
-    Args:
-        entries: the entries of the report.
-        texts: finds the texts of examples.
 
     Returns:
         The answers, task by task, and the number of further runs that are not shown.

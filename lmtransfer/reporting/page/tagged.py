@@ -89,8 +89,6 @@ def tagged_words(kept: Kept, sentence: WrongSentence, words: Sequence[str]) -> l
 
     Args:
         kept: the answers of one seed, for the gold tags.
-        sentence: the sentence.
-        words: its words.
 
     Raises:
         ValueError: the numbers of words and of tags differ.

@@ -45,8 +45,6 @@ class Texts(Protocol):
         """Find the texts of some examples of a run.
 
         Args:
-            run: the run.
-            kept: predictions of the run.
             keys: keys of the examples, from ``kept.examples.keys``.
         """
         ...

@@ -145,7 +145,6 @@ def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[En
     """One entry for each run, in the order of ``runs``; seeds and controls become part of their run.
 
     Args:
-        runs: the runs.
         margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
     """
     by_key = {run.key: run for run in runs}

@@ -19,7 +19,6 @@ def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
     """The kept predictions of a run, its seeds, its control and its baselines; unreadable files are skipped.
 
     Args:
-        run: the run directory.
         problems: gets one message for each skipped file.
     """
     found = []
@@ -37,7 +36,6 @@ def examples_of(kept: Sequence[Kept], metric: str) -> Examples | None:
 
     Args:
         kept: the predictions, in the order of the scores.
-        metric: metric of the scores.
 
     Returns:
         The contributions; None if the predictions are of different examples, or do not determine the metric.
@@ -104,7 +102,6 @@ def examples_of_score(
     Args:
         kept: the predictions that the run has kept.
         node: its result, or the control's part of one.
-        metric: metric of the scores.
         seeds: the results from the run directories of the seeds.
         split: the scored split.
         is_control: whether ``node`` is the control's part.

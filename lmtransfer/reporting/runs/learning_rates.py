@@ -19,7 +19,6 @@ def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
     Of two rates each is one of these, so a grid of two has no edge.
 
     Args:
-        rate: the chosen rate.
         grid: the tried rates; anything but a list with at least three different rates counts as no grid.
     """
     tried = _rates(grid)

@@ -65,7 +65,6 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
         node: a ``result.json``, or the part of one that describes a control: a number, or a mapping with some of
             ``seeds`` (a list of values, or of mappings with ``metrics``), ``mean``, ``median``, ``deviation``, ``n``,
             and ``metrics``. Statistics may be numbers of the main metric or mappings from metric to number.
-        metric: name of the metric.
         seeds: the ``result.json`` of the run directories of the seeds.
 
     Returns:
@@ -151,7 +150,6 @@ def scored(
 
     Args:
         node: a ``result.json``, or the part of one that describes a control (see ``seed_values``).
-        metric: name of the metric.
         seeds: the ``result.json`` of the run directories of the seeds.
         pretraining: the run that the weights come from; None for random initialisation.
         examples: the contribution of each example to each score, in the order of ``seed_values``.

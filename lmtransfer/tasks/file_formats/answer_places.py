@@ -42,8 +42,6 @@ class AnswerPlaces:
         """Return an answer with its span; without a span if the text is not at ``start``; None if the text is empty.
 
         Args:
-            question: id of the question.
-            text: the answer.
             start: its first character according to the file.
             passage: the text that it quotes.
         """
@@ -62,7 +60,6 @@ class AnswerPlaces:
         """Return the usable answers of a question, those without a span last; empty if the question is left out.
 
         Args:
-            question: id of the question.
             gold_answers: results of ``gold``.
         """
         found = list(gold_answers)
@@ -76,7 +73,6 @@ class AnswerPlaces:
         """Count a bad answer.
 
         Args:
-            question: id of the question.
             problem: the problem, for the message.
         """
         self.bad.append(question)
@@ -117,11 +113,7 @@ class QuestionFile:
 
     @classmethod
     def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
-        """Keep the questions that are not left out.
-
-        Raises:
-            DataError: there are bad answers and the policy is ``refuse``.
-        """
+        """Keep the questions that are not left out."""
         places.report()
         left_out = frozenset(places.left_out)
         kept = [example for example in examples if example.id not in left_out]

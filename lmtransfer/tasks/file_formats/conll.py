@@ -129,9 +129,6 @@ def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
 
     Args:
         tags: ``O``, ``B-kind`` or ``I-kind`` of each word.
-
-    Raises:
-        DataError: a tag is not of this form.
     """
     unmarked = set(unmarked_begins(tags))
     return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
@@ -142,9 +139,6 @@ def unmarked_begins(tags: Sequence[str]) -> list[int]:
 
     Args:
         tags: tags of one sentence.
-
-    Raises:
-        DataError: a tag is not a span tag.
     """
     found = []
     last_prefix, last_kind = OUTSIDE, ""

@@ -126,11 +126,7 @@ class JsonNode:
         return text
 
     def name(self) -> str:
-        """An id: a text that is not empty, or a whole number, as text.
-
-        Raises:
-            DataError: this is neither.
-        """
+        """An id: a text that is not empty, or a whole number, as text."""
         if isinstance(self.value, int) and not isinstance(self.value, bool):
             return str(self.value)
         return self.filled_text()

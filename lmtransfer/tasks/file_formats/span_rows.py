@@ -34,10 +34,6 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
         path: the file, plain or compressed, or a folder of ``datasets.save_to_disk``.
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
             ``AnswerPlaces``. Skipped answers go last.
-
-    Raises:
-        DataError: a row is not such an object (the message has ``file:line``), an id occurs twice, or bad answers are
-            refused.
     """
     wanted = [Column((name,), "task.train", required=False) for name in _COLUMNS]
     layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")

@@ -25,10 +25,6 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
     Args:
         path: the file, plain or compressed.
         bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``.
-
-    Raises:
-        DataError: the file is not JSON, a key is missing or has the wrong type, a question or passage is empty, an id
-            occurs twice, ``is_impossible`` contradicts the answers, or bad answers are refused.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []

@@ -37,8 +37,6 @@ def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
     """F1 of the words of two normalised texts, as multisets, 0 to 1.
 
     Args:
-        answer: the predicted text.
-        reference: the gold text.
         empty_agree: whether two texts that are both empty after normalisation have F1 1 (SQuAD 2.0, CoQA) or 0
             (SQuAD 1.1, QuAC).
     """
@@ -97,7 +95,6 @@ def check_same_questions(given: Mapping[str, object], questions: Collection[str]
 
     Args:
         given: entries by question id.
-        questions: ids of all questions.
         what: name of the entries, for the message.
 
     Raises:

@@ -38,10 +38,6 @@ def quac_scores(
         references: each person's text by question id, including ``CANNOTANSWER`` or empty; an empty list: no answer.
         dialogues: id of the dialogue by question id (in the files, the part before "_q#").
         min_f1: smallest human F1 of a question that counts.
-
-    Raises:
-        DataError: a question has no answer or dialogue, there is an entry for another question, or people agree on no
-            question.
     """
     check_same_questions(answers, references)
     check_same_questions(dialogues, references, what="id of a dialogue")

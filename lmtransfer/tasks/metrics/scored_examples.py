@@ -229,9 +229,7 @@ def scored_examples(
 
     Args:
         examples: N examples.
-        kind: kind of the answers.
         ratios: the metrics that are ratios of sums.
-        labels: names of the labels.
         predicted: shape (R,).
         gold: shape (R,).
         words: number of answers of each example, shape (N,); default: one each if there are any answers.
@@ -298,8 +296,6 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     """Recompute a metric from the predictions; None if they do not determine it.
 
     Args:
-        examples: the predictions.
-        metric: name of the metric.
         rows: numbers of the examples, as a bootstrap samples them (they may repeat); None: all examples.
     """
     if metric in examples.ratios:
@@ -327,10 +323,6 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     For a mean the contributions are its terms. For a ratio of sums they are its linearisation. For any other metric
     they are the jackknife's pseudo-values without the bias correction (Efron & Tibshirani 1993, chapter 11). In all
     three cases their standard deviation divided by the root of N is a standard error of the metric.
-
-    Args:
-        examples: the predictions.
-        metric: name of the metric.
 
     Returns:
         None if the predictions do not determine the metric, or the metric is not defined on them.

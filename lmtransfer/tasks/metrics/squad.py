@@ -21,9 +21,6 @@ def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[s
     Args:
         answers: predicted text by question id.
         references: the gold texts by question id, at least one each.
-
-    Raises:
-        DataError: a question has no answer or reference, or there is an answer to another question.
     """
     return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
 
@@ -64,9 +61,6 @@ def squad2_scores(
         references: the gold texts by question id; empty if there is no answer.
         null_odds: evidence for no answer, by question id: a probability or a difference of scores.
         threshold: answers with odds above it count as empty; without ``null_odds`` all answers are kept.
-
-    Raises:
-        DataError: a question has no answer or odds, there is an entry for another question, or odds are not a number.
     """
     has_answer = {question: bool(texts) for question, texts in references.items()}
     raw = _unthresholded(answers, references)

@@ -82,10 +82,7 @@ def text_of_tokens(passage: str, spans: np.ndarray, start: int, end: int) -> tup
     """Return the characters from token ``start`` to token ``end`` inclusive, without white space at the edges.
 
     Args:
-        passage: the text.
         spans: character span of each of its tokens, shape (n, 2).
-        start: first token.
-        end: last token.
 
     Returns:
         First character, and one past the last.

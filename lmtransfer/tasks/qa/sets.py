@@ -77,12 +77,8 @@ class Squad:
         """Read the questions of a file.
 
         Args:
-            path: the file.
             bad_answers: what to do with gold answers that are not where the file says.
             kinds: names of the answers that are not spans, in the task's order.
-
-        Raises:
-            DataError: the file is malformed.
         """
         return read_squad(path, bad_answers=bad_answers)
 

@@ -243,7 +243,6 @@ def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
     Windows overlap by at least half, so that an answer of up to half a window is complete in one of them.
 
     Args:
-        num_tokens: tokens of the passage.
         capacity: tokens of the passage that fit into a window.
         stride: maximum tokens from the start of one window to the start of the next.
     """

@@ -52,7 +52,6 @@ def entities(
     """The entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
 
     Args:
-        text: the text.
         spans: its words; see ``word_spans``.
         answer: a tag for each word.
         labels: the tags of the task. If they do not mark spans, each word is an entity of its tag.

@@ -106,11 +106,7 @@ class TaggedFiles:
         """Read the sentences of a split, in the order of the source; spans are in BIO.
 
         Args:
-            split: name of the split.
             notes: counts unusual input.
-
-        Raises:
-            DataError: the split is missing or malformed; the message has ``file:line``.
         """
         found = (self._normalised(sentence, notes) for sentence in self._sentences(split, notes))
         return found if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in found)

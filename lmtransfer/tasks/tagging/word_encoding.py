@@ -61,7 +61,6 @@ def encode_words(
 
     Args:
         examples: N sentences.
-        tokenizer: gives the ids.
         max_length: longest sequence in tokens, specials included.
         notes: counts words for which the tokenizer gives no token.
 
@@ -123,7 +122,6 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
 
     Args:
         words: words of one sentence.
-        tokenizer: gives the ids.
     """
     ids_T, word_T = _read_together(words, tokenizer) or _read_apart(words, tokenizer)
     counts_W = np.bincount(word_T, minlength=len(words)).astype(np.int64)

@@ -36,11 +36,7 @@ class FileTask(Task):
             raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
 
     def origin(self, split: str) -> str:
-        """Return the file from which a split is read.
-
-        Raises:
-            DataError: there is no such file.
-        """
+        """Return the file from which a split is read."""
         return str(self.files.found(split))
 
 
@@ -52,7 +48,6 @@ class JsonLinesTask(FileTask):
         """Make the examples of a row.
 
         Args:
-            row: the object.
             name: ``split:number``.
 
         Raises:

@@ -70,7 +70,6 @@ class TextColumns:
         """Make the columns from the settings of a task.
 
         Args:
-            settings: the settings.
             gold: name of the setting with the column of the gold answer.
 
         Raises:
@@ -162,7 +161,6 @@ class TextFiles:
         """Read the examples of a split, in the order of the source.
 
         Args:
-            split: name of the split.
             example_of: makes an example from a row; raises ValueError if the gold answer cannot be used.
 
         Raises:
@@ -180,7 +178,6 @@ class TextFiles:
         """Read the rows of a split, in the order of the source.
 
         Args:
-            split: name of the split.
             notes: counts empty texts and left-out rows.
 
         Raises:
@@ -203,13 +200,9 @@ class TextFiles:
         """Read the rows of a file.
 
         Args:
-            path: the file.
             split: name of the split in ids, as in ``split:number``.
             notes: counts empty texts and left-out rows.
             with_gold: whether the file must have gold answers.
-
-        Raises:
-            DataError: the file is malformed; the message has ``file:line``.
         """
         bad_rows = BadRows(self.layout.bad_rows, notes)
         wanted = self.columns.wanted(with_gold=with_gold)
@@ -227,11 +220,7 @@ class TextFiles:
         return found
 
     def _with_gold(self, rows: Iterator[TextRow], notes: Notes) -> Iterator[TextRow]:
-        """Leave out the rows without a gold answer, or refuse them all together.
-
-        Raises:
-            DataError: there are such rows, and bad rows are refused.
-        """
+        """Leave out the rows without a gold answer, or refuse them all together."""
         num_rows, missing = 0, []
         for row in rows:
             num_rows += 1
@@ -292,13 +281,8 @@ def hub_records(source: HubSource, split: str, wanted: Sequence[Column], *, plac
     """Read the wanted columns of a split from the hub, with label numbers replaced by their names.
 
     Args:
-        source: the data set on the hub.
         split: our name of the split.
-        wanted: the columns to return.
         places: where a file was searched before, for the message.
-
-    Raises:
-        DataError: the split can neither be loaded nor found in the cache, or a column is missing.
     """
     table = load_hub_table(source, split, places=places)
     where = source.origin(split)

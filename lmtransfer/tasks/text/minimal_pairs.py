@@ -99,7 +99,6 @@ class MinimalPairs(TaskWithoutHead):
         """Compute accuracies: overall, of each phenomenon and of each paradigm.
 
         Args:
-            examples: the pairs.
             answers: log-probabilities of the good and of the bad sentence of each pair.
         """
         right: dict[str, list[bool]] = {}

@@ -141,11 +141,7 @@ def groups(
 
 
 def _checked(rates: Mapping[str, float]) -> Mapping[str, float]:
-    """Check the factors and return them.
-
-    Raises:
-        ConfigError: some factors are invalid; it lists all of them.
-    """
+    """Check the factors and return them."""
     problems = [
         f"optimizer.rates.{name}: there is no such part of a model; the allowed parts are {', '.join(RATED)}"
         for name in rates

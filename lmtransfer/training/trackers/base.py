@@ -78,7 +78,6 @@ class Service(ABC):
         """Begin the record of a run, or continue it.
 
         Args:
-            run: the run.
             record: id of the record to continue; None for a run without a record.
             step: last step that was noted for the record; the record may have one more. -1 without a record.
         """

@@ -46,7 +46,6 @@ def run_result(
     """The result of one training run.
 
     Args:
-        part: the run.
         outcome: its outcome, with an evaluation.
         command: "probe" or "finetune".
         rule: how the checkpoint was chosen, in words.
@@ -122,7 +121,6 @@ def joint_result(
         learning_rates: the rates that were tried; None without a search.
         examples: contribution of each example to the results, and to the controls.
         baselines: results of the baselines that count words, by name; None if they were not asked for.
-        more: further entries.
     """
 
     def rate_of(condition: Sequence[SeedResult]) -> dict[str, Any]:

@@ -230,10 +230,8 @@ def train_once(
     """Train one encoder and head, and score it.
 
     Args:
-        part: the run.
         run: directory for checkpoints and metrics; resumed if it was started before. None for a try of a learning rate,
             which is not saved and not scored on the evaluation split.
-        progress: the progress display.
         trackers: receive the numbers of the training.
 
     Raises:
@@ -352,10 +350,7 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
     optimised then, except in joint training.
 
     Args:
-        part: the run.
-        learner: the learner of the task.
         trained: the same learner, or the joint learner that contains it.
-        source: the examples.
     """
     setting = part.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)

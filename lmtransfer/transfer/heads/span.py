@@ -188,8 +188,6 @@ class _Windows:
         All valid pairs are compared: a table (T, L) has the end logits of the L tokens from each token on.
 
         Args:
-            start_T: start logits.
-            end_T: end logits.
             longest: L.
 
         Returns:

@@ -96,11 +96,7 @@ class JointText:
         return learner, take_heads(learner, parts.heads if keep_heads else {})
 
     def heads_over(self, encoder: Encoder) -> TakenHeads:
-        """Which heads a run gets from pretraining; the encoder must not be used afterwards.
-
-        Raises:
-            ConfigError: see ``parts``.
-        """
+        """Which heads a run gets from pretraining; the encoder must not be used afterwards."""
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
     def stream(self, parts: Parts, *, hardware: Hardware, micro_batch_tokens: int | None, seed: int) -> PlannedStream:
@@ -165,7 +161,6 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     Args:
         cfg: config of the command; corpus and objective are written to it.
         source: the run that training starts from, or the run whose tokenizer is used.
-        share: the share of text in training.
         cache_dir: folder of the tokenised text.
 
     Raises:

@@ -79,7 +79,6 @@ def long_attention(
     """Softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
-        query_THK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
         ranges: one range per sequence.
