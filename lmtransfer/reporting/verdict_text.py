@@ -53,8 +53,8 @@ def reach(difference: Difference, metric: str) -> str:
 
 def detectable_text(difference: Difference | None, metric: str) -> str:
     """The smallest difference that would have been found, for a table."""
-    found = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
-    return "" if found is None else shown(found, metric)
+    detectable = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
+    return "" if detectable is None else shown(detectable, metric)
 
 
 def needed_text(difference: Difference | None) -> str:
@@ -77,8 +77,8 @@ def verdict_text(difference: Difference | None, metric: str | None = None) -> st
         return ""
     if difference.verdict == "equivalent":
         return difference.verdict if metric is None else f"equivalent within {margin_text(difference, metric)}"
-    given = difference.verdict in (*BETTER, "worse")
-    return f"{difference.verdict}, for {difference.scope}" if given else difference.verdict
+    is_verdict = difference.verdict in (*BETTER, "worse")
+    return f"{difference.verdict}, for {difference.scope}" if is_verdict else difference.verdict
 
 
 def short(difference: Difference, metric: str) -> str:

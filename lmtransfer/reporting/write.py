@@ -150,9 +150,9 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _values(found: Spread | Difference | None) -> dict[str, Any] | None:
+def _values(number: Spread | Difference | None) -> dict[str, Any] | None:
     """A score or a difference as plain values."""
-    if not isinstance(found, Difference):
-        return None if found is None else dataclasses.asdict(found)
-    values = found.as_values()
+    if not isinstance(number, Difference):
+        return None if number is None else dataclasses.asdict(number)
+    values = number.as_values()
     return {"delta": values.pop("difference"), **values}

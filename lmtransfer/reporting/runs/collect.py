@@ -255,8 +255,8 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
     except RunDirectoryError as error:
         problems.append(_within(path.parent, error))
         return {}
-    found: Mapping[str, Any] = printable_values(value)
-    return found
+    mapping: Mapping[str, Any] = printable_values(value)
+    return mapping
 
 
 def _within(run: Path, error: RunDirectoryError) -> str:
