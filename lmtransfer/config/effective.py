@@ -119,10 +119,10 @@ def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
     train = cfg.get("train")
     if not isinstance(train, DictConfig):
         return
-    kept = effective_kind(train, primary=primary, overrides=overrides)
+    budget = effective_kind(train, primary=primary, overrides=overrides)
     with open_dict(train):
         for kind in KINDS:
-            if kept is not None and kind != kept and train.get(kind) is not None:
+            if budget is not None and kind != budget and train.get(kind) is not None:
                 train[kind] = None
         if _another_budget(train, primary=primary, overrides=overrides):
             train.min_steps = None
@@ -174,8 +174,8 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     in_files = [kind for kind in present if values[kind] != own.get(kind)]
     for kinds, where in ((on_command_line, "on the command line"), (in_files, "in the config files"), (present, "")):
         if len(kinds) > 1:
-            given = " and ".join(f"train.{kind}={values[kind]}" for kind in kinds)
-            raise ConfigError(f"train: {given} are set {where or 'in ' + primary}; keep one budget")
+            budgets = " and ".join(f"train.{kind}={values[kind]}" for kind in kinds)
+            raise ConfigError(f"train: {budgets} are set {where or 'in ' + primary}; keep one budget")
         if kinds:
             return kinds[0]
     return None

@@ -191,14 +191,14 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
     """The names of label numbers by column, from the features that ``datasets`` writes into a file."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        found = {}
+        names = {}
         for column, feature in features.items():
             inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
             if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
-                found[str(column)] = [str(name) for name in inner["names"]]
+                names[str(column)] = [str(name) for name in inner["names"]]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
         return {}
-    return found
+    return names
 
 
 def named_label(value: Any, names: Sequence[str]) -> Any:

@@ -87,11 +87,11 @@ class Column:
         Args:
             rows: its first rows.
         """
-        shown = ", ".join(name[:40] for name in list(names)[:20])
+        known = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
         return (
-            f"no column {self}; the columns are {shown}. Set {self.setting} to one of these{hint}, or {self.otherwise}"
+            f"no column {self}; the columns are {known}. Set {self.setting} to one of these{hint}, or {self.otherwise}"
         )
 
 
@@ -106,7 +106,7 @@ def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
     return max(words, key=lambda name: (words[name], characters[name]), default=None)
 
 
-def delimiter_of(given: str | None, key: str) -> str | None:
+def delimiter_of(value: str | None, key: str) -> str | None:
     """The character that a setting names; None if it names none.
 
     Args:
@@ -115,10 +115,10 @@ def delimiter_of(given: str | None, key: str) -> str | None:
     Raises:
         ConfigError: it is not a single character.
     """
-    character = {"tab": "\t", r"\t": "\t"}.get(given or "", given)
+    character = {"tab": "\t", r"\t": "\t"}.get(value or "", value)
     if character is not None and (len(character) != 1 or character in '"\r\n'):
         raise ConfigError(
-            f"{key}={given}: must be a single character such as ';' or '|', tab, or null (the separator that the first "
+            f"{key}={value}: must be a single character such as ';' or '|', tab, or null (the separator that the first "
             "line shows)"
         )
     return character
@@ -163,9 +163,9 @@ class TableLayout:
         if self.file_format is not None:
             return self.file_format
         named = format_by_name(path)
-        found: TableFormat = "tsv" if named is None or named == "text" else named
-        if found != "tsv" or self.delimiter not in (None, "\t"):
-            return found
+        table_format: TableFormat = "tsv" if named is None or named == "text" else named
+        if table_format != "tsv" or self.delimiter not in (None, "\t"):
+            return table_format
         sample, size = [], 0
         for _, line in read_lines(path, encoding_errors="replace"):
             sample.append(line)

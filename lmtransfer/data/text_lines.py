@@ -53,11 +53,11 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         if encoding_errors == "replace":
             notes.add("lines with bytes that are not UTF-8, replaced", where)
             return raw.decode("utf-8", "replace")
-        found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
+        octets = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
         if b"\0" in raw or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DataError(f"{where}: not UTF-8 but UTF-16, as it seems: {_CONVERT.format('UTF-16')}") from None
         raise DataError(
-            f"{where}: not UTF-8 at byte {error.start} of the line: {found}. Convert the file to UTF-8 (iconv -f "
+            f"{where}: not UTF-8 at byte {error.start} of the line: {octets}. Convert the file to UTF-8 (iconv -f "
             "LATIN1 -t UTF-8, or with another encoding than LATIN1), or set encoding_errors=replace "
             "(corpus.encoding_errors, task.encoding_errors) to replace these bytes with U+FFFD and count them"
         ) from None

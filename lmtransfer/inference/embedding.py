@@ -228,11 +228,11 @@ def _embed(
 ) -> int:
     count = 0
     for window in source.windows:
-        found = embedder.embed(window.texts)
-        writer.write(window.rows, finished(found.vectors, standardising=standardising, normalise=normalise))
+        embedded = embedder.embed(window.texts)
+        writer.write(window.rows, finished(embedded.vectors, standardising=standardising, normalise=normalise))
         where = f"in rows {count + 1:,} to {count + len(window.texts):,}"
         empty = sum(not text.strip() for text in window.texts)
-        for kind, num in ((f"texts cut to {embedder.max_length} tokens", found.num_cut), ("empty texts", empty)):
+        for kind, num in ((f"texts cut to {embedder.max_length} tokens", embedded.num_cut), ("empty texts", empty)):
             if num:
                 notes.add(kind, where, num)
         count += len(window.texts)

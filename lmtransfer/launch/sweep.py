@@ -174,7 +174,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
             raise diagnose(
                 error,
                 command=primary,
-                given=given,
+                words=given,
                 config_dir=line.config_dir,
                 is_sweep=line.is_sweep,
             ) from error

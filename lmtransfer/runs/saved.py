@@ -215,17 +215,17 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
             f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: continue it with resume=true, or "
             f"choose one of them, such as {folders[0]}"
         )
-    found = [
+    seeds = [
         read_saved(RunDirectory.open(folder), given=folder, key="init", revision=run.revision) for folder in folders
     ]
-    for one in found:
+    for one in seeds:
         one.checkpoint()
         if one.tokenizer.fingerprint != run.tokenizer.fingerprint:
             raise RunDirectoryError(
                 f"the seeds of {run.path} have different tokenizers ({one.path.name} has another one): choose one of "
                 f"them, such as {one.path}"
             )
-    return found
+    return seeds
 
 
 def pretraining_seed(run: SavedRun) -> int | None:
@@ -238,13 +238,13 @@ def pretraining_seed(run: SavedRun) -> int | None:
 
 def seed_folders(path: Path) -> list[Path]:
     """The folders of the seeds of a run, sorted by pretraining seed, then by seed, in ascending order."""
-    found: dict[tuple[int, int], Path] = {}
+    folders: dict[tuple[int, int], Path] = {}
     for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
         parts = folder.relative_to(path).parts
         numbers = [part.rpartition("-")[2] for part in parts]
         if all(number.isdecimal() for number in numbers):
-            found[int(numbers[0]) if len(parts) > 1 else -1, int(numbers[-1])] = folder
-    return [found[place] for place in sorted(found)]
+            folders[int(numbers[0]) if len(parts) > 1 else -1, int(numbers[-1])] = folder
+    return [folders[place] for place in sorted(folders)]
 
 
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:

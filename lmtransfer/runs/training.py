@@ -59,8 +59,8 @@ def trainer_config(
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
     """Build the optimizer of a pretraining; our classes get the learner, ``torch.optim``'s get its parameters."""
-    made: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
-    return made
+    optimizer: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
+    return optimizer
 
 
 def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: bool = True) -> None:

@@ -137,12 +137,12 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
         corpora = {str(place): _local(part, data_root) for place, part in enumerate(single)}
         if isinstance(parts, Mapping):
             corpora = dict(zip(map(str, parts), corpora.values(), strict=True))
-            found = build(OmegaConf.create(dict(node)), parts=corpora).fingerprint()
+            fingerprint = build(OmegaConf.create(dict(node)), parts=corpora).fingerprint()
         else:
-            found = corpora["0"].fingerprint()
+            fingerprint = corpora["0"].fingerprint()
     except (LmtransferError, OSError, TypeError, ValueError):
-        found = None
-    if found is None or found != (directory.read_versions().get("data") or {}).get("corpus"):
+        fingerprint = None
+    if fingerprint is None or fingerprint != (directory.read_versions().get("data") or {}).get("corpus"):
         raise _refused("corpus", named, directory)
 
 

@@ -117,9 +117,9 @@ def share_pretraining(plan: Plan) -> Plan:
     others = {words: run for run, words in _finished(plan)}
     moved: dict[Path, Path] = {}
     for job in plan.jobs:
-        found = others.get(_content(job.overrides)) if job.stage == PRETRAIN and not job.run.exists() else None
-        if found is not None:
-            moved[job.run] = found
+        other_run = others.get(_content(job.overrides)) if job.stage == PRETRAIN and not job.run.exists() else None
+        if other_run is not None:
+            moved[job.run] = other_run
     return replace(plan, jobs=tuple(_moved(job, moved) for job in plan.jobs)) if moved else plan
 
 

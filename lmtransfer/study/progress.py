@@ -140,8 +140,8 @@ def _start_time(log: Path, run: Path | None) -> float:
 
 
 def _budget(overrides: Sequence[str]) -> float | None:
-    found = [match for word in overrides if (match := _BUDGET.fullmatch(word))]
-    return float(found[-1][1]) if found else None
+    matches = [match for word in overrides if (match := _BUDGET.fullmatch(word))]
+    return float(matches[-1][1]) if matches else None
 
 
 def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:

@@ -126,8 +126,8 @@ class MultiLabelSpec(HeadSpec):
         """Logits of the mean probabilities."""
         logits = np.stack(outputs).astype(np.float64)
         has, has_not = (-np.logaddexp(0, sign * logits) for sign in (-1, 1))  # log-probabilities
-        found: np.ndarray = np.logaddexp.reduce(has, axis=0) - np.logaddexp.reduce(has_not, axis=0)
-        return found
+        mean: np.ndarray = np.logaddexp.reduce(has, axis=0) - np.logaddexp.reduce(has_not, axis=0)
+        return mean
 
     @override
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -135,10 +135,10 @@ class MultiLabelSpec(HeadSpec):
 
     @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        (given,) = LabelSetTargets.of(targets).labels
-        if (given < 0).any():
+        (label_row,) = LabelSetTargets.of(targets).labels
+        if (label_row < 0).any():
             return "labels hidden"
-        return f"labels {', '.join(np.array(labels)[given > 0]) or 'none'}"
+        return f"labels {', '.join(np.array(labels)[label_row > 0]) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ class RegressionSpec(HeadSpec):
 
     @override
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        found: np.ndarray = np.mean(outputs, axis=0)
-        return found
+        mean: np.ndarray = np.mean(outputs, axis=0)
+        return mean
 
     @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:

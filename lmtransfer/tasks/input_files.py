@@ -109,8 +109,8 @@ class InputFile:
 
 
 def _named_row(row: JsonNode, otherwise: str, example_of: Callable[[JsonNode, str], Any]) -> Any:
-    given = row.maybe("id")
-    return example_of(row, otherwise if given is None or given.value is None else given.name())
+    node = row.maybe("id")
+    return example_of(row, otherwise if node is None or node.value is None else node.name())
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,6 @@ def two_texts(line: str, what: str) -> tuple[str, str]:
     marked = SEPARATOR in line
     parts = [part.strip() for part in line.split(SEPARATOR)] if marked else line.split("\t")
     if len(parts) != 2 or not all(part.strip() for part in parts):
-        found = sum(bool(part.strip()) for part in parts)
-        raise ValueError(f"expected {what} with {SEPARATOR} or a tab between them; found {found} texts")
+        count = sum(bool(part.strip()) for part in parts)
+        raise ValueError(f"expected {what} with {SEPARATOR} or a tab between them; found {count} texts")
     return parts[0], parts[1]

@@ -45,7 +45,7 @@ class LocatedFiles:
     def find(self, split: str) -> Path | None:
         """Find the file of a split; None if it is not on this machine."""
         paths = (path for name in self._files.get(split, ()) for path in self._paths(name))
-        return next((found for found in map(find_data, paths) if found is not None), None)
+        return next((file for file in map(find_data, paths) if file is not None), None)
 
     def found(self, split: str) -> Path:
         """Find the file of a split.

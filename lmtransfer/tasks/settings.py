@@ -65,8 +65,8 @@ class FileSettings(_Settings):
     def file_names(self) -> dict[str, tuple[str, ...]]:
         """The names of the file of each split; none if the split has no file."""
         own = {"train": self.train, "dev": self.dev, "test": self.test}
-        given = {**(self.files or {}), **{split: file for split, file in own.items() if file is not None}}
-        return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in given.items()}
+        files = {**(self.files or {}), **{split: file for split, file in own.items() if file is not None}}
+        return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in files.items()}
 
     def located_files(self, *, task: str) -> LocatedFiles:
         """The files of the task of this name."""

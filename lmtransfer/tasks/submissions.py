@@ -127,13 +127,13 @@ def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict
     Raises:
         DataError: two questions have the same id.
     """
-    found = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
-    if len(found) != len(ids):
+    predictions = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
+    if len(predictions) != len(ids):
         raise DataError(
-            f"{len(ids) - len(found)} questions have the same id as another question, but a submission needs a "
+            f"{len(ids) - len(predictions)} questions have the same id as another question, but a submission needs a "
             "different id for each"
         )
-    return found
+    return predictions
 
 
 def no_answer_probabilities(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, float]:

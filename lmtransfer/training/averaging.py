@@ -143,6 +143,6 @@ class Average:
         if not self.num:
             return
         for parameter, tensor in zip(self.parameters, self.tensors, strict=True):
-            kept = parameter.detach().clone()
+            weights = parameter.detach().clone()
             parameter.copy_(tensor)
-            tensor.copy_(kept)
+            tensor.copy_(weights)

@@ -300,7 +300,7 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints, but none is complete.
         """
-        found: list[Checkpoint] = []
+        checkpoints: list[Checkpoint] = []
         problems: list[str] = []
         for name in ("last", ".last.new", ".last.old", "best", ".best.new", ".best.old"):
             folder = self.folder / name
@@ -308,18 +308,18 @@ class Checkpoints:
                 continue
             problem = find_damage(folder)
             if problem is None:
-                found.append(Checkpoint(folder, read_state(folder)))
+                checkpoints.append(Checkpoint(folder, read_state(folder)))
             elif not name.endswith(
                 ".new"
             ):  # after a crash, an incomplete staging folder is normal, and no data were lost with it
                 problems.append(problem)
-        if problems and not found:
+        if problems and not checkpoints:
             detail = "\n".join(f"  - {problem}" for problem in problems)
             raise CheckpointError(
                 f"no complete checkpoint in {self.folder}:\n{detail}\n"
                 "start the run again with another name=, or restore the folder from a copy"
             )
-        return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
+        return max(checkpoints, key=lambda checkpoint: checkpoint.step, default=None), problems
 
 
 def deleted(path: Path) -> str:
@@ -337,8 +337,8 @@ def revision_name(tokens: int) -> str:
 
 def _tokens_of(folder: Path) -> list[int]:
     """The numbers of tokens of the revisions in a folder."""
-    found = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
-    return [int(number) for number in found if number.isdecimal()]
+    numbers = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
+    return [int(number) for number in numbers if number.isdecimal()]
 
 
 def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:

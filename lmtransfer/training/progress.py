@@ -100,12 +100,12 @@ class Progress:
 
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
     """The numbers under a prefix; their total comes first, unless it equals one of them."""
-    found = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
-    found = {name: value for name, value in found.items() if "/" not in name}  # of parts of the text: not shown
-    total = found.pop("loss", total)
-    if total is not None and total not in found.values():
-        found = {"loss": total, **found}
-    return [f"{name} {value:.3f}" for name, value in found.items()]
+    numbers = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
+    numbers = {name: value for name, value in numbers.items() if "/" not in name}  # of parts of the text: not shown
+    total = numbers.pop("loss", total)
+    if total is not None and total not in numbers.values():
+        numbers = {"loss": total, **numbers}
+    return [f"{name} {value:.3f}" for name, value in numbers.items()]
 
 
 def _duration(seconds: float) -> str:

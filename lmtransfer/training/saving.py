@@ -79,8 +79,8 @@ class Snapshot:
     def take_model(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """The model alone, and the part of the state that describes it; every rank must call this."""
         tensors, state = self.take()
-        kept = ("step", "tokens", "phases", "aliases", "averaged")
-        return {"model": tensors["model"]}, {name: state[name] for name in kept if name in state}
+        entries = ("step", "tokens", "phases", "aliases", "averaged")
+        return {"model": tensors["model"]}, {name: state[name] for name in entries if name in state}
 
     def num_model_bytes(self) -> int:
         """The size of the model, with its heads."""

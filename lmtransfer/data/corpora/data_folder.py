@@ -73,8 +73,8 @@ class DataFolderCorpus(Corpus):
         self._data_root = None if data_root is None else Path(data_root).expanduser().resolve()
         if self._data_root and not self._data_root.is_dir():
             raise DataError(f"data_root={data_root}: no such folder; correct data_root= or LMTRANSFER_DATA")
-        found = [find_file(self._data_root / file) for file in files] if self._data_root else []
-        paths = [str(path) for path in found if path]
+        candidates = [find_file(self._data_root / file) for file in files] if self._data_root else []
+        paths = [str(path) for path in candidates if path]
         self._source: FileCorpus | HubCorpus
         if paths and len(paths) == len(files):
             self._source = FileCorpus(

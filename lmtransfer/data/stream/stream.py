@@ -332,7 +332,7 @@ class _Plans:
     def __getitem__(self, epoch: int) -> Any:
         if epoch not in self._plans:
             # Prefetching reads at most one epoch ahead, so two are in use at the same time.
-            self._plans = {kept: plan for kept, plan in self._plans.items() if kept == epoch - 1}
+            self._plans = {number: plan for number, plan in self._plans.items() if number == epoch - 1}
             self._plans[epoch] = self._source.plan(epoch)
         return self._plans[epoch]
 

@@ -89,17 +89,17 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
     for heading in ("tokens", "of all", "sampled", "passes", "per word", "unknown", "pieces", "own"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, part in prepared.parts.items():
-        found, counted = shares[name], part.statistics
+        part_share, counted = shares[name], part.statistics
         table.add_row(
             name,
             f"{counted.tokens:,}",
-            f"{found.share:.1%}",
-            f"{found.sampled:.1%}",
-            f"{found.passes:.2f}",
+            f"{part_share.share:.1%}",
+            f"{part_share.sampled:.1%}",
+            f"{part_share.passes:.2f}",
             f"{counted.tokens / max(1, counted.words):.2f}",
             f"{counted.unknown_rate:.3%}",
-            f"{found.vocabulary:.1%}",
-            f"{found.own:.1%}",
+            f"{part_share.vocabulary:.1%}",
+            f"{part_share.own:.1%}",
         )
     return table
 

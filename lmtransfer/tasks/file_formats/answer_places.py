@@ -51,8 +51,10 @@ class AnswerPlaces:
             return None
         end = start + len(text)
         if start < 0 or passage[start:end] != text:
-            found = f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
-            self.add_problem(question, f"answer_start={start} {found}; the answer is {_short(text)}")
+            position = (
+                f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
+            )
+            self.add_problem(question, f"answer_start={start} {position}; the answer is {_short(text)}")
             return GoldSpan(text)
         return GoldSpan(text, start, end)
 
@@ -62,12 +64,12 @@ class AnswerPlaces:
         Args:
             gold_answers: results of ``gold``.
         """
-        found = list(gold_answers)
-        kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
-        if found and (not kept or kept[0].start is None):
+        answers = list(gold_answers)
+        spans = sorted((gold for gold in answers if gold is not None), key=lambda gold: gold.start is None)
+        if answers and (not spans or spans[0].start is None):
             self.left_out.append(question)
             return ()
-        return tuple(kept)
+        return tuple(spans)
 
     def add_problem(self, question: str, problem: str) -> None:
         """Count a bad answer.
@@ -116,8 +118,8 @@ class QuestionFile:
         """Keep the questions that are not left out."""
         places.report()
         left_out = frozenset(places.left_out)
-        kept = [example for example in examples if example.id not in left_out]
-        return cls(kept, tuple(places.bad), tuple(places.left_out))
+        remaining = [example for example in examples if example.id not in left_out]
+        return cls(remaining, tuple(places.bad), tuple(places.left_out))
 
 
 def listed(ids: Iterable[str], *, most: int = 10) -> str:

@@ -140,14 +140,14 @@ def unmarked_begins(tags: Sequence[str]) -> list[int]:
     Args:
         tags: tags of one sentence.
     """
-    found = []
+    begins = []
     last_prefix, last_kind = OUTSIDE, ""
     for word, tag in enumerate(tags):
         prefix, kind = split_tag(tag)
         if prefix == "I" and (last_prefix not in "BI" or kind != last_kind):
-            found.append(word)
+            begins.append(word)
         last_prefix, last_kind = prefix, kind
-    return found
+    return begins
 
 
 def _check_width(width: int, where: str, word_column: int, tag_column: int, with_gold: bool) -> None:

@@ -110,10 +110,10 @@ def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
     """Return the gold answers of a question; empty if the question is left out."""
-    given = row.maybe("answers")
-    if given is None or given.value is None:
+    answers = row.maybe("answers")
+    if answers is None or answers.value is None:
         return None
-    return places.kept(question_id, (_answer(node, passage, question_id, places) for node in given.items()))
+    return places.kept(question_id, (_answer(node, passage, question_id, places) for node in answers.items()))
 
 
 def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> GoldSpan | None:

@@ -89,5 +89,5 @@ def _correlation(name: str, predicted: np.ndarray, gold: np.ndarray) -> float:
 
     if len(np.unique(predicted)) == 1 or len(np.unique(gold)) == 1:
         return 0.0
-    found = stats.pearsonr(predicted, gold) if name == "pearson" else stats.spearmanr(predicted, gold)
-    return float(found.statistic)
+    result = stats.pearsonr(predicted, gold) if name == "pearson" else stats.spearmanr(predicted, gold)
+    return float(result.statistic)

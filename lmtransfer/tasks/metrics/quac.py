@@ -91,10 +91,10 @@ def quac_f1(answer: str, references: Sequence[str]) -> float:
         references: each person's text, as for :func:`quac_scores`.
     """
     agreed_answers = agreed_references(references)
-    given = answer or NO_ANSWER
+    prediction = answer or NO_ANSWER
     if agreed_answers == [NO_ANSWER]:
-        return float(given == NO_ANSWER)
-    return leave_one_out_max([token_f1(given, text, empty_agree=False) for text in agreed_answers])
+        return float(prediction == NO_ANSWER)
+    return leave_one_out_max([token_f1(prediction, text, empty_agree=False) for text in agreed_answers])
 
 
 def human_f1(references: Sequence[str]) -> float:

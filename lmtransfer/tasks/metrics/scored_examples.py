@@ -280,10 +280,10 @@ def example_keys(examples: Sequence[Identified]) -> np.ndarray:
 def _clusters(examples: Sequence[Identified]) -> np.ndarray:
     """Number the groups in order of appearance; an example with group "" gets its own number."""
     numbers: dict[str, int] = {}
-    found = np.zeros(len(examples), dtype=np.int64)
+    clusters = np.zeros(len(examples), dtype=np.int64)
     for row, example in enumerate(examples):
-        found[row] = numbers.setdefault(example.group or f"\0{row}", len(numbers))
-    return found
+        clusters[row] = numbers.setdefault(example.group or f"\0{row}", len(numbers))
+    return clusters
 
 
 def _cut(text: str, most_bytes: int) -> str:
@@ -313,8 +313,8 @@ def undefined_metrics(examples: ScoredExamples, metrics: Iterable[str]) -> list[
     if examples.kind not in _OF_ANSWERS:
         return []
     predicted, gold = _by_example(examples)
-    found = (labels.undefined(name, predicted, gold, positive=examples.positive) for name in metrics)
-    return [sentence for sentence in found if sentence]
+    sentences = (labels.undefined(name, predicted, gold, positive=examples.positive) for name in metrics)
+    return [sentence for sentence in sentences if sentence]
 
 
 def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
@@ -349,8 +349,8 @@ def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
         right_NC, total_NC = predicted * gold, predicted + gold
         right_NC, total_NC = right_NC.sum(0) - right_NC, total_NC.sum(0) - total_NC
         f1_NC = np.divide(2 * right_NC, total_NC, out=np.zeros(total_NC.shape), where=total_NC > 0)
-        found: np.ndarray = f1_NC.mean(-1)
-        return found
+        mean_N: np.ndarray = f1_NC.mean(-1)
+        return mean_N
     if examples.kind == "classification":  # examples with equal label and answer are interchangeable
         pairs, which, counts = np.unique(np.stack([predicted, gold]), axis=1, return_inverse=True, return_counts=True)
         values = []

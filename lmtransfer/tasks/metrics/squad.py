@@ -95,15 +95,15 @@ def _thresholded(
     unanswered: set[str] = set()
     if null_odds is not None:
         unanswered = {question for question, odds in null_odds.items() if odds > threshold}
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for name, values in raw.items():
-        kept = {q: float(not references[q]) if q in unanswered else score for q, score in values.items()}
-        found[name] = kept
+        thresholded = {q: float(not references[q]) if q in unanswered else score for q, score in values.items()}
+        scores[name] = thresholded
         for prefix, wanted in (("HasAns", True), ("NoAns", False)):
-            group = {q: score for q, score in kept.items() if bool(references[q]) == wanted}
+            group = {q: score for q, score in thresholded.items() if bool(references[q]) == wanted}
             if group:
-                found[f"{prefix}_{name}"] = group
-    return found
+                scores[f"{prefix}_{name}"] = group
+    return scores
 
 
 def _unthresholded(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:

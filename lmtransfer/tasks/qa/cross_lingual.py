@@ -55,10 +55,10 @@ class CrossLingualQa(SpanQa):
         self.languages = check_languages(languages)
         self._languages_of: dict[str, list[str | None]] = {}
         named: dict[str, list[str]] = {}
-        for split, given in files.items():
+        for split, names in files.items():
             pairs = [
                 (file.replace(PLACE, code or ""), code)
-                for file in ([given] if isinstance(given, str) else given or [])
+                for file in ([names] if isinstance(names, str) else names or [])
                 for code in (self.languages if PLACE in file else (None,))
             ]
             named[split] = [file for file, _ in pairs]
@@ -68,23 +68,28 @@ class CrossLingualQa(SpanQa):
     @override
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
         """Compute the metrics over all languages, and F1 for each."""
-        given = list(answers)
+        answer_list = list(answers)
 
         def score(rows: Sequence[int]) -> dict[str, float]:
-            return super(CrossLingualQa, self).score([examples[row] for row in rows], [given[row] for row in rows])
+            return super(CrossLingualQa, self).score(
+                [examples[row] for row in rows], [answer_list[row] for row in rows]
+            )
 
-        return {**super().score(examples, given), **scores_by_language(_languages(examples), self.main_metric, score)}
+        return {
+            **super().score(examples, answer_list),
+            **scores_by_language(_languages(examples), self.main_metric, score),
+        }
 
     @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
         """Return predicted and gold texts; classes are the languages, translations are in one group."""
-        found = super().scored_examples(examples, answers)
+        predictions = super().scored_examples(examples, answers)
         classes = language_classes(_languages(examples))
         if classes is None:
-            return found
+            return predictions
         questions = [example.id.partition(":")[2] for example in examples]  # the same in all languages
-        clusters = groups_of_translations(found.clusters, questions)
-        return replace(found, clusters=clusters, classes=classes[0], class_names=classes[1])
+        clusters = groups_of_translations(predictions.clusters, questions)
+        return replace(predictions, clusters=clusters, classes=classes[0], class_names=classes[1])
 
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """Yield the name of each file of a split, and its questions with their language."""

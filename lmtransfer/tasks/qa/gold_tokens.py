@@ -42,10 +42,10 @@ class GoldTokens(NamedTuple):
         for gold in (
             gold_answers if example.kind is None else gold_answers[:1]
         ):  # another kind of answer: only the evidence
-            found = _exact(gold, example.passage, spans)
-            if found is None:
+            match = _exact(gold, example.passage, spans)
+            if match is None:
                 continue
-            tokens, exact = found
+            tokens, exact = match
             answer = cls(*tokens, reachable=True)
             if exact and tokens[1] - tokens[0] < longest and any(map(answer.inside, windows)):
                 return answer

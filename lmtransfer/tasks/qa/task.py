@@ -91,13 +91,13 @@ class _Span(NamedTuple):
 
 def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) -> _Span:
     """Return the best legal span over all windows, in characters of the passage."""
-    found = [_Span(NO_SPAN_SCORE, (0, 0))]
+    candidates = [_Span(NO_SPAN_SCORE, (0, 0))]
     for begin, (first, stop), row in zip(question.window_starts, passages.tolist(), rows, strict=True):
         start, end, score = int(row[0]), int(row[1]), float(row[2])
         if first <= start <= end < stop and math.isfinite(score):
             where = text_of_tokens(question.passage, question.spans, begin + start - first, begin + end - first)
-            found.append(_Span(score, (-where[0], -where[1])))
-    return max(found)
+            candidates.append(_Span(score, (-where[0], -where[1])))
+    return max(candidates)
 
 
 class QuestionReader(Reader):
@@ -234,7 +234,7 @@ class SpanQa(Task):
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
         notes = self.notes[split] = Notes()
-        found: list[QuestionExample] = []
+        questions: list[QuestionExample] = []
         seen: dict[str, tuple[int, str]] = {}
         for number, (origin, read) in enumerate(self._read(split)):
             if not read.examples:
@@ -256,8 +256,8 @@ class SpanQa(Task):
                         f"{origin}: question {example.id} has no answer; such questions need task.no_answer=true "
                         "(as in task=squad2)"
                     )
-            found += read.examples
-        return found
+            questions += read.examples
+        return questions
 
     def check_windows(self, longest: int) -> None:
         """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked.

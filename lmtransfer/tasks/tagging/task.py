@@ -222,7 +222,7 @@ class Tagging(Task):
     def examples(self, split: str) -> list[TaggedExample]:
         notes = self.notes[split] = Notes()
         index = {label: number for number, label in enumerate(self.labels)}
-        found: list[TaggedExample] = []
+        sentences: list[TaggedExample] = []
         places: dict[str, str] = {}
         for number, sentence in enumerate(self.files.sentences(split, notes)):
             name = sentence.name or f"{split}:{number}"
@@ -231,15 +231,15 @@ class Tagging(Task):
                     f"{sentence.where()}: the id {name} is also that of {places[name]}; ids must be different"
                 )
             places[name] = sentence.where()
-            found.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
-        if not found:
+            sentences.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
+        if not sentences:
             raise DataError(f"{self.origin(split)}: contains no sentences")
         if self.scheme != "words" and self.files.recognised:
             kind = (
                 f"sentences whose tags mark spans ({self.files.recognised}), scored by F1 (task.scheme=words: by words)"
             )
-            notes.add(kind, self.origin(split), len(found))
-        return found
+            notes.add(kind, self.origin(split), len(sentences))
+        return sentences
 
     def _indices(self, sentence: TaggedSentence, index: Mapping[str, int]) -> tuple[int, ...] | None:
         if sentence.tags is None:

@@ -100,11 +100,11 @@ class TextClassification(TextFileTask, Classification):
         known = self._index_of[row.named]
         if row.gold is not None and row.gold not in known:
             meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
-            shown = listed(list(known))
+            names = listed(list(known))
             hint = f"; if it stands for a hidden label, set task.hidden_values=[{row.gold}]" * (
                 row.gold == HIDDEN_NUMBER
             )
             raise ValueError(
-                f"label {short(row.gold)} in column {self.gold_column!r} is not one of {shown} ({meaning}{hint})"
+                f"label {short(row.gold)} in column {self.gold_column!r} is not one of {names} ({meaning}{hint})"
             )
         return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

@@ -57,9 +57,9 @@ class JsonLinesTask(FileTask):
     @override
     def examples(self, split: str) -> list[Any]:
         path, bad_rows = self.files.found(split), BadRows("refuse", Notes(), "or remove it")
-        found: list[Any] = []
+        examples: list[Any] = []
         for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
-            found += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")
-        if not found:
+            examples += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")
+        if not examples:
             raise DataError(f"{path}: contains no examples")
-        return found
+        return examples

@@ -75,8 +75,8 @@ class MinimalPairs(TaskWithoutHead):
         """Read the pairs, paradigm by paradigm."""
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
-        found = map(paradigm_files, self._folders)
-        files = next((files for files in found if files), None)
+        candidates = map(paradigm_files, self._folders)
+        files = next((files for files in candidates if files), None)
         if files is None and self.settings.hub is None:
             raise DataError(
                 f"task {self.name}: no .jsonl files in {self._places()}. Set data_root= or LMTRANSFER_DATA to the "

@@ -114,9 +114,9 @@ class MultiLabel(TextFileTask):
                 check_label(label, row.where, column)
                 counts[label] += 1
         if len(counts) < 2:
-            found = f"only the label {short(next(iter(counts)))}" if counts else "no label"
+            kinds = f"only the label {short(next(iter(counts)))}" if counts else "no label"
             raise DataError(
-                f"{origin}: {num_rows:,} rows have {found}, but at least two labels are needed; does {column} name the "
+                f"{origin}: {num_rows:,} rows have {kinds}, but at least two labels are needed; does {column} name the "
                 f"column of the labels, and does task.separator={self.settings.separator!r} separate them?"
             )
         check_labels(counts, origin=origin, things="labels of rows", column=column)
@@ -147,11 +147,11 @@ class MultiLabel(TextFileTask):
     @override
     def examples(self, split: str) -> list[TextExample]:
         self._form = self._form_of(split)
-        found = super().examples(split)
+        examples = super().examples(split)
         if self._form == "vectors" and self.settings.label_form is None:
             kind = "rows whose labels were read as vectors with 1 or 0 for each label (label_form=names reads names)"
-            self.notes[split].add(kind, self.origin(split), len(found))
-        return found
+            self.notes[split].add(kind, self.origin(split), len(examples))
+        return examples
 
     @property
     def head(self) -> HeadSpec:
@@ -160,13 +160,13 @@ class MultiLabel(TextFileTask):
 
     @override
     def gold(self, examples: Sequence[TextExample]) -> LabelSetTargets[np.ndarray]:
-        given = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
+        labels = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in enumerate(examples):
             if example.label_set is None:
-                given[row] = NO_LABEL
+                labels[row] = NO_LABEL
             else:
-                given[row, list(example.label_set)] = 1
-        return LabelSetTargets(given)
+                labels[row, list(example.label_set)] = 1
+        return LabelSetTargets(labels)
 
     def number_of(self, answer: LabelSetAnswer) -> Sequence[float]:
         """The probability of each label."""
@@ -320,13 +320,13 @@ def _truths(text: str) -> dict[str, bool]:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the labels {short(text)} begin with {{ but are not a JSON object ({error})") from None
-    found = {}
+    truths = {}
     for name, value in values.items():
         truth = _TRUTHS.get("" if value is None else str(value).lower())
         if truth is None:
             raise ValueError(f"the label {short(name)} is {short(str(value))}, but must be 1 (the text has it) or 0")
-        found[name] = truth
-    return found
+        truths[name] = truth
+    return truths
 
 
 def _checked(labels: Sequence[str]) -> tuple[str, ...]:

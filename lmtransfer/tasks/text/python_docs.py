@@ -47,13 +47,15 @@ class PythonDocsTask(Classification):
 
     @cached_property
     def _examples(self) -> dict[Split, list[TextExample]]:
-        found = docstring_examples(max_per_library=self.settings.max_per_library, cache_dir=self.settings.cache_dir)
+        docstrings = docstring_examples(
+            max_per_library=self.settings.max_per_library, cache_dir=self.settings.cache_dir
+        )
         return {
             split: [
                 TextExample(id=f"{item.module}:{item.name}", text=item.text, label=LIBRARIES.index(item.library))
                 for item in items
             ]
-            for split, items in found.items()
+            for split, items in docstrings.items()
         }
 
     @override

@@ -121,14 +121,17 @@ class MultiSentenceReading(JsonLinesClassification):
     @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
         """Compute F1 over all answers, and the exact match of questions."""
-        given = list(answers)
-        return {**super().score(examples, given), "exact_match": _by_question(examples, given).value() or 0.0}
+        answer_list = list(answers)
+        return {
+            **super().score(examples, answer_list),
+            "exact_match": _by_question(examples, answer_list).value() or 0.0,
+        }
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
         """Return predicted and gold labels, and which questions are all right."""
-        found = super().scored_examples(examples, answers)
-        return replace(found, ratios={**found.ratios, "exact_match": _by_question(examples, answers)})
+        predictions = super().scored_examples(examples, answers)
+        return replace(predictions, ratios={**predictions.ratios, "exact_match": _by_question(examples, answers)})
 
 
 def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> Ratio:

@@ -34,8 +34,8 @@ class Jsonl:
     def rewind(self, step: int) -> None:
         """Cut the file back to the lines up to ``step``; also removes a last line that a crash left incomplete."""
         if self.path.exists():
-            kept = b"".join(line for line, _ in self._lines(step))
-            write_text(self.path, kept.decode("utf-8", "replace"))
+            content = b"".join(line for line, _ in self._lines(step))
+            write_text(self.path, content.decode("utf-8", "replace"))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
