@@ -55,13 +55,13 @@ def generators(seed: int, *counters: int | str, indices: np.ndarray) -> Iterator
     if len(indices) == 0:
         return
     bits: Any = np.random.PCG64(0)
-    made = np.random.Generator(bits)
+    rng = np.random.Generator(bits)
     for high, low, sequence_high, sequence_low in _seeds(_words(seed, counters), indices).tolist():
         increment = ((sequence_high << 64 | sequence_low) << 1 | 1) & _MASK128
         start = (increment + (high << 64 | low)) * _PCG64_MULTIPLIER + increment
         state = {"state": start & _MASK128, "inc": increment}
         bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
-        yield made
+        yield rng
 
 
 def _seeds(words: list[int], indices: np.ndarray) -> np.ndarray:

@@ -117,10 +117,10 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
-        kept = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
-        result = _joint(results, control_results, members[0], scoring, kept)
+        predictions = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
+        result = _joint(results, control_results, members[0], scoring, predictions)
         if distributed.is_main():
-            write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
+            write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in predictions})
         directory.write_result(result)
         root = short_path(directory.path.parent.parent)
         commands = [f"lmtransfer report {root}"]
@@ -184,7 +184,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
 
 
 def _joint(
-    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, kept: list[Kept]
+    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, predictions: list[Kept]
 ) -> JointResult:
     """The result over seeds, with that of the control if there is one."""
     first, majority = results[0], _majority(member, scoring)
@@ -205,8 +205,8 @@ def _joint(
         "num_truncated": {scoring.split: first.more["num_truncated"]},
     }
     if controls:
-        whole = len(kept) == len(results) + len(controls)
-        conditions = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
+        whole = len(predictions) == len(results) + len(controls)
+        conditions = (predictions[: len(results)], predictions[len(results) :]) if whole else ([], [])
         examples = (examples_of(conditions[0], first.main_metric), examples_of(conditions[1], first.main_metric))
         joint["difference"] = compare(results, controls, majority, examples=examples)
     return JointResult.of(joint)

@@ -157,10 +157,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
                 if factor != 1
             ]
         )
-    given = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
-    if method.text is None and given:
+    groups = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
+    if method.text is None and groups:
         raise ConfigError(
-            [f"{group}=: only transfer=joint uses text; choose transfer=joint, or leave it out" for group in given]
+            [f"{group}=: only transfer=joint uses text; choose transfer=joint, or leave it out" for group in groups]
         )
 
 

@@ -113,9 +113,9 @@ def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes)
 def _check_choices(cfg: DictConfig) -> None:
     """Check everything that the command line alone can show."""
     problems = []
-    given = [key for key in _SOURCES if cfg[key] is not None]
-    if len(given) != 1:
-        what = f"{' and '.join(given)} are given" if given else "no input is given"
+    sources = [key for key in _SOURCES if cfg[key] is not None]
+    if len(sources) != 1:
+        what = f"{' and '.join(sources)} are given" if sources else "no input is given"
         problems.append(f"{what}: give exactly one of input=<file> (- for standard input), text='...' or split=<name>")
     if cfg.submission is not None and cfg.split is None:
         problems.append(f"submission={cfg.submission}: a submission covers a whole split; set it, such as split=test")

@@ -34,8 +34,8 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="report")
     if cfg.watch:
         return _watch(cfg)
-    given = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
-    roots = [Path(str(root)).expanduser() for root in given]
+    folders = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
+    roots = [Path(str(root)).expanduser() for root in folders]
     entries = make_entries(collect(*roots), margin=cfg.margin)
     if not cfg.verdicts:
         entries = [replace(entry, difference=None, without_control="") for entry in entries]

@@ -19,8 +19,8 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 
 def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
     """Add the words of a file, one per line, to a tokenizer as single tokens; also return notes for the user."""
-    found = read_words(file, tokenizer)
-    return ExtendedTokenizer(tokenizer, found.words), found.notes
+    word_list = read_words(file, tokenizer)
+    return ExtendedTokenizer(tokenizer, word_list.words), word_list.notes
 
 
 def resized_weights(

@@ -110,8 +110,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    found = getattr(getattr(error, "response", None), "status_code", None)
-    return found if isinstance(found, int) else None
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
 
 
 def _first_line(error: BaseException) -> str:
@@ -253,8 +253,8 @@ class Target:
 
 def files_in(folder: Path) -> dict[str, int]:
     """The files of a folder that would be sent, with their sizes in bytes, by their names in the repository."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def name_problem(name: str) -> str | None:

@@ -124,8 +124,8 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
     losses = objective.get("losses") if isinstance(objective, Mapping) else None
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in losses or {}]
     kinds = [resolve(node["_target_"]) for node in nodes]
-    found = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
-    return found or encoder.attention
+    direction = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
+    return direction or encoder.attention
 
 
 @dataclass(frozen=True, slots=True)

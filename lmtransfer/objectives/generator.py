@@ -216,12 +216,10 @@ class GeneratorObjective(Objective):
         """
         real = replacements.packed.num_tokens
         predicted_T, replaced_T = predicted_T[:real], replacements.replaced_T[:real]  # filler comes last
-        found, predicted, replaced = (
-            each.sum().float() for each in (predicted_T & replaced_T, predicted_T, replaced_T)
-        )
+        hits, predicted, replaced = (each.sum().float() for each in (predicted_T & replaced_T, predicted_T, replaced_T))
         return {
-            f"{self.name}_precision": Loss(found, predicted, 0.0),
-            f"{self.name}_recall": Loss(found, replaced, 0.0),
+            f"{self.name}_precision": Loss(hits, predicted, 0.0),
+            f"{self.name}_recall": Loss(hits, replaced, 0.0),
             f"{self.name}_replaced": Loss(replaced, replacements.num_hidden, 0.0),
             f"{self.name}_base_rate": Loss(replaced, real, 0.0),
         }

@@ -113,9 +113,9 @@ def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, co
         table.add_row("weights", averaged)
     if started := result.more.get("phases"):
         table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in started))
-    if kept := result.more.get("revisions"):
-        last = with_revision(short_path(path), kept[-1])
-        table.add_row("revisions", f"{', '.join(map(count_text, kept))} tokens; start from one with init={last}")
+    if revisions := result.more.get("revisions"):
+        last = with_revision(short_path(path), revisions[-1])
+        table.add_row("revisions", f"{', '.join(map(count_text, revisions))} tokens; start from one with init={last}")
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"

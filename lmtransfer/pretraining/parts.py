@@ -72,16 +72,16 @@ def parts_of_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[
     Raises:
         ConfigError: parts that do not fit one another.
     """
-    phases, found = phases_of(cfg), [last]
+    phases, of_phases = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
             parts = _of_phase(cfg, phase, last, tokenizer)
         except ConfigError as error:
             raise ConfigError([f"phases.{phase.name}: {problem}" for problem in error.problems]) from error
         if losses_of(cfg, phase) == losses_of(cfg, after):
-            parts = replace(parts, objectives=found[0].objectives, encoder=found[0].encoder)
-        found.insert(0, parts)
-    return found
+            parts = replace(parts, objectives=of_phases[0].objectives, encoder=of_phases[0].encoder)
+        of_phases.insert(0, parts)
+    return of_phases
 
 
 def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) -> Parts:

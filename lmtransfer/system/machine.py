@@ -149,7 +149,7 @@ def _absolute(path: str) -> str:
 
 def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str]:
     """The key and value of the setting that holds ``path`` or a parent of it; the longest match wins."""
-    found: tuple[str | None, str] = (None, "")
+    setting: tuple[str | None, str] = (None, "")
     wanted, longest = _absolute(path), 1
     for key, value in texts(settings):
         if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
@@ -158,8 +158,8 @@ def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str
         if wanted.endswith("/" + value) and not os.path.isabs(value):  # the path was looked for below another folder
             place = wanted
         if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
-            found, longest = (key, value), len(place)
-    return found
+            setting, longest = (key, value), len(place)
+    return setting
 
 
 def _is_of_memory(error: BaseException) -> bool:

@@ -164,6 +164,6 @@ def byte_letters() -> dict[str, int]:
 
 def readable(piece: bytes) -> str:
     """Bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
-    shown = piece.decode(errors="surrogateescape")
-    shown = _SURROGATES.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", shown)
-    return META + shown[1:] if shown.startswith(" ") else shown
+    text = piece.decode(errors="surrogateescape")
+    text = _SURROGATES.sub(lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)
+    return META + text[1:] if text.startswith(" ") else text

@@ -173,12 +173,12 @@ class ExtendedTokenizer(Tokenizer):
     def _parts(self, text: str) -> Iterator[_Part]:
         """The added words and the text between them, with the white space after an added word, not before it."""
         done = 0
-        for found in self._finder.find(text):
-            before = text[done : found.start].rstrip()
+        for match in self._finder.find(text):
+            before = text[done : match.start].rstrip()
             if before:
                 yield _Part(done, done + len(before))
-            yield _Part(found.start, found.end, found.place)
-            done = found.end
+            yield _Part(match.start, match.end, match.place)
+            done = match.end
         if done < len(text) or not done:
             yield _Part(done, len(text))
 

@@ -103,8 +103,8 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         library = tokenizers.Tokenizer.from_str(json.dumps(_with_names(described, hidden)))
         library.encode_special_tokens = True
         library.encode(_PROBE)
-        shown = {name: token for token, name in hidden.items()}
-        pieces = {token_id: shown.get(piece, piece) for piece, token_id in library.get_vocab().items()}
+        replacements = {name: token for token, name in hidden.items()}
+        pieces = {token_id: replacements.get(piece, piece) for piece, token_id in library.get_vocab().items()}
         added_ids = frozenset(token_id for token_id, piece in pieces.items() if piece in added)
     except CheckpointError:
         raise
@@ -244,8 +244,8 @@ def _text(piece: str, piece_kind: PieceKind, *, inside: str, byte_pieces: bool) 
         return b"".join(
             bytes([letters[letter]]) if letter in letters else letter.encode("utf-8", "replace") for letter in piece
         )
-    if byte_pieces and (found := _BYTE_PIECE.fullmatch(piece)):
-        return bytes([int(found[1], 16)])
+    if byte_pieces and (match := _BYTE_PIECE.fullmatch(piece)):
+        return bytes([int(match[1], 16)])
     return piece.replace(META, " ").encode("utf-8", "replace")
 
 

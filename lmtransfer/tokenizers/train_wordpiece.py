@@ -117,11 +117,11 @@ def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> 
         return folded if len(folded) < len(unicodedata.normalize("NFD", lower)) and folded != lower else None
 
     folded = {word: without_accents(word) for word in words if not word.isascii()}
-    lost = [(words[word], word, found) for word, found in folded.items() if found]
+    lost = [(words[word], word, forms) for word, forms in folded.items() if forms]
     if not lost:
         return {}
-    _, word, found = max(lost)
-    return {"lost_accents": {"share": sum(count for count, _, _ in lost) / words.total(), "example": [word, found]}}
+    _, word, forms = max(lost)
+    return {"lost_accents": {"share": sum(count for count, _, _ in lost) / words.total(), "example": [word, forms]}}
 
 
 def _character_frequencies(words: Counter[str]) -> Counter[str]:

@@ -180,13 +180,13 @@ class TokenizerTrainer(ABC):
             ConfigError: all problems together.
         """
         values = vars(self)
-        found = [
+        own_problems = [
             f"tokenizer.{name}={values[name]}: must be at least {lowest}"
             for name, lowest in {**least, "max_sentences": 1, "max_characters": 1}.items()
             if values[name] < lowest
         ]
-        if problems or found:
-            raise ConfigError([*problems, *found])
+        if problems or own_problems:
+            raise ConfigError([*problems, *own_problems])
 
     def too_few(self, num_pieces: int | str, counts: LineCounts) -> DataError:
         """The error for a text that does not support ``vocab_size``."""

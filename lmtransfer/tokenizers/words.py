@@ -91,7 +91,7 @@ class WordTokenizer(CharacterTokenizer):
 
     @override
     def unknown_words(self, text: str) -> list[str]:
-        return [word for found in _word(text).findall(text) if (word := self._folded(found)) not in self._ids]
+        return [word for part in _word(text).findall(text) if (word := self._folded(part)) not in self._ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The words of the ids with one space between them; special tokens are written in brackets."""

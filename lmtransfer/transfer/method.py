@@ -258,8 +258,8 @@ class TransferMethod(VectorMethod):
                 "activation": activation,
                 "hidden_dropout": self.dropout,
             }
-        made: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
-        return made.of(head, encoder, layers, pieces=self.resolved_pieces(encoder))
+        cls: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
+        return cls.of(head, encoder, layers, pieces=self.resolved_pieces(encoder))
 
 
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:

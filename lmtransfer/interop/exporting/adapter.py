@@ -152,13 +152,14 @@ def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
         published = read_published(place)
     except CheckpointError as error:
         raise ConfigError(f"base={place}: {error}; give the folder of an exported encoder, or none") from error
-    found = dict(published.encoder)
-    if run.family.token in found:
-        found[run.family.token] = found[run.family.token][: run.encoder.vocab_size]  # there may be a row for padding
+    tensors = dict(published.encoder)
+    if run.family.token in tensors:
+        # There may be a row for padding.
+        tensors[run.family.token] = tensors[run.family.token][: run.encoder.vocab_size]
     wrong = [
         name
         for name, tensor in encoder.items()
-        if not name.startswith("pooler.") and (name not in found or not torch.equal(found[name].float(), tensor))
+        if not name.startswith("pooler.") and (name not in tensors or not torch.equal(tensors[name].float(), tensor))
     ]
     if wrong:
         raise ConfigError(
@@ -179,9 +180,9 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
         if not difference <= _ROUNDING:
             raise CheckpointError(f"{WEIGHT_FILE}: {name} differs by {difference:.1e}; nothing was exported")
         largest = max(largest, difference)
-    shown = f"{largest:.0e}" if largest else "0"
+    rounded = f"{largest:.0e}" if largest else "0"
     modules = len(config["target_modules"])
-    return f"read back: base and adapter are the merged weights, {modules} updates, largest difference {shown}"
+    return f"read back: base and adapter are the merged weights, {modules} updates, largest difference {rounded}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
         "max_length": "rows of up to {} tokens",
     }
     details = [text.format(objective[key]) for key, text in settings.items() if number(objective.get(key)) is not None]
-    found = {
+    facts = {
         "pretraining text": _corpus_label(stage),
         "objective": ", ".join([" and ".join(losses), *details]),
         "phases": _phases(stage),
@@ -351,7 +351,7 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
         "hardware": _hardware(stage.versions),
         "validation": _validation(stage.result),
     }
-    return {key: text for key, text in found.items() if text}
+    return {key: text for key, text in facts.items() if text}
 
 
 def _phases(stage: Run) -> str:
@@ -387,7 +387,7 @@ def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
     task, transfer = config["task"], config["transfer"]
     num_train = number(named.result.get("num_train"))
     seed = number(config.get("seed"))
-    found = {
+    facts = {
         "task": node_label(task) + (f", {num_train:,.0f} labelled examples" if num_train else ""),
         "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
         "transfer": _METHODS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
@@ -395,7 +395,7 @@ def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
         "task budget": _budget(read_run(run.saved.path).result),  # of the exported seed
         "task hardware": _hardware(named.versions),
     }
-    return {key: text for key, text in found.items() if text}
+    return {key: text for key, text in facts.items() if text}
 
 
 def _budget(result: Mapping[str, Any]) -> str:

@@ -260,15 +260,15 @@ def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any])
         published: the config.json that the run was imported with; empty if the run was not imported.
     """
     labels = {"id2label", "label2id", "num_labels", "problem_type"}
-    kept = {key: value for key, value in published.items() if key not in _DROPPED | labels}
-    return {**kept, **config}
+    rest = {key: value for key, value in published.items() if key not in _DROPPED | labels}
+    return {**rest, **config}
 
 
 def _check_bytes(files: PublishedFiles, folder: Path) -> None:
     """Check that the file holds the tensors that were meant to be written, bit for bit."""
-    found = load_file(folder / "model.safetensors")
+    tensors = load_file(folder / "model.safetensors")
     wrong: Sequence[str] = sorted(
-        name for name in found.keys() | files.tensors.keys() if not _same(found.get(name), files.tensors.get(name))
+        name for name in tensors.keys() | files.tensors.keys() if not _same(tensors.get(name), files.tensors.get(name))
     )
     if wrong:
         raise CheckpointError(f"model.safetensors: these tensors differ from the written ones: {', '.join(wrong[:5])}")

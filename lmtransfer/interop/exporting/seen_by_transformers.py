@@ -114,12 +114,12 @@ class TransformersModel(Speaker):
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(
                     str(folder if adapter is None else adapter.folder), **known
                 )
-                made = getattr(transformers, auto_class(architecture)).from_pretrained(
+                model_and_report = getattr(transformers, auto_class(architecture)).from_pretrained(
                     str(folder), output_loading_info=True, **known, **sizes
                 )
             except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
                 raise CheckpointError(f"transformers {transformers.__version__} cannot load it: {error}") from error
-        model, loading = made
+        model, loading = model_and_report
         if type(model).__name__ != architecture:
             raise CheckpointError(f"transformers loads {type(model).__name__}, but {architecture} was written")
         wrong = [str(name) for key in ("missing_keys", "mismatched_keys") for name in loading[key]]
@@ -149,8 +149,8 @@ class TransformersModel(Speaker):
             if values.dim() == 2:  # one row a text
                 logits[name] = [row[None].numpy() for row in values.float()]
             else:
-                logits[name] = [row[kept].numpy() for row, kept in zip(values.float(), real, strict=True)]
-        ids = [row[kept].numpy().astype(np.int64) for row, kept in zip(padded["input_ids"], real, strict=True)]
+                logits[name] = [row[mask].numpy() for row, mask in zip(values.float(), real, strict=True)]
+        ids = [row[mask].numpy().astype(np.int64) for row, mask in zip(padded["input_ids"], real, strict=True)]
         return TextLogits(ids, logits)
 
     def rounding(self, texts: Sequence[Text]) -> dict[str, float]:
@@ -171,8 +171,8 @@ class TransformersModel(Speaker):
         if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
         if self._heads:
-            found = {name: getattr(output, head.output) for name, head in self._heads.items()}
-            return {n: v[..., None] if v.dim() == 2 and not self._heads[n].of_texts else v for n, v in found.items()}
+            outputs = {name: getattr(output, head.output) for name, head in self._heads.items()}
+            return {n: v[..., None] if v.dim() == 2 and not self._heads[n].of_texts else v for n, v in outputs.items()}
         if hasattr(output, "logits"):
             return {"task": output.logits}
         pooled = getattr(output, "pooler_output", None)

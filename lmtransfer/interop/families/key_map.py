@@ -168,15 +168,15 @@ def expected_tensors(
     return to_theirs(own, key_map, num_heads=num_heads)
 
 
-def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:
     """Compare names, shapes and dtypes of tensors with the expected ones.
 
     Raises:
         CheckpointError: a tensor is missing, unexpected, has another shape, or holds no floating-point numbers.
     """
-    problems = [f"{name} is missing" for name in expected if name not in found]
-    problems += [f"{name} is not expected" for name in found if name not in expected]
-    for name, tensor in found.items():
+    problems = [f"{name} is missing" for name in expected if name not in tensors]
+    problems += [f"{name} is not expected" for name in tensors if name not in expected]
+    for name, tensor in tensors.items():
         if name not in expected:
             continue
         if tensor.shape != expected[name].shape:

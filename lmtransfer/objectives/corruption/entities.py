@@ -127,7 +127,7 @@ class Entities(Selection):
             return self._form(tuple(pieces[edges[word] : edges[word + 1]]))
 
         continues = (has_upper & words.follows).tolist()
-        found, end = [], 0
+        spans, end = [], 0
         for start in has_upper.nonzero()[0].tolist():
             if start < end or not (last := form(start)).is_capitalised:
                 continue
@@ -137,8 +137,8 @@ class Entities(Selection):
             # A capital letter alone means no name where a sentence begins.
             alone = end - start == 1 and (start == 0 or not words.follows[start] or form(start - 1).ends_sentence)
             if end - start <= self.max_words and not alone:
-                found.append((start, end))
-        return found
+                spans.append((start, end))
+        return spans
 
     def _form(self, ids: tuple[int, ...]) -> WordForm:
         """The form of the word of these pieces, from a cache."""

@@ -192,10 +192,10 @@ def reach(
     near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
     enough = starts[near] >= wanted[:, None]
     enough |= near == high[:, None]
-    found = low + enough.argmax(axis=1)
+    ends = low + enough.argmax(axis=1)
     far = np.flatnonzero(~enough[:, -1] & ~enough.any(axis=1))
-    found[far] = np.searchsorted(starts, wanted[far])
-    return np.minimum(np.maximum(found, low), high)
+    ends[far] = np.searchsorted(starts, wanted[far])
+    return np.minimum(np.maximum(ends, low), high)
 
 
 def from_other_documents(
@@ -285,9 +285,9 @@ def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
     # While one side is longer, it loses tokens; once both have the same length, they lose tokens in turn, B first.
     half = -(-capacity // 2)
     a_kept = np.where(a > b, np.maximum(a - excess, half), np.minimum(a, half))
-    for starts, sizes, kept in (
+    for starts, sizes, new_sizes in (
         (pairs.a_start, pairs.a_size, a_kept),
         (pairs.b_start, pairs.b_size, capacity - a_kept),
     ):
-        starts[long] += rng.binomial(sizes[long] - kept, 0.5)
-        sizes[long] = kept
+        starts[long] += rng.binomial(sizes[long] - new_sizes, 0.5)
+        sizes[long] = new_sizes

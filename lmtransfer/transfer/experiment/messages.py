@@ -123,9 +123,9 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
 def remarks(result: Result) -> list[str]:
     """The lines below the table, the verdict first."""
     lines, metric = [], str(result["main_metric"])
-    found, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
-    if found is not None:
-        lines += verdict_lines(found, metric)
+    difference, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
+    if difference is not None:
+        lines += verdict_lines(difference, metric)
     if counted is not None:
         lines += verdict_lines(counted, metric, to=result["better_baseline"])
         lines += filter(None, [words_do_as_well(counted, result["better_baseline"])])

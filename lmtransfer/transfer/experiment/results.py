@@ -141,11 +141,11 @@ def joint_result(
     }
     best = better_baseline(baselines or {})
     if baselines is not None:
-        joint["baselines"] = {name: summary(made.results) for name, made in baselines.items()}
+        joint["baselines"] = {name: summary(arm.results) for name, arm in baselines.items()}
     if best is not None and baselines:
         joint["better_baseline"] = best
-        found = arm_of(baselines[best].results, examples=baselines[best].examples)
-        joint["baseline_difference"] = _compared(results, found, majority, examples=examples[0])
+        strongest = arm_of(baselines[best].results, examples=baselines[best].examples)
+        joint["baseline_difference"] = _compared(results, strongest, majority, examples=examples[0])
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
         baseline = None if best is None else joint["baselines"][best]["mean"]

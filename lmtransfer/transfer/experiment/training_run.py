@@ -155,9 +155,9 @@ class Examples:
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
             return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
-        kept = self.setting.data.train.select(self.rows)
-        sequences = kept.sequences_of(np.searchsorted(self.rows, rows))
-        return TaskSource(encoded, self._table("train", kept).select(sequences))
+        selection = self.setting.data.train.select(self.rows)
+        sequences = selection.sequences_of(np.searchsorted(self.rows, rows))
+        return TaskSource(encoded, self._table("train", selection).select(sequences))
 
     def scored(self, part: Parts) -> TaskSource:
         """The examples that the run is scored on: a fold of the training split, or the evaluation split."""
