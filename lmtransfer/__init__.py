@@ -26,9 +26,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        found = getattr(import_module(f"{__name__}.api"), name)
-        globals()[name] = found
-        return found
+        function = getattr(import_module(f"{__name__}.api"), name)
+        globals()[name] = function
+        return function
 
     def __dir__():
         """The names of this module, those of the functions too."""

@@ -162,8 +162,8 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     @functools.wraps(function)
     def with_check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         hints = typing.get_type_hints(function, include_extras=True)
-        given = signature.bind(*args, **kwargs).arguments
-        problems = [_misfit(name, value, hints[name]) for name, value in given.items() if name in hints]
+        arguments = signature.bind(*args, **kwargs).arguments
+        problems = [_misfit(name, value, hints[name]) for name, value in arguments.items() if name in hints]
         if any(problems):
             raise ConfigError([problem for problem in problems if problem])
         return function(*args, **kwargs)
@@ -218,9 +218,9 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
             line.bare.append(os.fspath(word))
         elif not isinstance(word, str):
             raise ConfigError(f"{word!r}: give settings as 'key=value', or as keywords: key=value")
-    given = overrides.named_keys(line.overrides)
+    keys = overrides.named_keys(line.overrides)
     for key, value in _dotted(settings):
-        if key in given:
+        if key in keys:
             raise ConfigError(f"{key}: is given twice, as '{key}=...' and as a keyword: keep one")
         line.overrides.append(f"{key}={written(value, key)}")
     if problem := _misfit("config_dir", config_dir, Folder | None):
@@ -243,7 +243,6 @@ def written(value: Setting, key: str) -> str:
     """A value in Hydra's grammar.
 
     Args:
-        value: the value.
         key: its key, for messages.
 
     Raises:
@@ -534,11 +533,7 @@ class LoadedRun:
         ]
 
     def _reader(self) -> Reader:
-        """The reader of texts to answer.
-
-        Raises:
-            ConfigError: the run has neither a task nor an objective, or the task takes no texts.
-        """
+        """The reader of texts to answer."""
         if self.task is not None:
             return self.task.reader()
         if "objective" not in self._saved.config:

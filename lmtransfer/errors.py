@@ -67,6 +67,6 @@ class Interrupted(LmtransferError):
 
 def listed(heading: str, problems: Sequence[str]) -> str:
     """A message of at most eight lines: the problem, and its first instances, one on each line."""
-    shown = "\n".join(f"  - {problem}" for problem in problems[:_MOST_LISTED])
+    lines = "\n".join(f"  - {problem}" for problem in problems[:_MOST_LISTED])
     more = f"\n  - and {len(problems) - _MOST_LISTED} more" if len(problems) > _MOST_LISTED else ""
-    return f"{heading}\n{shown}{more}"
+    return f"{heading}\n{lines}{more}"

@@ -36,7 +36,6 @@ def generator(seed: int, *counters: int | str) -> np.random.Generator:
     """A new numpy generator for the place named by ``counters``.
 
     Args:
-        seed: the run's seed.
         counters: the purpose of the draws (a string such as ``"mask"``) and their index (non-negative integers such as
             epoch and row).
     """
@@ -50,20 +49,19 @@ def generators(seed: int, *counters: int | str, indices: np.ndarray) -> Iterator
     by the steps of numpy's ``SeedSequence``, whose results numpy guarantees to stay the same.
 
     Args:
-        seed: the run's seed.
         counters: the purpose of the draws and the first counters, as in ``generator``.
         indices: the last counter of each generator, int64, from 0 to 2^32 - 1, shape (n,).
     """
     if len(indices) == 0:
         return
     bits: Any = np.random.PCG64(0)
-    made = np.random.Generator(bits)
+    rng = np.random.Generator(bits)
     for high, low, sequence_high, sequence_low in _seeds(_words(seed, counters), indices).tolist():
         increment = ((sequence_high << 64 | sequence_low) << 1 | 1) & _MASK128
         start = (increment + (high << 64 | low)) * _PCG64_MULTIPLIER + increment
         state = {"state": start & _MASK128, "inc": increment}
         bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
-        yield made
+        yield rng
 
 
 def _seeds(words: list[int], indices: np.ndarray) -> np.ndarray:

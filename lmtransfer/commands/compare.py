@@ -20,18 +20,16 @@ def run(cfg: DictConfig) -> Path:
 
     Returns:
         The folder with the page.
-
-    Raises:
-        ConfigError: an unknown key, or not exactly two folders.
-        RunDirectoryError: a folder has no scored runs, or runs of several kinds; or the page cannot be written.
     """
     check(cfg, primary="compare")
-    given = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
-    one, other = read_sides(given)
-    found = with_margin((compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin)
+    runs = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
+    one, other = read_sides(runs)
+    comparison = with_margin(
+        (compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin
+    )
     console = report_console()
-    print_comparison(found, console, most=cfg.most)
-    path = write_comparison(found, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
-    content = "everything" if found.flips is None else "all flipped examples"
+    print_comparison(comparison, console, most=cfg.most)
+    path = write_comparison(comparison, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
+    content = "everything" if comparison.flips is None else "all flipped examples"
     console.print(f"As a page, with {content} in a .json file next to it: {path}", markup=False, soft_wrap=True)
     return path.parent

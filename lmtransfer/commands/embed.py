@@ -67,11 +67,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that the command line alone can show.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check everything that the command line alone can show."""
     problems = []
     if not str(cfg.vector_column or "").strip():
         problems.append("vector_column: is empty; set the name of the column of vectors")

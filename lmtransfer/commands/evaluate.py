@@ -60,11 +60,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _evaluate_pretraining(cfg: DictConfig) -> Path:
-    """Measure the losses of a pretraining run, which has no task head.
-
-    Raises:
-        ConfigError: a task is given, and it needs a head.
-    """
+    """Measure the losses of a pretraining run, which has no task head."""
     if cfg.get("task") is not None:
         raise ConfigError(
             f"run={cfg.run}: a pretraining run has no head for task={cfg.task.name}; train one (lmtransfer finetune "
@@ -99,9 +95,6 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
     Returns:
         The run directory.
-
-    Raises:
-        ConfigError: a setting that applies to the text of a pretraining run only.
     """
     if cfg.get("corpus") is not None:
         raise ConfigError(f"corpus: run={cfg.run} has a task head, and is scored on the task's data: leave corpus out")
@@ -124,10 +117,10 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
-        kept = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
-        result = _joint(results, control_results, members[0], scoring, kept)
+        predictions = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
+        result = _joint(results, control_results, members[0], scoring, predictions)
         if distributed.is_main():
-            write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
+            write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in predictions})
         directory.write_result(result)
         root = short_path(directory.path.parent.parent)
         commands = [f"lmtransfer report {root}"]
@@ -136,11 +129,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
 
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
-    """The runs to score (the run itself, or its seeds), the same for its control, and the folder of all of them.
-
-    Raises:
-        RunDirectoryError: the path has no run of a task, or none with a checkpoint.
-    """
+    """The runs to score (the run itself, or its seeds), the same for its control, and the folder of all of them."""
     folders, parent = trained_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (
@@ -195,7 +184,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
 
 
 def _joint(
-    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, kept: list[Kept]
+    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, predictions: list[Kept]
 ) -> JointResult:
     """The result over seeds, with that of the control if there is one."""
     first, majority = results[0], _majority(member, scoring)
@@ -216,8 +205,8 @@ def _joint(
         "num_truncated": {scoring.split: first.more["num_truncated"]},
     }
     if controls:
-        whole = len(kept) == len(results) + len(controls)
-        conditions = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
+        whole = len(predictions) == len(results) + len(controls)
+        conditions = (predictions[: len(results)], predictions[len(results) :]) if whole else ([], [])
         examples = (examples_of(conditions[0], first.main_metric), examples_of(conditions[1], first.main_metric))
         joint["difference"] = compare(results, controls, majority, examples=examples)
     return JointResult.of(joint)

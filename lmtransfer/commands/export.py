@@ -56,7 +56,7 @@ def run(cfg: DictConfig) -> Path | None:
     console = Console(highlight=False)
     with _root(folder) as root:
         notes = dict.fromkeys(line for part in parts for line in _write(cfg, part, root / part.folder))
-        for line in (*notes, *_after(cfg, target, parts, root, kept=folder)):
+        for line in (*notes, *_after(cfg, target, parts, root, local_copy=folder)):
             console.print(line, markup=False, soft_wrap=True)
     return folder
 
@@ -82,24 +82,19 @@ def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
     Args:
         run: the run as the user gave it.
         revisions: whether to export its revisions too.
-        branch: branch of the trained model.
-
-    Raises:
-        RunDirectoryError: there is no such run, or it has no revisions.
-        CheckpointError: a revision is damaged.
     """
     if not revisions:
         return [_Part(run, "", branch)]
-    kept = run_folder(run, key="run").checkpoints.revisions()
-    if not kept:
+    folders = run_folder(run, key="run").checkpoints.revisions()
+    if not folders:
         raise RunDirectoryError(
             f"run={run}: has no revisions: pretraining keeps them with train.save_at=[0,100k,1M]; leave revisions out"
         )
-    found = [_Part(run, branch, branch)]
-    for tokens, folder in kept.items():
+    parts = [_Part(run, branch, branch)]
+    for tokens, folder in folders.items():
         name = f"step{open_checkpoint(folder).step}-tokens{count_text(tokens)}"
-        found.append(_Part(with_revision(run, tokens), name, name))
-    return found
+        parts.append(_Part(with_revision(run, tokens), name, name))
+    return parts
 
 
 def _folder(cfg: DictConfig) -> Path | None:
@@ -158,28 +153,22 @@ def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
 
 
 def _after(
-    cfg: DictConfig, target: Target | None, parts: list[_Part], root: Path, *, kept: Path | None
+    cfg: DictConfig, target: Target | None, parts: list[_Part], root: Path, *, local_copy: Path | None
 ) -> Iterator[str]:
     """Lines on what follows the writing: the names of the files, and the upload."""
-    if kept is not None:
-        yield f"written to {short_path(kept)}: {_names(root, parts)}"
+    if local_copy is not None:
+        yield f"written to {short_path(local_copy)}: {_names(root, parts)}"
     if target is not None and cfg.dry_run:
         yield from _listed_files(target, parts, root)
     elif target is not None:
         name = cfg.name or split_revision(str(cfg.run))[0].rstrip("/").rpartition("/")[2]
-        yield from _upload(target, parts, root, message=cfg.hub.message or f"Upload {name}", kept=kept)
+        yield from _upload(target, parts, root, message=cfg.hub.message or f"Upload {name}", local_copy=local_copy)
         if cfg.format == _RUN:
             yield f"continue it elsewhere: lmtransfer import source={target.name}"
 
 
 def _listed_files(target: Target, parts: Sequence[_Part], root: Path) -> Iterator[str]:
-    """Lines on what an upload would send.
-
-    Args:
-        target: the repository.
-        parts: the parts of the export.
-        root: its folder.
-    """
+    """Lines on what an upload would send."""
     kind = "private" if target.private else "public"
     for part in parts:
         sizes = files_in(root / part.folder)
@@ -190,27 +179,23 @@ def _listed_files(target: Target, parts: Sequence[_Part], root: Path) -> Iterato
         yield from (f"{size:>14,}  {name}" for name, size in sizes.items())
 
 
-def _upload(target: Target, parts: Sequence[_Part], root: Path, *, message: str, kept: Path | None) -> Iterator[str]:
+def _upload(
+    target: Target, parts: Sequence[_Part], root: Path, *, message: str, local_copy: Path | None
+) -> Iterator[str]:
     """Upload the parts one after the other, with a line on each.
 
     Args:
-        target: the repository.
-        parts: the parts of the export.
-        root: its folder.
         message: message of the commits.
-        kept: the folder that stays on this machine; None: none.
-
-    Raises:
-        HubError: the hub refuses, or does not answer; the message says where the export is kept.
+        local_copy: the folder that stays on this machine; None: none.
     """
     for part in parts:
         of = f" ({part.folder})" if part.folder else ""
         try:
             uploaded = target.upload(root / part.folder, branch=part.branch, message=f"{message}{of}")
         except HubError as error:
-            if kept is None:
+            if local_copy is None:
                 raise
-            raise HubError(f"{error}; the export is kept in {short_path(kept)}") from error
+            raise HubError(f"{error}; the export is kept in {short_path(local_copy)}") from error
         yield f"uploaded to {uploaded.url}, commit {uploaded.commit}"
 
 
@@ -223,16 +208,12 @@ def _names(root: Path, parts: list[_Part]) -> str:
 
 
 def _languages(cfg: DictConfig) -> list[str]:
-    given = cfg.language if OmegaConf.is_list(cfg.language) else [cfg.language]
-    return [language for language in given if language is not None]
+    languages = cfg.language if OmegaConf.is_list(cfg.language) else [cfg.language]
+    return [language for language in languages if language is not None]
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that the settings alone can show.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check everything that the settings alone can show."""
     problems = []
     if cfg.base is not None and cfg.format != ADAPTER:
         problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
@@ -246,8 +227,8 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append("format=run: writes all checkpoints and revisions; leave checkpoint= and revisions= out")
     if cfg.format != VECTORS:
         problems += [
-            f"{given}: only format={VECTORS} holds how texts become vectors; set that format, or leave it out"
-            for key, given in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
+            f"{choice}: only format={VECTORS} holds how texts become vectors; set that format, or leave it out"
+            for key, choice in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
             if cfg[key]
         ]
     if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():

@@ -40,11 +40,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def check_settings(cfg: DictConfig) -> None:
-    """Check the settings of a run before any work.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check the settings of a run before any work."""
     check_settings_of(cfg, command="finetune")
 
 
@@ -56,10 +52,6 @@ def check_settings_of(cfg: DictConfig, *, command: str) -> None:
 
 def transfer(cfg: DictConfig, *, command: str) -> Path:
     """Train on a task: the run, its control and all seeds.
-
-    Args:
-        cfg: the config.
-        command: name of the command.
 
     Returns:
         The run directory.
@@ -165,10 +157,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
                 if factor != 1
             ]
         )
-    given = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
-    if method.text is None and given:
+    groups = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
+    if method.text is None and groups:
         raise ConfigError(
-            [f"{group}=: only transfer=joint uses text; choose transfer=joint, or leave it out" for group in given]
+            [f"{group}=: only transfer=joint uses text; choose transfer=joint, or leave it out" for group in groups]
         )
 
 

@@ -37,12 +37,8 @@ def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
     """Copy a run, completely or not at all, to where the command that made it finds it.
 
     Args:
-        folder: the run.
         root: folder of the user's runs.
         name: name of the copy; None: the name in its configuration.
-
-    Raises:
-        RunDirectoryError: it is damaged, or a run of this name exists.
     """
     source = RunDirectory.open(folder)
     config = source.read_config()

@@ -12,12 +12,7 @@ from lmtransfer.system.console import Console
 
 
 def run(cfg: DictConfig) -> None:
-    """Print everything; only the cache of the corpus is written.
-
-    Raises:
-        ConfigError: lists every problem of the config.
-        DataError: a corpus or a split is missing, empty or malformed.
-    """
+    """Print everything; only the cache of the corpus is written."""
     console = Console(highlight=False)
     if cfg.get("task") is not None:
         check(cfg, primary="inspect", nodes={"task": {"data_root", "cache_dir"}})

@@ -37,11 +37,7 @@ KINDS = {
 
 
 def run(cfg: DictConfig) -> None:
-    """Print a table for each requested kind.
-
-    Raises:
-        ConfigError: a kind does not exist.
-    """
+    """Print a table for each requested kind."""
     check(cfg, primary="list")
     folders = folders_in_force()
     console = Console()

@@ -35,7 +35,6 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
     """Run the prediction: answers go to ``output``, everything else goes to standard error.
 
     Args:
-        cfg: the configuration.
         write: takes the answers instead of standard output.
     """
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
@@ -112,15 +111,11 @@ def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes)
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that the command line alone can show.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check everything that the command line alone can show."""
     problems = []
-    given = [key for key in _SOURCES if cfg[key] is not None]
-    if len(given) != 1:
-        what = f"{' and '.join(given)} are given" if given else "no input is given"
+    sources = [key for key in _SOURCES if cfg[key] is not None]
+    if len(sources) != 1:
+        what = f"{' and '.join(sources)} are given" if sources else "no input is given"
         problems.append(f"{what}: give exactly one of input=<file> (- for standard input), text='...' or split=<name>")
     if cfg.submission is not None and cfg.split is None:
         problems.append(f"submission={cfg.submission}: a submission covers a whole split; set it, such as split=test")
@@ -138,11 +133,7 @@ def _check_choices(cfg: DictConfig) -> None:
 
 
 def _check_fill_mask(cfg: DictConfig) -> None:
-    """Check the settings for a pretraining run.
-
-    Raises:
-        ConfigError: a setting needs a run of a task.
-    """
+    """Check the settings for a pretraining run."""
     wrong = [key for key in ("task", "split", "submission") if cfg.get(key) is not None]
     wrong += [key for key in ("ensemble", "entities") if cfg[key]]
     if wrong:

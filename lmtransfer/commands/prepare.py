@@ -79,12 +79,12 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparePro
         task = progress.add_task(f"tokenising {name}", total=None, done="")
 
         def on_progress(state: PrepareProgress) -> None:
-            kept = f", {state.blocks_kept} blocks reused" if state.blocks_kept else ""
+            reused = f", {state.blocks_kept} blocks reused" if state.blocks_kept else ""
             progress.update(
                 task,
                 total=None if state.fraction is None else 1.0,
                 completed=state.fraction or 0.0,
-                done=f"{state.documents:,} documents, {state.tokens:,} tokens{kept}",
+                done=f"{state.documents:,} documents, {state.tokens:,} tokens{reused}",
             )
 
         yield on_progress

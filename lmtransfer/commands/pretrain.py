@@ -69,9 +69,6 @@ def check_settings(cfg: DictConfig) -> TrainSettings:
 
     Returns:
         The budget and the batch sizes.
-
-    Raises:
-        ConfigError: lists all problems.
     """
     check_pretraining(cfg, primary="pretrain")
     train = effective_train(cfg, primary="pretrain")
@@ -83,8 +80,6 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     """Train one encoder, or resume its training.
 
     Args:
-        cfg: the checked config of the command.
-        name: name of the run.
         train: budget, batch sizes, and how often to log, validate and save.
         hardware: device and number format.
         resume: whether a run of this name may exist already; it is then resumed.
@@ -196,7 +191,6 @@ def pretrain_seeds(
 
     Args:
         cfg: the checked config of the command; its ``seeds`` is more than 1.
-        name: name of the run.
         train: budget, batch sizes, and how often to log, validate and save.
         hardware: device and number format.
         place: where the seeds are trained, and how many at the same time.

@@ -19,9 +19,5 @@ def run(cfg: DictConfig) -> Path:
 
 
 def check_settings(cfg: DictConfig) -> None:
-    """Check the settings of a run before any work.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check the settings of a run before any work."""
     check_settings_of(cfg, command="probe")

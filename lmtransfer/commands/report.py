@@ -33,8 +33,8 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="report")
     if cfg.watch:
         return _watch(cfg)
-    given = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
-    roots = [Path(str(root)).expanduser() for root in given]
+    folders = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
+    roots = [Path(str(root)).expanduser() for root in folders]
     entries = make_entries(collect(*roots), margin=cfg.margin)
     if not cfg.verdicts:
         entries = [replace(entry, difference=None, without_control="") for entry in entries]
@@ -68,12 +68,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _watch(cfg: DictConfig) -> Path:
-    """Show the progress of a study.
-
-    Raises:
-        ConfigError: several folders are given.
-        RunDirectoryError: the folder holds no study.
-    """
+    """Show the progress of a study."""
     if OmegaConf.is_list(cfg.runs):
         raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; give its folder, runs/study/<name>")
     from lmtransfer.study.progress import watch  # imports torch, which a report of runs without predictions can spare

@@ -54,11 +54,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check_settings(cfg: DictConfig) -> None:
-    """Check everything that the settings alone can show.
-
-    Raises:
-        ConfigError: lists all problems.
-    """
+    """Check everything that the settings alone can show."""
     problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := missing(package))][:1]
     if ranks.world_size() > 1:
         problems.append("serve runs in one process: start it without torchrun")

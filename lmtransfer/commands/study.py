@@ -107,11 +107,7 @@ def _check_jobs(plan: Plan, config_dir: str | None) -> None:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study while its runs are made.
-
-    Raises:
-        RunDirectoryError: another process runs the study.
-    """
+    """Hold the lock of a study while its runs are made."""
     try:
         lock.hold(folder)
     except lock.Busy as busy:

@@ -26,7 +26,6 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     wrong type or out of range; a ``_target_`` that is not allowed or does not exist; missing arguments of a class.
 
     Args:
-        cfg: the composed configuration.
         primary: name of the command, whose config file lists the keys that are not components.
         nodes: names of the arguments that the command will supply, for each component that it builds, by full key
             ("model", "objective.rows").
@@ -103,9 +102,7 @@ class _PlainKeys:
         """Check the node at ``key``.
 
         Args:
-            values: the node.
             known: the same node of the config files, which has all keys that exist.
-            settings: their types.
             key: full key of the node.
         """
         names = list(known) or list(settings.model_fields)

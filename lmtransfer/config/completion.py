@@ -118,8 +118,8 @@ def _from_hydra(command: str, words: list[str]) -> list[str]:
             del os.environ["COMP_LINE"]
         else:
             os.environ["COMP_LINE"] = saved_line
-    found = [word for word in printed.getvalue().split("\n") if word]
-    return [word for word in found if words[-1].startswith("hydra") or not word.startswith("hydra")]
+    matches = [word for word in printed.getvalue().split("\n") if word]
+    return [word for word in matches if words[-1].startswith("hydra") or not word.startswith("hydra")]
 
 
 def _never(cfg: object) -> None:

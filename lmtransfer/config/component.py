@@ -75,8 +75,8 @@ def bases_at(key: str) -> tuple[str, ...]:
     """
     parts = key.split(".")
     parts = parts[2:] if parts[0] == "phases" else parts
-    found = (BASES.get(".".join(parts[:length])) for length in range(len(parts), 0, -1))
-    return next(filter(None, found), ()) or all_bases()
+    candidates = (BASES.get(".".join(parts[:length])) for length in range(len(parts), 0, -1))
+    return next(filter(None, candidates), ()) or all_bases()
 
 
 def all_bases() -> tuple[str, ...]:
@@ -113,23 +113,23 @@ def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None
     if "__main__" in module_name.split("."):
         raise ConfigError(f"{where}: '{target}' is part of a program, which a config may not import")
     module = _import(module_name, target, where)
-    found = vars(module).get(name)
+    cls = vars(module).get(name)
     bases = all_bases() if bases is None else bases
-    if found is None:
+    if cls is None:
         classes = [key for key, value in vars(module).items() if _is_allowed_class(value, (module_name,))]
         classes = [key for key in classes if is_subclass(vars(module)[key], bases)]
         exists = hint(name, classes, what=f"components of {module_name}")
         raise ConfigError(f"{where}: '{target}' does not exist; {exists}")
-    if not _is_allowed_class(found, allowed):
+    if not _is_allowed_class(cls, allowed):
         raise ConfigError(f"{where}: '{target}' is not a class defined under {', '.join(allowed)}")
-    if not is_subclass(found, bases):
+    if not is_subclass(cls, bases):
         names = " or ".join(dict.fromkeys(base.rpartition(".")[2] for base in bases))
         wanted = (
             "components: encoders, objectives, tasks ..." if bases == all_bases() else f"a subclass of {names} here"
         )
         raise ConfigError(f"{where}: '{target}' is not allowed; a config may name only {wanted}")
-    assert isinstance(found, type)
-    return found
+    assert isinstance(cls, type)
+    return cls
 
 
 def _is_under(name: str, packages: tuple[str, ...]) -> bool:
@@ -206,11 +206,11 @@ def build(node: Any, **runtime: Any) -> Any:
 def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any:
     cls = resolve(values["_target_"], key=key)
     arguments = arguments_of(cls)
-    given = {name: value for name, value in runtime.items() if name in arguments}
+    kwargs = {name: value for name, value in runtime.items() if name in arguments}
     for name, value in values.items():
-        if name != "_target_" and name not in given:
-            given[name] = validated(_constructed(value, join(key, name)), arguments[name].annotation)
-    return cls(**given)
+        if name != "_target_" and name not in kwargs:
+            kwargs[name] = validated(_constructed(value, join(key, name)), arguments[name].annotation)
+    return cls(**kwargs)
 
 
 def _constructed(value: Any, key: str) -> Any:
@@ -233,9 +233,9 @@ def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
     if is_component(value):
         return [(key, value)]
     if isinstance(value, dict):
-        return [found for name, item in value.items() for found in outermost(item, join(key, name))]
+        return [pair for name, item in value.items() for pair in outermost(item, join(key, name))]
     if isinstance(value, list):
-        return [found for index, item in enumerate(value) for found in outermost(item, join(key, index))]
+        return [pair for index, item in enumerate(value) for pair in outermost(item, join(key, index))]
     return []
 
 
@@ -251,7 +251,6 @@ def component_problems(
 
     Args:
         values: the node as plain data.
-        key: its full key.
         nodes: names of the arguments that the command supplies, by the full key of the node that gets them.
         complete: whether a missing argument is a problem.
         bases: the bases that its class may have; None: those that belong to its key.
@@ -265,9 +264,9 @@ def component_problems(
         return {where: error.problems[0].removeprefix(f"{where}: ")}
     runtime = nodes.get(key, set())
     nested = {name: outermost(value, join(key, name)) for name, value in values.items() if name != "_target_"}
-    given = {name: _unbuilt(values[name]) for name in nested}
+    stand_ins = {name: _unbuilt(values[name]) for name in nested}
     with_components = {name for name in nested if nested[name]}
-    problems = problems_of(cls, given, key=key, runtime=runtime, replaceable=with_components, complete=complete)
+    problems = problems_of(cls, stand_ins, key=key, runtime=runtime, replaceable=with_components, complete=complete)
     for name in with_components:
         if join(key, name) in problems:
             continue  # no component belongs here
@@ -319,7 +318,6 @@ def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
     Args:
         value: plain data, with stand-ins for components.
         annotation: its type. Only an annotation that names a base of components takes components.
-        key: its full key.
     """
     if is_broken(value):
         return {}
@@ -389,7 +387,6 @@ def problems_of(
     """The problems of the arguments that a config gives to ``cls``, by full key.
 
     Args:
-        cls: the class.
         values: plain data without ``_target_``; stand-ins in the place of components.
         key: full key of the component's node.
         runtime: names of the arguments that the command supplies.

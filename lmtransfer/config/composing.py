@@ -32,7 +32,7 @@ from lmtransfer.system.validation import inner_type, is_text
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
 
 
-def compose_files(primary: str | None, given: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
+def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
     """Compose a primary config, or none, with ``key=value`` overrides; Hydra's own settings are in ``hydra``.
 
     Hydra composes for one command at a time; afterwards the state of the calling command or program is restored.
@@ -45,7 +45,7 @@ def compose_files(primary: str | None, given: Sequence[str], *, config_dir: str 
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            return compose(primary, overrides=[*given, *searched], return_hydra_config=True)
+            return compose(primary, overrides=[*words, *searched], return_hydra_config=True)
     finally:
         GlobalHydra.instance().clear()
         VersionBase.instance().version_base = base
@@ -54,22 +54,21 @@ def compose_files(primary: str | None, given: Sequence[str], *, config_dir: str 
 
 
 @contextmanager
-def in_force(command: str, given: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """The configuration of ``lmtransfer <command> <given>``, which is the running command inside the block.
+def in_force(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
+    """The configuration of ``lmtransfer <command> <words>``, which is the running command inside the block.
 
     Args:
-        command: name of the command.
-        given: ``key=value`` overrides, quoted for Hydra.
+        words: ``key=value`` overrides, quoted for Hydra.
         config_dir: the user's config folder.
 
     Raises:
         ConfigError: Hydra refuses an override; lists every problem with the nearest names.
     """
-    given = _choices_as_typed(given, config_dir)
+    words = _choices_as_typed(words, config_dir)
     try:
-        cfg = _composed_as_typed(command, given, config_dir)
+        cfg = _composed_as_typed(command, words, config_dir)
     except REFUSALS as error:
-        raise diagnose(error, command=command, given=given, config_dir=config_dir, is_sweep=False) from error
+        raise diagnose(error, command=command, words=words, config_dir=config_dir, is_sweep=False) from error
     before = HydraConfig.instance().cfg
     try:
         HydraConfig.instance().set_config(cfg)
@@ -80,45 +79,45 @@ def in_force(command: str, given: Sequence[str], *, config_dir: str | None = Non
         HydraConfig.instance().cfg = before
 
 
-def _composed_as_typed(command: str, given: Sequence[str], config_dir: str | None) -> DictConfig:
-    cfg = compose_files(command, given, config_dir=config_dir)
-    typed = _texts_as_typed(given, cfg, command)
-    return cfg if typed == given else compose_files(command, typed, config_dir=config_dir)
+def _composed_as_typed(command: str, words: Sequence[str], config_dir: str | None) -> DictConfig:
+    cfg = compose_files(command, words, config_dir=config_dir)
+    typed = _texts_as_typed(words, cfg, command)
+    return cfg if typed == words else compose_files(command, typed, config_dir=config_dir)
 
 
-def as_typed(given: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
+def as_typed(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
     """The overrides of a command line with text settings quoted, so that ``name=1e3`` is not read as 1000.0.
 
     Args:
-        given: ``key=value`` overrides, which may have several values for a sweep.
+        words: ``key=value`` overrides, which may have several values for a sweep.
         command: name of the primary config.
         config_dir: the user's config folder.
     """
-    given = _choices_as_typed(given, config_dir)
-    if not any(overrides.has_number(word) for word in given):
-        return given
+    words = _choices_as_typed(words, config_dir)
+    if not any(overrides.has_number(word) for word in words):
+        return words
     try:
-        cfg = compose_files(command, overrides.first_values(given), config_dir=config_dir)
+        cfg = compose_files(command, overrides.first_values(words), config_dir=config_dir)
     except (ConfigError, *REFUSALS):
-        return given  # Hydra raises the same error later
-    return _texts_as_typed(given, cfg, command)
+        return words  # Hydra raises the same error later
+    return _texts_as_typed(words, cfg, command)
 
 
-def _choices_as_typed(given: Sequence[str], config_dir: str | None) -> list[str]:
+def _choices_as_typed(words: Sequence[str], config_dir: str | None) -> list[str]:
     folders = _folders(config_dir)
-    return [overrides.as_text(word) if paths.is_group(overrides.key_of(word), folders) else word for word in given]
+    return [overrides.as_text(word) if paths.is_group(overrides.key_of(word), folders) else word for word in words]
 
 
 def _folders(config_dir: str | None) -> list[Path]:
     return [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
 
 
-def _texts_as_typed(given: Sequence[str], cfg: DictConfig, command: str) -> list[str]:
+def _texts_as_typed(words: Sequence[str], cfg: DictConfig, command: str) -> list[str]:
     return [
         overrides.as_text(word)
         if overrides.has_number(word) and is_text(_annotation(overrides.key_of(word), cfg, command))
         else word
-        for word in given
+        for word in words
     ]
 
 
@@ -141,29 +140,25 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     """The configuration of another command inside the block, the same as if that command had been run.
 
     Args:
-        command: name of the command.
         words: ``key=value`` overrides as typed.
         config_dir: the user's config folder.
-
-    Raises:
-        ConfigError: Hydra refuses an override; lists every problem with the nearest names.
     """
     folders = _folders(config_dir)
-    given = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
-    with in_force(command, given, config_dir=config_dir) as cfg:
+    plain_words = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
+    with in_force(command, plain_words, config_dir=config_dir) as cfg:
         complete_values(cfg, command)
         yield cfg
 
 
 def diagnose(
-    error: Exception, *, command: str, given: Sequence[str], config_dir: str | None, is_sweep: bool
+    error: Exception, *, command: str, words: Sequence[str], config_dir: str | None, is_sweep: bool
 ) -> ConfigError:
     """The error to show instead of Hydra's.
 
     Args:
         error: the error of Hydra or OmegaConf.
         command: name of the primary config.
-        given: the ``key=value`` of the command line.
+        words: the ``key=value`` of the command line.
         config_dir: the user's config folder.
         is_sweep: whether a key may have several values.
     """
@@ -171,7 +166,7 @@ def diagnose(
     problems: list[str] = []
     groups: list[Override] = []
     keys: list[Override] = []
-    for text in given:
+    for text in words:
         try:
             override = overrides.parse(text)
         except ConfigError as unreadable:
@@ -244,13 +239,13 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
         return [f"{text}: no {group} is chosen; choose one first, with {group}=<name> (lmtransfer {command} --help)"]
     siblings = sorted(name for name in siblings if not name.startswith("_") and name != "hydra")
     everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_groups(reference)]
-    found = known_elsewhere(key, everywhere)
-    if found is None and parent and exact:
-        found = nearest(key.rpartition(".")[2], siblings)
-        found = found and f"{parent}.{found}"
-    elif found is None:
-        found = nearest(key, dict.fromkeys(everywhere))
-    suggestion = f"did you mean '{found}'? " if found else ""
+    suggested = known_elsewhere(key, everywhere)
+    if suggested is None and parent and exact:
+        suggested = nearest(key.rpartition(".")[2], siblings)
+        suggested = suggested and f"{parent}.{suggested}"
+    elif suggested is None:
+        suggested = nearest(key, dict.fromkeys(everywhere))
+    suggestion = f"did you mean '{suggested}'? " if suggested else ""
     return [f"{text}: there is no such key; {suggestion}{parent or command} has: {listed(siblings)}"]
 
 
@@ -279,11 +274,11 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
     """The full keys of everything in a node."""
     if not isinstance(node, DictConfig) or node._is_none():
         return []
-    found = []
+    keys = []
     for name in map(str, node):
-        found.append(f"{prefix}{name}")
-        found.extend(all_keys(node._get_node(name), f"{prefix}{name}."))
-    return found
+        keys.append(f"{prefix}{name}")
+        keys.extend(all_keys(node._get_node(name), f"{prefix}{name}."))
+    return keys
 
 
 def _groups(reference: DictConfig) -> list[str]:

@@ -101,29 +101,27 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     A group that is null in the command's file may still be chosen by an experiment.
 
     Args:
-        overrides: overrides of the command line.
         primary: name of the command's config file.
-        folders: config folders.
     """
     path = paths.find(f"{primary}.yaml", folders)
     loaded = OmegaConf.to_container(load(path)) if path else {}
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
     chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
-    given = dict(override.partition("=")[::2] for override in overrides)
-    by_recipe = _chosen_by(str(given.get("experiment", chosen.get("experiment"))), folders)
-    kept = []
+    values = dict(override.partition("=")[::2] for override in overrides)
+    by_recipe = _chosen_by(str(values.get("experiment", chosen.get("experiment"))), folders)
+    remaining = []
     for override in overrides:
         key, _, value = override.partition("=")
         if value != "null" or not paths.is_group(key, folders):
-            kept.append(override)
+            remaining.append(override)
         elif chosen.get(key, "") is not None or key in by_recipe:
-            kept.append(f"~{key}")
-    return kept
+            remaining.append(f"~{key}")
+    return remaining
 
 
 def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
     """The groups that an experiment, or an experiment that it builds on, chooses."""
-    found: set[str] = set()
+    packages: set[str] = set()
     names, known = [recipe], set()
     while names:
         name = names.pop()
@@ -131,9 +129,9 @@ def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
         known.add(name)
         if path is not None:
             groups, bases, _ = _read(path)
-            found |= {_package(group) for group in groups}
+            packages |= {_package(group) for group in groups}
             names += bases
-    return found
+    return packages
 
 
 def own_folder() -> str | None:
@@ -172,10 +170,10 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
     if path is None or "# @package _global_" in read_text(path):
         return None
     groups, bases, content = _read(path)
-    found: dict[str, Any] = {}
+    inherited: dict[str, Any] = {}
     for base in bases:
-        found |= group_config(group, sibling(choice, base), folders) or {}
-    return found | {_package(inner).partition(".")[0]: None for inner in groups} | content
+        inherited |= group_config(group, sibling(choice, base), folders) or {}
+    return inherited | {_package(inner).partition(".")[0]: None for inner in groups} | content
 
 
 def sibling(choice: str, entry: str) -> str:
@@ -223,18 +221,18 @@ def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None)
         known[path[-1]] = content
 
 
-def check_yaml_files(folder: Path, given: Sequence[str], primary: str) -> None:
+def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> None:
     """Refuse files in a user's folder that a command reads and that are broken or empty.
 
     Args:
         folder: the user's config folder.
-        given: the ``key=value`` of the command line.
+        overrides: the ``key=value`` of the command line.
         primary: name of the command's config file.
 
     Raises:
         ConfigError: lists every such file.
     """
-    words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
+    words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in overrides]
     named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
     wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
     problems, seen = [], set[Path]()
@@ -274,11 +272,7 @@ def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
 
 
 def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
-    """The groups and choices that a file's defaults list names.
-
-    Raises:
-        ConfigError: it is not a list of names and of group: choice.
-    """
+    """The groups and choices that a file's defaults list names."""
     entries = content._get_node("defaults")
     if entries is None:
         return

@@ -19,11 +19,7 @@ from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched.
-
-    Raises:
-        ConfigError: see ``resolve_paths`` and ``complete_budget``.
-    """
+    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched."""
     resolve_paths(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
@@ -119,17 +115,14 @@ def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
         cfg: the composed configuration; changed in place. Without ``train`` nothing happens.
         primary: name of the command's config file.
         overrides: the ``key=value`` of the command line; by default those of the running command.
-
-    Raises:
-        ConfigError: two budgets come from the same place.
     """
     train = cfg.get("train")
     if not isinstance(train, DictConfig):
         return
-    kept = effective_kind(train, primary=primary, overrides=overrides)
+    budget = effective_kind(train, primary=primary, overrides=overrides)
     with open_dict(train):
         for kind in KINDS:
-            if kept is not None and kind != kept and train.get(kind) is not None:
+            if budget is not None and kind != budget and train.get(kind) is not None:
                 train[kind] = None
         if _another_budget(train, primary=primary, overrides=overrides):
             train.min_steps = None
@@ -167,7 +160,6 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     """The kind of the effective budget; None if none is set.
 
     Args:
-        train: the node ``cfg.train``.
         primary: name of the command's config file.
         overrides: as for ``complete_budget``.
 
@@ -182,8 +174,8 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
     in_files = [kind for kind in present if values[kind] != own.get(kind)]
     for kinds, where in ((on_command_line, "on the command line"), (in_files, "in the config files"), (present, "")):
         if len(kinds) > 1:
-            given = " and ".join(f"train.{kind}={values[kind]}" for kind in kinds)
-            raise ConfigError(f"train: {given} are set {where or 'in ' + primary}; keep one budget")
+            budgets = " and ".join(f"train.{kind}={values[kind]}" for kind in kinds)
+            raise ConfigError(f"train: {budgets} are set {where or 'in ' + primary}; keep one budget")
         if kinds:
             return kinds[0]
     return None

@@ -87,12 +87,12 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
 
 def _explained(command: str, text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
     """The explanation of each key: from the command's settings and its file, and from the chosen files."""
-    found = dict(COMMANDS[command].docs()) | key_comments(text)
+    texts = dict(COMMANDS[command].docs()) | key_comments(text)
     for group, choice in choices.items():
         if isinstance(choice, str) and not group.startswith("hydra/"):
             name, _, package = group.partition("@")
-            found |= _of_file(name, choice, package or name.replace("/", "."), folders)
-    return found
+            texts |= _of_file(name, choice, package or name.replace("/", "."), folders)
+    return texts
 
 
 def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict[str, str]:
@@ -100,12 +100,12 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
     if path is None:
         return {}
     text = config_files.read_text(path)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for entry in config_files.load(path).get("defaults") or []:
         if isinstance(entry, str) and entry != "_self_":
-            found |= _of_file(group, sibling(choice, entry), package, folders)
+            texts |= _of_file(group, sibling(choice, entry), package, folders)
     prefix = "" if "# @package _global_" in text else f"{package}."
-    return found | {f"{prefix}{key}": comment for key, comment in key_comments(text).items()}
+    return texts | {f"{prefix}{key}": comment for key, comment in key_comments(text).items()}
 
 
 def leading_comment(text: str) -> list[str]:
@@ -141,7 +141,7 @@ def _keys(text: str) -> Iterator[tuple[str, str]]:
 
 def key_comments(text: str) -> dict[str, str]:
     """The comment of each key: at the end of its line, otherwise in the lines directly above it."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     above: list[str] = []
     first = True
     for key, line in _keys(text):
@@ -152,9 +152,9 @@ def key_comments(text: str) -> dict[str, str]:
         if key:
             match = _COMMENT.search(_QUOTED.sub(lambda quoted: "_" * len(quoted[0]), line))
             if match:
-                found[key] = line[match.start("text") :].strip()
+                comments[key] = line[match.start("text") :].strip()
             elif above and not first:
-                found[key] = " ".join(above)
+                comments[key] = " ".join(above)
             first = False
         above = []
-    return found
+    return comments

@@ -32,18 +32,18 @@ def expand_parts(cfg: DictConfig) -> None:
     corpus = cfg.get("corpus")
     if not isinstance(corpus, DictConfig) or "parts" not in corpus or OmegaConf.is_missing(corpus, "parts"):
         return
-    given = corpus.parts
-    if isinstance(given, ListConfig):
-        named: dict[str, Any] = {Path(str(part)).stem: part for part in given}
-        if len(named) < len(given):
+    parts = corpus.parts
+    if isinstance(parts, ListConfig):
+        named: dict[str, Any] = {Path(str(part)).stem: part for part in parts}
+        if len(named) < len(parts):
             raise ConfigError(
-                f"corpus.parts={list(given)}: two parts have the same name; give each part its own name: "
+                f"corpus.parts={list(parts)}: two parts have the same name; give each part its own name: "
                 "corpus.parts={one: ..., two: ...}"
             )
-    elif isinstance(given, DictConfig):
-        named = {str(name): given[name] for name in given}
+    elif isinstance(parts, DictConfig):
+        named = {str(name): parts[name] for name in parts}
     else:
-        raise ConfigError(f"corpus.parts={given}: give a list such as [enwiki,fra], or {{name: corpus, ...}}")
+        raise ConfigError(f"corpus.parts={parts}: give a list such as [enwiki,fra], or {{name: corpus, ...}}")
     folders = folders_in_force()
     problems: list[str] = []
     resolved = {name: _resolved(name, part, folders, problems) for name, part in named.items()}
@@ -80,9 +80,9 @@ def expand_overlap(cfg: DictConfig) -> None:
     screening = cfg.get("screening")
     if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
         return
-    given = screening.overlap_with
+    tasks = screening.overlap_with
     folders = folders_in_force()
-    named = {str(name): given[name] for name in given} if isinstance(given, DictConfig) else _by_name(given, folders)
+    named = {str(name): tasks[name] for name in tasks} if isinstance(tasks, DictConfig) else _by_name(tasks, folders)
     problems: list[str] = []
     resolved = {name: _evaluation_texts(name, one, folders, problems) for name, one in named.items()}
     if problems:
@@ -91,20 +91,20 @@ def expand_overlap(cfg: DictConfig) -> None:
         screening.overlap_with = resolved or None
 
 
-def _by_name(given: Any, folders: list[Path]) -> dict[str, Any]:
+def _by_name(tasks: Any, folders: list[Path]) -> dict[str, Any]:
     """Tasks and files by name; a group of tasks is replaced by its tasks."""
-    found: dict[str, Any] = {}
-    for one in given if isinstance(given, ListConfig) else [] if given is None else [given]:
+    nodes: dict[str, Any] = {}
+    for one in tasks if isinstance(tasks, ListConfig) else [] if tasks is None else [tasks]:
         node = group_config("task", str(one), folders) or {}
         name = str(one) if node else Path(str(one)).name
-        if name in found:
+        if name in nodes:
             raise ConfigError(
                 f"screening.overlap_with: two entries have the name {name}; give each its own name: "
                 "screening.overlap_with={one: ..., two: ...}"
             )
         is_group = node.get("_target_") == _GROUP_OF_TASKS
-        found |= {member: member for member in node["tasks"]} if is_group else {name: one}
-    return found
+        nodes |= {member: member for member in node["tasks"]} if is_group else {name: one}
+    return nodes
 
 
 def _evaluation_texts(name: str, one: Any, folders: list[Path], problems: list[str]) -> Any:

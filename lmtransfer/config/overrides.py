@@ -154,13 +154,9 @@ def as_text(override: str) -> str:
     return text if _readable(text) is not None else override
 
 
-def first_values(given: Sequence[str]) -> list[str]:
-    """The overrides of the first point of a sweep, as far as it is known; those of a single run stay.
-
-    Raises:
-        ConfigError: an override cannot be read.
-    """
-    return [words[0] for word in given if (words := each_value(parse(word)))]
+def first_values(command_line: Sequence[str]) -> list[str]:
+    """The overrides of the first point of a sweep, as far as it is known; those of a single run stay."""
+    return [words[0] for word in command_line if (words := each_value(parse(word)))]
 
 
 def each_value(override: Override) -> list[str]:
@@ -218,13 +214,13 @@ def parse(override: str) -> Override:
     Raises:
         ConfigError: it cannot be read.
     """
-    found = _readable(override)
-    if found is None:
+    result = _readable(override)
+    if result is None:
         raise ConfigError(
             f"{override}: cannot be read as key=value; a list is [a,b], a mapping is {{a:1,b:2}}, "
             "and text with brackets or commas is quoted twice: \"key='a, b'\""
         )
-    return found
+    return result
 
 
 #: The settings of Hydra that a user may change; a name that ends with a dot stands for the keys below it.
@@ -255,11 +251,11 @@ def hydra_problem(override: str) -> str | None:
 _ONE_OF = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
-def check_overrides(given: Sequence[str], folders: Sequence[Path]) -> None:
+def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
     """Refuse overrides that contradict each other, and settings of Hydra that are not supported.
 
     Args:
-        given: the ``key=value`` of the command line.
+        words: the ``key=value`` of the command line.
         folders: the folders with config groups.
 
     Raises:
@@ -267,8 +263,8 @@ def check_overrides(given: Sequence[str], folders: Sequence[Path]) -> None:
             or one thing is set in two ways.
     """
     chosen: dict[str, str] = {}
-    problems = [problem for problem in map(hydra_problem, given) if problem]
-    for word in given:
+    problems = [problem for problem in map(hydra_problem, words) if problem]
+    for word in words:
         key, _, value = word.partition("=")
         if value == "null" or key.startswith("~"):
             continue
@@ -289,8 +285,8 @@ def check_overrides(given: Sequence[str], folders: Sequence[Path]) -> None:
 
 def _choices(override: str) -> list[str]:
     """The names in ``group=[one,other]``; none if it cannot be read, which is refused where it is composed."""
-    found = _readable(override)
-    value = None if found is None or found.is_sweep_override() else found.value()
+    parsed = _readable(override)
+    value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     return [str(choice) for choice in value] if isinstance(value, list) else []
 
 

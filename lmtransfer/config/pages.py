@@ -91,9 +91,9 @@ COMMANDS
 def commands() -> dict[str, str]:
     """The commands and the first line of each docstring, in the order in which a session uses them."""
     folder = Path(__file__).resolve().parents[1] / "commands"
-    found = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
-    names = [name for name in _ORDER if name in found] + sorted(set(found) - set(_ORDER))
-    return {name: _first_line(found[name]) for name in names}
+    paths = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    names = [name for name in _ORDER if name in paths] + sorted(set(paths) - set(_ORDER))
+    return {name: _first_line(paths[name]) for name in names}
 
 
 def main_page() -> str:
@@ -159,8 +159,8 @@ def unknown(command: str) -> str:
     names = list(commands())
     if command.startswith("-") or "=" in command:
         return f"the command comes first: lmtransfer <command> {command}; commands: {', '.join(names)}"
-    found = nearest(command, names)
-    suggestion = f"did you mean '{found}'? " if found else ""
+    name = nearest(command, names)
+    suggestion = f"did you mean '{name}'? " if name else ""
     return f"there is no command '{command}'; {suggestion}commands: {', '.join(names)} (see lmtransfer --help)"
 
 

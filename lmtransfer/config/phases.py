@@ -64,15 +64,15 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
     nodes = cfg.get("phases")
     if not nodes:
         return [Phase("", 0.0, 1.0)]
-    found: list[Phase] = []
+    phases: list[Phase] = []
     shares = [float(nodes[name].share) for name in nodes]
     for place, name in enumerate(nodes):
         node, is_last = nodes[name], place == len(shares) - 1
         after = node.get("embedding_after")
-        found.append(
+        phases.append(
             Phase(
                 name=str(name),
-                begins=found[-1].ends if found else 0.0,
+                begins=phases[-1].ends if phases else 0.0,
                 # Rounded, so that 0.1 + 0.2 is 0.3.
                 ends=1.0 if is_last else round(math.fsum(shares[: place + 1]), 12),
                 objective="objective" if is_last else f"phases.{name}.objective",
@@ -82,7 +82,7 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
                 after=None if after is None else VectorSettings.from_config(after),
             )
         )
-    return found
+    return phases
 
 
 def complete_phases(cfg: DictConfig) -> None:
@@ -133,19 +133,19 @@ def _of_its_own(node: DictConfig, share: float) -> dict[str, Any]:
 
 
 def _plain(node: DictConfig) -> dict[str, Any]:
-    found = OmegaConf.to_container(node)
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    plain = OmegaConf.to_container(node)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
 
 
-def _merged(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _merged(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """The run's settings, overridden by those of a phase; a node with a ``_target_`` replaces the run's node."""
-    losses = given.get("losses")
-    parts = [given, *(losses.values() if isinstance(losses, dict) else ())]
+    losses = values.get("losses")
+    parts = [values, *(losses.values() if isinstance(losses, dict) else ())]
     if any(is_component(part) for part in parts):
-        return given
+        return values
     merged = dict(own)
-    for key, value in given.items():
+    for key, value in values.items():
         before = own.get(key)
         merged[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return merged
@@ -153,15 +153,15 @@ def _merged(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def phase_problems(cfg: DictConfig) -> dict[str, str]:
     """The problems of ``phases`` itself, by full key."""
-    given, problems = to_plain(cfg.phases, "phases")
-    if not isinstance(given, dict) or not given:
-        return {"phases": f"{given!r} does not name any phases: choose phases=<name>, or phases=null for none"}
+    phases, problems = to_plain(cfg.phases, "phases")
+    if not isinstance(phases, dict) or not phases:
+        return {"phases": f"{phases!r} does not name any phases: choose phases=<name>, or phases=null for none"}
     for name in cfg.phases:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             problems[f"phases.{name}"] = "is not a valid name: use letters, digits, '-' and '_', with a letter first"
     if problems:
         return problems
-    for name, node in given.items():
+    for name, node in phases.items():
         key = join("phases", str(name))
         if isinstance(node, dict):
             problems |= _problems_of(node, key)
@@ -171,7 +171,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
                 "it changes"
             )
     of_run = _OF_OBJECTIVES + tuple(str(key) for key in cfg.objective)
-    for name, node in given.items():
+    for name, node in phases.items():
         objective = node.get("objective") if isinstance(node, dict) else None
         if isinstance(objective, dict):
             known = of_run + _of_parts(objective)
@@ -180,7 +180,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
                 problems[where] = f"there is no such key; {hint(key, known, what='keys of an objective')}"
     if problems:
         return problems
-    return _problems_together(given, cfg)
+    return _problems_together(phases, cfg)
 
 
 def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
@@ -209,12 +209,12 @@ def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = Phas
     return problems
 
 
-def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
+def _problems_together(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
     """The problems of the phases together, if each single one is valid."""
     problems = {}
-    given_shares = [float(node["share"]) for node in given.values() if node.get("share") is not None]
+    given_shares = [float(node["share"]) for node in phases.values() if node.get("share") is not None]
     total, added = math.fsum(given_shares), " + ".join(f"{share:g}" for share in given_shares)
-    left_open = [name for name, node in given.items() if node.get("share") is None]
+    left_open = [name for name, node in phases.items() if node.get("share") is None]
     if len(left_open) > 1:
         for name in left_open:
             problems[f"phases.{name}.share"] = "missing: only one phase may leave it out and get the rest; set it here"
@@ -228,8 +228,8 @@ def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]
         )
     if problems:
         return problems
-    last = list(given)[-1]
-    if given[last].get("embedding_after") is not None:
+    last = list(phases)[-1]
+    if phases[last].get("embedding_after") is not None:
         problems[f"phases.{last}.embedding_after"] = "no phase follows the last one; leave it out, or add a phase"
     train = cfg.get("train") or {}
     if train.get("epochs") is not None:
@@ -239,7 +239,7 @@ def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]
         )
     steps = train.get("steps")
     if isinstance(steps, int):
-        for name, share in _shares(given).items():
+        for name, share in _shares(phases).items():
             if share * steps < 1 - _ROUNDING:
                 problems[f"phases.{name}.share"] = (
                     f"{share:g} of train.steps={steps} is less than one step; raise the share or train.steps"

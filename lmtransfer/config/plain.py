@@ -38,8 +38,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         OmegaConfBaseException: a value is missing, or an interpolation is broken.
     """
-    found: Any = OmegaConf.to_container(cfg, resolve=True)
-    return {str(key): value for key, value in found.items()}
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    return {str(key): value for key, value in plain.items()}
 
 
 def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:

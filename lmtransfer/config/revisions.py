@@ -12,18 +12,18 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _COUNT = re.compile(r"(\d+)(?:\.(\d+))?([kMBT]?)")
 
 
-def read_count(given: int | str) -> int | None:
+def read_count(count: int | str) -> int | None:
     """A number of tokens; None if the text is not one.
 
     Args:
-        given: a whole number, or a text such as ``1000000``, ``100k``, ``1M`` or ``2.5B``.
+        count: a whole number, or a text such as ``1000000``, ``100k``, ``1M`` or ``2.5B``.
     """
-    if isinstance(given, int):
-        return given
-    found = _COUNT.fullmatch(given)
-    if found is None:
+    if isinstance(count, int):
+        return count
+    match = _COUNT.fullmatch(count)
+    if match is None:
         return None
-    whole, decimals, unit = found[1], found[2] or "", found[3]
+    whole, decimals, unit = match[1], match[2] or "", match[3]
     scaled, rest = divmod(int(whole + decimals) * _UNITS[unit], 10 ** len(decimals))
     return None if rest else scaled
 
@@ -38,19 +38,19 @@ def count_text(tokens: int) -> str:
     return best
 
 
-def split_revision(given: str) -> tuple[str, int | None]:
+def split_revision(path_and_revision: str) -> tuple[str, int | None]:
     """The run directory that the user named, and its revision in tokens.
 
     Args:
-        given: a path such as ``runs/pretrain/first``, or ``runs/pretrain/first@1M``.
+        path_and_revision: a path such as ``runs/pretrain/first``, or ``runs/pretrain/first@1M``.
 
     Returns:
         The path; the number of tokens, or None if the path names no revision.
     """
-    path, at, revision = given.rpartition("@")
+    path, at, revision = path_and_revision.rpartition("@")
     tokens = read_count(revision)
-    if not at or tokens is None or Path(given).expanduser().is_dir():
-        return given, None
+    if not at or tokens is None or Path(path_and_revision).expanduser().is_dir():
+        return path_and_revision, None
     return path, tokens
 
 

@@ -64,7 +64,7 @@ class PackedBatch:
         return self.cu_seqlens[: self.num_real].long()
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """The same batch on ``device``; see ``copied``."""
+        """The same batch on ``device``."""
         return self.each(lambda tensor: copied(tensor, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
@@ -121,7 +121,6 @@ def pack(
         segments: segment ids of each sequence; all 0 if omitted.
         capacity: if given, add filler sequences up to exactly this many tokens (static shapes).
         max_length: longest filler sequence in tokens; required with ``capacity``.
-        filler_id: token id of filler.
 
     Raises:
         ValueError: an empty sequence, or more tokens than ``capacity``.

@@ -96,8 +96,8 @@ def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tupl
 
 
 def _after_space(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return place if found is None else found.end()
+    space = _SPACE.match(text, place)
+    return place if space is None else space.end()
 
 
 def _no_array(origin: str, number: int, problem: str) -> DataError:

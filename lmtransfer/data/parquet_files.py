@@ -72,13 +72,9 @@ class Columns:
         Args:
             wanted: the columns to read, as far as there are such columns.
             encoding_errors: what to do with texts that are not UTF-8.
-            notes: counts irregularities.
 
         Yields:
             ``file:row``, from 1, the values, and which columns were label numbers.
-
-        Raises:
-            DataError: a file is damaged, or a value cannot be read.
         """
         label_names = _label_names(self.schema)
         columns = [name for name in dict.fromkeys(wanted) if self.schema.names.count(name) == 1]
@@ -163,8 +159,6 @@ def check_strings(columns: Columns, name: str, *, key: str) -> None:
     """Raise unless a column holds texts.
 
     Args:
-        columns: the table.
-        name: name of the column.
         key: the setting that names the column, for messages.
 
     Raises:
@@ -183,14 +177,9 @@ def texts_of(
     """The texts of a column of strings.
 
     Args:
-        column: the column.
         path: its file, for messages.
         first: number of its first row, for messages.
         encoding_errors: what to do with texts that are not UTF-8.
-        notes: counts irregularities.
-
-    Raises:
-        DataError: a text is not UTF-8; the message has ``file:row``.
     """
     return [
         None if raw is None else decode(raw, f"{path}:row {row}", encoding_errors, notes)
@@ -202,14 +191,14 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
     """The names of label numbers by column, from the features that ``datasets`` writes into a file."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        found = {}
+        names = {}
         for column, feature in features.items():
             inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
             if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
-                found[str(column)] = [str(name) for name in inner["names"]]
+                names[str(column)] = [str(name) for name in inner["names"]]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
         return {}
-    return found
+    return names
 
 
 def named_label(value: Any, names: Sequence[str]) -> Any:

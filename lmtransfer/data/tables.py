@@ -85,14 +85,13 @@ class Column:
         """Say that a table with these columns lacks this one.
 
         Args:
-            names: the columns of the table.
             rows: its first rows.
         """
-        shown = ", ".join(name[:40] for name in list(names)[:20])
+        known = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
         return (
-            f"no column {self}; the columns are {shown}. Set {self.setting} to one of these{hint}, or {self.otherwise}"
+            f"no column {self}; the columns are {known}. Set {self.setting} to one of these{hint}, or {self.otherwise}"
         )
 
 
@@ -107,20 +106,19 @@ def longest_texts(rows: Iterable[Mapping[str, Any]]) -> str | None:
     return max(words, key=lambda name: (words[name], characters[name]), default=None)
 
 
-def delimiter_of(given: str | None, key: str) -> str | None:
+def delimiter_of(value: str | None, key: str) -> str | None:
     """The character that a setting names; None if it names none.
 
     Args:
-        given: the setting.
         key: its key, for the message.
 
     Raises:
         ConfigError: it is not a single character.
     """
-    character = {"tab": "\t", r"\t": "\t"}.get(given or "", given)
+    character = {"tab": "\t", r"\t": "\t"}.get(value or "", value)
     if character is not None and (len(character) != 1 or character in '"\r\n'):
         raise ConfigError(
-            f"{key}={given}: must be a single character such as ';' or '|', tab, or null (the separator that the first "
+            f"{key}={value}: must be a single character such as ';' or '|', tab, or null (the separator that the first "
             "line shows)"
         )
     return character
@@ -165,9 +163,9 @@ class TableLayout:
         if self.file_format is not None:
             return self.file_format
         named = format_by_name(path)
-        found: TableFormat = "tsv" if named is None or named == "text" else named
-        if found != "tsv" or self.delimiter not in (None, "\t"):
-            return found
+        table_format: TableFormat = "tsv" if named is None or named == "text" else named
+        if table_format != "tsv" or self.delimiter not in (None, "\t"):
+            return table_format
         sample, size = [], 0
         for _, line in read_lines(path, encoding_errors="replace"):
             sample.append(line)
@@ -286,7 +284,6 @@ class BadRows:
         Args:
             kind: the problem of such rows, in the plural.
             where: ``file:line``.
-            problem: the problem of this row.
 
         Raises:
             DataError: the policy is ``refuse``.
@@ -392,11 +389,7 @@ def open_table(
 
 
 def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows) -> Iterator[Row]:
-    """Read the wanted columns of each row of a file as texts; see ``open_table``.
-
-    Raises:
-        DataError: a column is missing, or ``bad_rows`` refuses a row; the message has ``file:line``.
-    """
+    """Read the wanted columns of each row of a file as texts; see ``open_table``."""
     yield from rows_of(open_table(path, wanted, layout=layout, bad_rows=bad_rows).records, wanted, bad_rows)
 
 
@@ -405,7 +398,6 @@ def rows_of(records: Iterator[Record], wanted: Sequence[Column], bad_rows: BadRo
 
     Args:
         records: rows with all their columns.
-        wanted: the columns to return.
         bad_rows: handles rows that lack a column, or that have a list, an object or a number that is not finite in
             place of a text.
 
@@ -494,7 +486,6 @@ def check_columns(
     """Check that a table has the wanted columns.
 
     Args:
-        names: the columns of the table.
         wanted: the columns that it must have, unless they are not required.
         where: ``file:line``, for messages.
         rows: its first rows, which are read if a column of texts is missing.

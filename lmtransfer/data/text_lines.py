@@ -41,10 +41,8 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
     """Decode UTF-8 bytes.
 
     Args:
-        raw: the bytes.
         where: ``file:line``, for messages.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
-        notes: counts the replacements.
 
     Raises:
         DataError: the bytes are not UTF-8 and ``encoding_errors`` is ``strict``.
@@ -55,11 +53,11 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         if encoding_errors == "replace":
             notes.add("lines with bytes that are not UTF-8, replaced", where)
             return raw.decode("utf-8", "replace")
-        found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
+        octets = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
         if b"\0" in raw or raw.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DataError(f"{where}: not UTF-8 but UTF-16, as it seems: {_CONVERT.format('UTF-16')}") from None
         raise DataError(
-            f"{where}: not UTF-8 at byte {error.start} of the line: {found}. Convert the file to UTF-8 (iconv -f "
+            f"{where}: not UTF-8 at byte {error.start} of the line: {octets}. Convert the file to UTF-8 (iconv -f "
             "LATIN1 -t UTF-8, or with another encoding than LATIN1), or set encoding_errors=replace "
             "(corpus.encoding_errors, task.encoding_errors) to replace these bytes with U+FFFD and count them"
         ) from None
@@ -69,7 +67,6 @@ def check_text(path: Path, start: bytes) -> None:
     """Raise if a file is not text, or is text in UTF-16.
 
     Args:
-        path: the file.
         start: its first line, or a part of it.
 
     Raises:
@@ -83,11 +80,7 @@ def check_text(path: Path, start: bytes) -> None:
 
 
 def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The lines of a text file, with their line ends.
-
-    Raises:
-        DataError: the file is not text, or a line is longer than ``LONGEST_LINE_BYTES``.
-    """
+    """The lines of a text file, with their line ends."""
     start = stream.readline(4096)
     check_text(path, start)
     line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
@@ -113,11 +106,7 @@ def read_lines(
     Args:
         path: the file, plain or compressed.
         encoding_errors: see ``decode``.
-        notes: counts irregularities.
         meter: counts the bytes read from disk.
-
-    Raises:
-        DataError: bytes that are not UTF-8 (with ``file:line``), a damaged file, or one that expands too much.
     """
     with open_binary(path, meter) as stream:
         yield from decoded(_raw_lines(stream, path), str(path), encoding_errors, Notes() if notes is None else notes)
@@ -129,10 +118,8 @@ def decoded(
     """Decode lines and number them from 1, without line ends and without a byte order mark; see ``read_lines``.
 
     Args:
-        lines: the lines as bytes.
         name: name of the file or stream, for messages.
         encoding_errors: see ``decode``.
-        notes: counts irregularities.
     """
     for number, raw in enumerate(lines, start=1):
         if number == 1 and raw.startswith(_BOM):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.fill_mask import MASK, filled_line, mask_filler
@@ -75,7 +77,7 @@ class TaskAnswers:
         return list(self._task.answers(encoded, together))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """The answers as JSON objects with the examples' ids; see ``of``."""
+        """The answers as JSON objects with the examples' ids."""
         lines: list[dict[str, Any]] = []
         for example, answer in zip(examples, self.of(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.plain()})
@@ -125,8 +127,9 @@ class MaskedTexts(TextReader):
     def __init__(self) -> None:
         super().__init__("fill_mask", who="a pretrained run")
 
+    @override
     def check(self, text: str) -> None:
-        """Raise if a text has no [MASK]; see ``TextReader.check``."""
+        """Raise if a text has no [MASK]."""
         if MASK not in text:
             raise ValueError(f"there is no {MASK}; write one where a token is to be predicted")
 
@@ -147,11 +150,7 @@ class FilledMasks:
         self._filler = mask_filler(run, top_k, hardware)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """One object for each example.
-
-        Raises:
-            DataError: a text is longer than the encoder can read.
-        """
+        """One object for each example."""
         filled = self._filler.fill([example.text for example in examples])
         return [
             {"id": example.id, **filled_line(example.text, masks)}

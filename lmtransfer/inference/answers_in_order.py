@@ -70,9 +70,6 @@ class AnswersInOrder:
 
         Args:
             problem: the problem, with ``file:line``.
-
-        Raises:
-            DataError: ``on_error`` is ``stop``.
         """
         self._take(self._error(str(self.num_taken), problem))
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
@@ -54,8 +55,8 @@ class NpyWriter(VectorWriter):
         self._file, self._dim, self._num_rows = file, dim, 0
         self._write_header()
 
+    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
-        """Add vectors."""
         self._file.write(np.ascontiguousarray(vectors_NE, dtype="<f4").data)
         self._num_rows += len(vectors_NE)
 
@@ -91,14 +92,14 @@ class ParquetWriter(VectorWriter):
         self._schema = schema.append(pa.field(vector_column, self._kind))
         self._writer = pq.ParquetWriter(file, self._schema)
 
+    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
-        """Add rows."""
         flat = pa.array(np.ascontiguousarray(vectors_NE, dtype=np.float32).reshape(-1))
         vectors = pa.FixedSizeListArray.from_arrays(flat, type=self._kind)
         self._writer.write_table(pa.Table.from_arrays([*rows.columns, vectors], schema=self._schema))
 
+    @override
     def close(self) -> None:
-        """Write the end of the file."""
         self._writer.close()
 
 
@@ -118,8 +119,8 @@ class Spool(VectorWriter):
         free = next(name for name in map("vector{}".format, range(len(schema) + 1)) if name not in schema.names)
         self._writer = ParquetWriter(self._file, dim=dim, schema=schema, vector_column=free)
 
+    @override
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
-        """Add rows."""
         with naming(self._folder):
             self._writer.write(rows, vectors_NE)
 
@@ -192,8 +193,6 @@ def embed_rows(
     deviation of all texts of the input are needed, so that the vectors go to a file without a name first.
 
     Args:
-        source: the rows.
-        embedder: makes the vectors.
         output: the file; its ending decides the format.
         notes: counts texts that were cut, and empty texts.
         standardise: whether each feature gets mean 0 and deviation 1.
@@ -203,9 +202,6 @@ def embed_rows(
 
     Returns:
         The number of vectors.
-
-    Raises:
-        DataError: a row is malformed, or there are no rows.
     """
     known = embedder.standardising if standardise else None
     with open_vectors(output, dim=embedder.dim, schema=source.schema, vector_column=vector_column) as writer:
@@ -232,11 +228,11 @@ def _embed(
 ) -> int:
     count = 0
     for window in source.windows:
-        found = embedder.embed(window.texts)
-        writer.write(window.rows, finished(found.vectors, standardising=standardising, normalise=normalise))
+        embedded = embedder.embed(window.texts)
+        writer.write(window.rows, finished(embedded.vectors, standardising=standardising, normalise=normalise))
         where = f"in rows {count + 1:,} to {count + len(window.texts):,}"
         empty = sum(not text.strip() for text in window.texts)
-        for kind, num in ((f"texts cut to {embedder.max_length} tokens", found.num_cut), ("empty texts", empty)):
+        for kind, num in ((f"texts cut to {embedder.max_length} tokens", embedded.num_cut), ("empty texts", empty)):
             if num:
                 notes.add(kind, where, num)
         count += len(window.texts)

@@ -80,9 +80,7 @@ def open_rows(
     """Open an input; its first rows are read to find the columns.
 
     Args:
-        source: the input.
         file_format: its format (see ``input_format``).
-        notes: counts irregularities.
         text_column: the column with the texts; None: ``text`` or ``sentence``.
         delimiter: the character between the columns of a table; None: see ``TableLayout``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them and counts.

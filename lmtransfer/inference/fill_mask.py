@@ -93,13 +93,9 @@ class MaskFiller:
 
     @torch.inference_mode()
     def fill(self, texts: Sequence[str]) -> list[list[FilledMask]]:
-        """The predictions for the masks of each text, in order; the encoder must be in evaluation mode.
-
-        Raises:
-            DataError: a text has no [MASK], or is longer than the encoder can read.
-        """
+        """The predictions for the masks of each text, in order; the encoder must be in evaluation mode."""
         queries = [self._query(text, owner) for owner, text in enumerate(texts)]
-        found: list[list[FilledMask]] = [[] for _ in texts]
+        masks: list[list[FilledMask]] = [[] for _ in texts]
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
             packed, places = pack_queries(batch)
             with self.autocast():
@@ -109,8 +105,8 @@ class MaskFiller:
             for query in batch:
                 for start in _starts(texts[query.owner]):
                     candidates = map(self._candidate, *next(rows))
-                    found[query.owner].append(FilledMask(start, start + len(MASK), tuple(candidates)))
-        return found
+                    masks[query.owner].append(FilledMask(start, start + len(MASK), tuple(candidates)))
+        return masks
 
     def _candidate(self, probability: float, token_id: int) -> Candidate:
         return Candidate(self.tokenizer.piece(token_id), self.tokenizer.decode([token_id]), probability)
@@ -127,13 +123,7 @@ def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFill
     """A mask filler with the model of a pretraining run.
 
     Args:
-        saved_run: the run.
         top_k: number of candidates for each mask.
-        hardware: device and precision.
-
-    Raises:
-        RunDirectoryError: the run was not pretrained.
-        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
     """
     pretrained = open_pretrained(saved_run, hardware=hardware)
     return MaskFiller(
@@ -190,7 +180,8 @@ def _continued(part: str, tokenizer: Tokenizer) -> np.ndarray:
 
 def _plain(mask: FilledMask) -> dict[str, Any]:
     candidates = [
-        {"piece": found.piece, "text": found.text, "probability": found.probability} for found in mask.candidates
+        {"piece": candidate.piece, "text": candidate.text, "probability": candidate.probability}
+        for candidate in mask.candidates
     ]
     return {"start": mask.start, "end": mask.end, "candidates": candidates}
 

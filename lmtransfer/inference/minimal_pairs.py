@@ -90,11 +90,7 @@ class SentenceScorer:
 
     @torch.inference_mode()
     def score(self, sentences: Sequence[str]) -> SentenceScores:
-        """Score sentences independently of their order and of each other; the encoder must be in evaluation mode.
-
-        Raises:
-            DataError: a sentence is longer than the encoder can read.
-        """
+        """Score sentences independently of their order and of each other; the encoder must be in evaluation mode."""
         parts = [
             self._score_block(sentences[first : first + _BLOCK_SENTENCES])
             for first in range(0, len(sentences), _BLOCK_SENTENCES)
@@ -145,12 +141,6 @@ def _content(encoding: Encoding) -> bytes:
 
 def score_minimal_pairs(task: MinimalPairs, split: str, saved: SavedRun, hardware: Hardware) -> ZeroShotScores:
     """Score a pretraining run by the log-probabilities of the two sentences of each pair.
-
-    Args:
-        task: the pairs.
-        split: split of the task.
-        saved: the run.
-        hardware: device and precision.
 
     Raises:
         RunDirectoryError: the run was not pretrained.

@@ -54,25 +54,25 @@ class InputSource:
             raise ConfigError(f"output={output}: is the input file, which would be overwritten; name another file")
 
 
-def find_input(given: str) -> InputSource:
+def find_input(value: str) -> InputSource:
     """A file, plain or compressed; a folder of ``datasets.save_to_disk``; a pipe; or standard input.
 
     Args:
-        given: the value of ``input=``.
+        value: the value of ``input=``.
 
     Raises:
         DataError: there is no such file.
     """
-    if given == STANDARD_INPUT:
+    if value == STANDARD_INPUT:
         return InputSource("standard input", None, arrives=True)
-    path = Path(given).expanduser()
-    found = find_data(path) if path.name else None
-    if found is not None:
-        return InputSource(str(found), found, arrives=False)
+    path = Path(value).expanduser()
+    file = find_data(path) if path.name else None
+    if file is not None:
+        return InputSource(str(file), file, arrives=False)
     if path.exists() and not path.is_dir():
-        return InputSource(given, path, arrives=True)
+        return InputSource(value, path, arrives=True)
     problem = splits_in(path) or "there is no such file; give a file, or - for standard input"
-    raise DataError(f"input={given}: {problem}")
+    raise DataError(f"input={value}: {problem}")
 
 
 class Reading(Protocol):
@@ -88,35 +88,35 @@ class Reading(Protocol):
     def file_only(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
-def input_format(given: str | None, source: InputSource, reader: Reading, notes: Notes) -> str:
+def input_format(choice: str | None, source: InputSource, reader: Reading, notes: Notes) -> str:
     """The format of the input.
 
     Args:
-        given: the user's format; None: decide by the file's name, and of tab-separated values by the quotation marks.
-        source: the input; standard input and pipes have ``text`` unless ``given`` is set.
+        choice: the user's format; None: decide by the file's name, and of tab-separated values by the quotation marks.
+        source: the input; standard input and pipes have ``text`` unless ``choice`` is set.
         reader: what reads it: the reader of the task, or of masked texts, or ``embed``.
         notes: is told what the content of the file decided.
 
     Raises:
         ConfigError: the format is unknown, or the reader does not support it.
     """
-    if given is not None:
-        found, why = given, f"format={given}"
+    if choice is not None:
+        file_format, why = choice, f"format={choice}"
     elif source.path is None or source.arrives:
         return "text"
     else:
         suffix = Path(plain_name(source.path)).suffix.lower()
         by_name = _WORDS.get(suffix) or format_by_name(source.path)
-        found = (reader.json_format if suffix == ".json" else by_name) or ""
-        if found == "tsv":
-            found = TableLayout().format_of(source.path, notes)
+        file_format = (reader.json_format if suffix == ".json" else by_name) or ""
+        if file_format == "tsv":
+            file_format = TableLayout().format_of(source.path, notes)
         why = f"input={source.name}: its file name sets no format"
-    if found not in reader.formats:
+    if file_format not in reader.formats:
         raise ConfigError(f"{why}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
-    if source.arrives and found in reader.file_only:
+    if source.arrives and file_format in reader.file_only:
         others = " or ".join(name for name in reader.formats if name not in reader.file_only)
-        raise ConfigError(f"format={found}: can be read only from a file; a pipe can have {others}")
-    return found
+        raise ConfigError(f"format={file_format}: can be read only from a file; a pipe can have {others}")
+    return file_format
 
 
 def input_file(
@@ -132,12 +132,9 @@ def input_file(
     """Open an input for reading.
 
     Args:
-        source: the input.
-        file_format: the format of the input.
         columns: the user's column names.
         delimiter: the character between the columns of a table; None: see ``TableLayout``.
         answers: takes invalid inputs, and writes its waiting answers before the input waits for more data.
-        notes: counts irregularities.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
     """
     path = None if source.arrives else source.path
@@ -166,8 +163,6 @@ def lines_of(
     """The lines of an input with their numbers, from 1, without line ends; one is in memory at a time.
 
     Args:
-        source: the input.
-        notes: counts irregularities.
         encoding_errors: see ``input_file``.
         before_waiting: called before the input waits for more data.
     """
@@ -214,11 +209,7 @@ def incoming_lines(
         stream: gives bytes as they arrive.
         name: name for messages.
         encoding_errors: see ``input_file``.
-        notes: counts irregularities.
         before_waiting: called before each request for more bytes.
-
-    Raises:
-        DataError: bytes that are not UTF-8, with ``name:line``.
     """
     return decoded(_as_completed(stream, name, before_waiting), name, encoding_errors, notes)
 

@@ -29,28 +29,28 @@ SubmissionKind = Literal["glue", "squad"]
 
 
 @contextmanager
-def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
+def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
     """A context that gives a function which writes objects as JSON lines.
 
     A file is written as ``<output>.partial`` and renamed at the end. After an error the partial file has the answers so
     far, unless writing failed or it is empty; then it is deleted.
 
     Args:
-        given: the file, or ``-``.
+        name: the file, or ``-``.
         overwrite: whether an existing file may be replaced.
 
     Raises:
         RunDirectoryError: the file exists already, or its folder does not exist.
     """
-    if given == STANDARD_OUTPUT:
+    if name == STANDARD_OUTPUT:
         yield _writer(sys.stdout, "standard output")
         return
-    path = free_place(given, overwrite=overwrite)
+    path = free_place(name, overwrite=overwrite)
     partial = path.with_name(f"{path.name}.partial")
     try:
         stream = partial.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
-        raise RunDirectoryError(f"output={given}: {partial} cannot be written ({error.strerror})") from None
+        raise RunDirectoryError(f"output={name}: {partial} cannot be written ({error.strerror})") from None
     try:
         try:
             yield _writer(stream, str(path))
@@ -65,19 +65,19 @@ def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
     partial.replace(path)
 
 
-def free_place(given: str, *, overwrite: bool) -> Path:
+def free_place(name: str, *, overwrite: bool) -> Path:
     """The path of ``output=``, after a check that it can be written.
 
     Raises:
         RunDirectoryError: the path is a folder, the file exists already, or its folder does not exist.
     """
-    path = Path(given).expanduser()
+    path = Path(name).expanduser()
     if path.is_dir():
-        raise RunDirectoryError(f"output={given}: is a folder; name a file in it")
+        raise RunDirectoryError(f"output={name}: is a folder; name a file in it")
     if path.exists() and not overwrite:
-        raise RunDirectoryError(f"output={given}: already exists; name another file, or set overwrite=true")
+        raise RunDirectoryError(f"output={name}: already exists; name another file, or set overwrite=true")
     if not path.parent.is_dir():
-        raise RunDirectoryError(f"output={given}: there is no folder {path.parent}; create it first")
+        raise RunDirectoryError(f"output={name}: there is no folder {path.parent}; create it first")
     return path
 
 
@@ -144,11 +144,7 @@ class Submission:
             self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
 
     def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
-        """Write the answers to all examples of the split; returns the paths of the written files.
-
-        Raises:
-            DataError: rows are missing, or ids are not unique.
-        """
+        """Write the answers to all examples of the split; returns the paths of the written files."""
         ids = [example.id for example in examples]
         if self.kind == "glue":
             check_complete(ids, self.split)

@@ -110,9 +110,9 @@ class Frame:
             DataError: the text is longer than the encoder can read; the message has the beginning of the text.
         """
         if len(ids) + 2 > self.max_length:
-            shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+            excerpt = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
             raise DataError(
-                f"{shown!r}: {len(ids) + 2} tokens with its special tokens, but the model reads at most "
+                f"{excerpt!r}: {len(ids) + 2} tokens with its special tokens, but the model reads at most "
                 f"{self.max_length} (model.max_length): shorten the text"
             )
         return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
@@ -133,7 +133,6 @@ def sentence_queries(
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: True if a token begins a word, bool, shape (n,).
         owner: number of the text.
-        mask_id: id of the mask token.
         hidden: which tokens of the same word are masked too.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
@@ -189,10 +188,6 @@ class Pretrained:
 def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
     """Load encoder and objectives of a pretraining run.
 
-    Args:
-        saved: the run.
-        hardware: device and precision.
-
     Raises:
         RunDirectoryError: the run is not a pretraining run, or has no checkpoint.
         CheckpointError: its checkpoint is incomplete.
@@ -215,14 +210,14 @@ def token_predictor(learner: PretrainingLearner) -> Objective:
     Raises:
         ConfigError: there is none: objectives of pairs, replaced tokens or word vectors give no token probabilities.
     """
-    found = [objective for objective in learner.listed() if objective.predicts]
-    if not found:
+    predictors = [objective for objective in learner.listed() if objective.predicts]
+    if not predictors:
         names = _or_list(objective.name for objective in known_objectives() if objective.predicts)
         raise ConfigError(
             f"run: its objective ({', '.join(learner.objectives)}) gives no token probabilities: give a run of "
             f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
         )
-    return found[0]
+    return predictors[0]
 
 
 def masked_predictor(learner: PretrainingLearner) -> Objective:
@@ -231,14 +226,14 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
     Raises:
         ConfigError: there is none.
     """
-    found = [objective for objective in learner.listed() if objective.predicts == "masked"]
-    if not found:
+    predictors = [objective for objective in learner.listed() if objective.predicts == "masked"]
+    if not predictors:
         names = _or_list(objective.name for objective in known_objectives() if objective.predicts == "masked")
         raise ConfigError(
             f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]: give a run of "
             f"objective={names}, or of one that includes mlm (such as mlm_nsp)"
         )
-    return found[0]
+    return predictors[0]
 
 
 def _or_list(names: Iterable[str]) -> str:

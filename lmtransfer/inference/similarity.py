@@ -27,9 +27,6 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
 
     Args:
         task: the pairs, and how a sentence becomes a vector.
-        split: split of the task.
-        saved: the run.
-        hardware: device and precision.
 
     Raises:
         ConfigError: pooling or layers do not fit the run.

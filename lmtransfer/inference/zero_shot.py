@@ -50,9 +50,9 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     task: MinimalPairs | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     with distributed.process_group():
         if isinstance(task, MinimalPairs):
-            found = score_minimal_pairs(task, cfg.split, saved, hardware)
+            scores = score_minimal_pairs(task, cfg.split, saved, hardware)
         else:
-            found = score_similarity(task, cfg.split, saved, hardware)
+            scores = score_similarity(task, cfg.split, saved, hardware)
         with open_dict(cfg):
             cfg.run = saved.given
         name = sweep_name(cfg.name or f"{_run_name(Path(saved.given))}-{task.name}-{cfg.split}")
@@ -60,26 +60,26 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
         seed = pretraining_seed(saved)
-        undefined = undefined_metrics(found.examples, found.metrics)
+        undefined = undefined_metrics(scores.examples, scores.metrics)
         result = RunResult(
             command="evaluate",
             task=task.name,
-            task_fingerprint=found.examples.fingerprint(task.main_metric),
+            task_fingerprint=scores.examples.fingerprint(task.main_metric),
             split=cfg.split,
-            metrics=found.metrics,
+            metrics=scores.metrics,
             main_metric=task.main_metric,
-            control=None if found.control is None else {"metrics": dict(found.control)},
-            seconds=found.seconds,
-            tokens=found.num_tokens,
-            num_parameters=found.num_parameters,
+            control=None if scores.control is None else {"metrics": dict(scores.control)},
+            seconds=scores.seconds,
+            tokens=scores.num_tokens,
+            num_parameters=scores.num_parameters,
             more={
-                "zero_shot": found.method,
+                "zero_shot": scores.method,
                 "pretraining_seed": seed,
                 "higher_is_better": True,
-                "chance": found.chance,
-                "num_scored": found.num_scored,
+                "chance": scores.chance,
+                "num_scored": scores.num_scored,
                 **({"undefined": undefined} if undefined else {}),
-                **found.more,
+                **scores.more,
             },
         )
         answers = {
@@ -92,15 +92,15 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
                 is_control=is_control,
                 examples=examples,
             )
-            for is_control, examples in ((False, found.examples), (True, found.control_examples))
+            for is_control, examples in ((False, scores.examples), (True, scores.control_examples))
             if examples is not None and is_kept(examples)
         }
         if distributed.is_main() and answers:
-            files = {file_name(kept, alone=len(answers) == 1): kept for kept in answers.values()}
+            files = {file_name(predictions, alone=len(answers) == 1): predictions for predictions in answers.values()}
             write_predictions(directory.path, files)
         directory.write_result(result)
         if distributed.is_main():
-            _print(result, found, saved, directory, Console(highlight=False))
+            _print(result, scores, saved, directory, Console(highlight=False))
     return directory.path
 
 
@@ -112,20 +112,20 @@ def _run_name(path: Path) -> str:
 
 
 def _print(
-    result: RunResult, found: ZeroShotScores, saved: SavedRun, directory: RunDirectory, console: Console
+    result: RunResult, scores: ZeroShotScores, saved: SavedRun, directory: RunDirectory, console: Console
 ) -> None:
     metric = result.main_metric or ""
     unit = " (%)" if in_percent(metric) else ""
-    title = f"{result.task}, {result.split}: {metric}{unit} of {found.num_scored:,} pairs"
+    title = f"{result.task}, {result.split}: {metric}{unit} of {scores.num_scored:,} pairs"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
     table.add_column("", justify="right")
-    table.add_row("chance", shown(found.chance, metric))
-    if found.control is not None:
-        table.add_row("random weights", shown(found.control[metric], metric))
-    table.add_row(saved.name, shown(found.metrics[metric], metric), style="bold")
-    for name, label in found.shown.items():
-        table.add_row(f"  {label}", shown(found.metrics[name], name))
+    table.add_row("chance", shown(scores.chance, metric))
+    if scores.control is not None:
+        table.add_row("random weights", shown(scores.control[metric], metric))
+    table.add_row(saved.name, shown(scores.metrics[metric], metric), style="bold")
+    for name, label in scores.shown.items():
+        table.add_row(f"  {label}", shown(scores.metrics[name], name))
     console.print(table)
-    console.print("; ".join([found.method, *found.notes, *result.more.get("undefined", ())]), soft_wrap=True)
+    console.print("; ".join([scores.method, *scores.notes, *result.more.get("undefined", ())]), soft_wrap=True)
     console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -18,14 +18,9 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 
 
 def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Add the words of a file, one per line, to a tokenizer as single tokens; also return notes for the user.
-
-    Raises:
-        DataError: the file cannot be read, or a line is not a valid word.
-        CheckpointError: the tokenizer does not support added words.
-    """
-    found = read_words(file, tokenizer)
-    return ExtendedTokenizer(tokenizer, found.words), found.notes
+    """Add the words of a file, one per line, to a tokenizer as single tokens; also return notes for the user."""
+    word_list = read_words(file, tokenizer)
+    return ExtendedTokenizer(tokenizer, word_list.words), word_list.notes
 
 
 def resized_weights(
@@ -38,9 +33,6 @@ def resized_weights(
         base: tokenizer of the checkpoint.
         tokenizer: the same tokenizer, or that tokenizer with added words.
         module_of: builds the module, with those tensor names, for a given vocabulary size.
-
-    Raises:
-        CheckpointError: a tensor depends on the vocabulary size, but not by one row per token.
     """
     if tokenizer.fingerprint == base.fingerprint:
         return dict(tensors)
@@ -60,7 +52,6 @@ def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer
     Args:
         tensor_VE: shape (base.vocab_size, E), or (base.vocab_size,).
         base: the tokenizer without the added words.
-        extended: the tokenizer with the added words.
 
     Returns:
         Shape (extended.vocab_size, E), or (extended.vocab_size,), with the same dtype and device.

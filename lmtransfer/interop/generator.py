@@ -99,7 +99,6 @@ def separate_generator(
     Args:
         generator: names and prefixes of the generator's tensors in the objective.
         own: tensors of the objective, under its name.
-        encoder: tensors of the encoder.
         arguments: arguments of the encoder, defaults included.
         node: component node of the objective.
     """
@@ -112,13 +111,13 @@ def separate_generator(
     rest = {name: tensor for name, tensor in own.items() if not name.startswith((layers, head))}
     if len(rest) == len(own):
         return rest, None
-    given = {**defaults_of(generator.objective), **node}
-    shape = generator_shape(dim=arguments["dim"], hidden_dim=arguments["hidden_dim"], size=given["generator_size"])
+    values = {**defaults_of(generator.objective), **node}
+    shape = generator_shape(dim=arguments["dim"], hidden_dim=arguments["hidden_dim"], size=values["generator_size"])
     shared = {name: tensor for name, tensor in encoder.items() if name.startswith(generator.shared)}
     body = {name.removeprefix(layers): tensor for name, tensor in own.items() if name.startswith(layers)}
     return rest, SeparateGenerator(
         shape=shape._asdict(),
         encoder={**shared, **body},
         head={f"mlm.{name.removeprefix(head)}": own[name] for name in own if name.startswith(head)},
-        loss_arguments={"mlm": {key: given[key] for key in ("activation", "norm_eps")}},
+        loss_arguments={"mlm": {key: values[key] for key in ("activation", "norm_eps")}},
     )

@@ -39,7 +39,6 @@ def answering(asked: str, *, repository: str, revision: str | None = None) -> It
 
     Args:
         asked: the user's setting that needs the hub, for messages: ``push=user/name``.
-        repository: the name on the hub.
         revision: the branch, tag or commit that is asked for.
 
     Raises:
@@ -111,8 +110,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    found = getattr(getattr(error, "response", None), "status_code", None)
-    return found if isinstance(found, int) else None
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
 
 
 def _first_line(error: BaseException) -> str:
@@ -154,9 +153,6 @@ class Target:
     def check(self, branches: Sequence[str]) -> None:
         """Check, without changing anything, that the repository can be made or written to.
 
-        Args:
-            branches: the branches to upload to.
-
         Raises:
             HubError: there is no valid token, the token may not write there, a branch has files and ``overwrite`` is
                 false, or the hub does not answer.
@@ -183,7 +179,6 @@ class Target:
         """Make the branch hold exactly the files of a folder, as one commit.
 
         Args:
-            folder: the folder.
             branch: the branch; it is made if it does not exist.
             message: message of the commit.
 
@@ -258,8 +253,8 @@ class Target:
 
 def files_in(folder: Path) -> dict[str, int]:
     """The files of a folder that would be sent, with their sizes in bytes, by their names in the repository."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def name_problem(name: str) -> str | None:
@@ -280,7 +275,6 @@ def cached_copy(name: str, revision: str | None) -> Path | None:
     """The copy in the cache, which may be incomplete; None if there is none. The hub is not asked.
 
     Args:
-        name: name on the hub.
         revision: branch, tag or commit; None: the main branch, as it was when it was last downloaded.
     """
     from huggingface_hub import constants
@@ -300,16 +294,12 @@ def download(
     """Download files of a repository into the cache.
 
     Args:
-        name: name on the hub.
         revision: branch, tag or commit; None: the main branch.
         asked: the user's setting that names the repository, for messages.
         choose: selects the files from the names of all files.
 
     Returns:
         The folder, whose name is the commit; None if nothing was selected.
-
-    Raises:
-        HubError: there is no such repository or revision, or the hub cannot be reached.
     """
     from huggingface_hub import HfApi, snapshot_download
 

@@ -116,9 +116,6 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
     Args:
         saved: a run of pretraining, or of a task.
         encoder: an encoder of the same class, with the default attention of that class.
-
-    Raises:
-        RunDirectoryError: an objective in the run's configuration is not an objective.
     """
     if "task" in saved.config:
         named = (saved.config.get("transfer") or {}).get("attention", "auto")
@@ -127,8 +124,8 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
     losses = objective.get("losses") if isinstance(objective, Mapping) else None
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in losses or {}]
     kinds = [resolve(node["_target_"]) for node in nodes]
-    found = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
-    return found or encoder.attention
+    direction = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
+    return direction or encoder.attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +170,6 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
     """Read a published model, and check that every tensor fits.
 
     Args:
-        folder: its files.
         words: a file of words to add to its vocabulary.
 
     Raises:
@@ -230,9 +226,6 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
     """Write the files of a run into an existing, empty run directory.
 
     Args:
-        imported: the model to write.
-        run: the run directory.
-        name: name of the run.
         words: the file of added words, to be recorded.
     """
     folder, encoder = imported.folder, imported.encoder
@@ -305,15 +298,8 @@ def import_into_cache(folder: PublishedFolder) -> tuple[Path, Imported | None]:
 
     The cache finds a model by the content of its files.
 
-    Args:
-        folder: its files.
-
     Returns:
         The run directory, and the imported model if it was imported now.
-
-    Raises:
-        CheckpointError: it cannot be imported.
-        DataError: the cache cannot be written.
     """
     cache = default_cache_dir() / "imported"
     run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
@@ -345,9 +331,7 @@ def read_vectors(
 
     Args:
         folder: the published folder.
-        tokenizer: its tokenizer.
         max_length: longest input of the encoder in tokens.
-        model_type: the family.
 
     Raises:
         CheckpointError: a file is damaged.

@@ -64,10 +64,6 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
             published model, which is imported.
         key: the configuration key that the user set, for messages.
         trust: whether the user trusts the run even if somebody else made it.
-
-    Raises:
-        RunDirectoryError: the directory is missing, or is not a run with a model.
-        CheckpointError: its tokenizer is damaged, or a published model cannot be imported.
     """
     _, revision = split_revision(str(path))
     _warn_of_few_steps(path, key)
@@ -99,12 +95,7 @@ def origin_of(saved: SavedRun) -> str | None:
 
 
 def is_pretrained(path: str | Path) -> bool:
-    """Whether the run was trained on text without labels, and has the heads for it.
-
-    Raises:
-        RunDirectoryError: the path is not a run.
-        CheckpointError: a published model cannot be imported.
-    """
+    """Whether the run was trained on text without labels, and has the heads for it."""
     config = run_folder(path, key="run").read_config()
     return "objective" in config and "task" not in config
 

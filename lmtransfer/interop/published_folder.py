@@ -74,35 +74,35 @@ class PublishedFolder:
         return _wanted_in(self.path)
 
 
-def find_published(given: str, *, key: str) -> PublishedFolder:
+def find_published(path: str, *, key: str) -> PublishedFolder:
     """Return the folder that the user named, or the local copy of a hub repository, which is downloaded if needed.
 
     Args:
-        given: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
+        path: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
         key: the configuration key that the user set, for messages.
 
     Raises:
         CheckpointError: there is no such folder, it holds neither a model nor a run, or a link leads out of it.
         HubError: the hub has no such repository or revision, or cannot be reached.
     """
-    text = given.removeprefix(PREFIX)
+    text = path.removeprefix(PREFIX)
     folder = Path(text).expanduser()
     if folder.is_dir():
         if not _is_run(folder) and not any((folder / name).is_file() for name in _CONFIG):
             raise CheckpointError(
-                f"{key}={given}: has no config.json; a published model is a folder with config.json, model.safetensors "
+                f"{key}={path}: has no config.json; a published model is a folder with config.json, model.safetensors "
                 "(or pytorch_model.bin) and its tokenizer's files (tokenizer.json, or vocab.txt and the like)"
             )
         check_folder(folder, error=CheckpointError)
         return PublishedFolder(folder.resolve(), str(folder.absolute()))
     if folder.exists():
-        raise CheckpointError(f"{key}={given}: is a file; give the folder that holds config.json and the weights")
+        raise CheckpointError(f"{key}={path}: is a file; give the folder that holds config.json and the weights")
     if not _HUB_NAME.fullmatch(text):
         raise CheckpointError(
-            f"{key}={given}: there is no such folder; give one that holds config.json, the weights and the tokenizer's "
+            f"{key}={path}: there is no such folder; give one that holds config.json, the weights and the tokenizer's "
             "files, or the name of a model on the hub (owner/name)"
         )
-    return _from_hub(text, f"{key}={given}")
+    return _from_hub(text, f"{key}={path}")
 
 
 def wanted_files(names: Iterable[str]) -> list[str]:
@@ -134,13 +134,9 @@ def _from_hub(text: str, asked: str) -> PublishedFolder:
 
     A complete copy of a model is used without asking the hub. Of a run, the newest state is wanted, so the hub is asked
     and the copy is used only if it cannot be reached.
-
-    Raises:
-        CheckpointError: the repository holds neither a model nor a run.
-        HubError: it is not in the cache and cannot be downloaded.
     """
-    name, _, given = text.partition("@")
-    revision = given or None
+    name, _, revision_text = text.partition("@")
+    revision = revision_text or None
     copy = cached_copy(name, revision)
     if copy is not None and _is_whole(copy):
         return PublishedFolder(copy, text, copy.name)

@@ -93,18 +93,18 @@ def read_heads(
             notes.append(f"the head of {head.loss} is left out: {problem}")
             continue
         try:
-            given = {setting.ours: setting.value_in(config) for setting in head.settings} | dict(head.implied)
+            arguments = {setting.ours: setting.value_in(config) for setting in head.settings} | dict(head.implied)
         except ValueError as error:
             notes.append(f"the head of {head.loss} is left out: config.json: {error}")
             continue
-        objective = _skeleton(head, given, encoder)
+        objective = _skeleton(head, arguments, encoder)
         generator = family.generator if family.generator is not None and family.generator.loss == head.loss else None
         without = () if generator is None else generator.own_prefixes
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
         read.tensors.update(to_ours(own, head.key_map))
         if generator is None:
-            read.nodes[head.loss] = {"_target_": target_of(head.objective), **given}
+            read.nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
     if left:
         more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
         notes.append(
@@ -163,8 +163,8 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
     others = sorted(
         path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".ckpt", ".onnx", ".gguf")
     )
-    found = f"; {', '.join(others)} is from another program: save the model with transformers first" if others else ""
-    raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){found}")
+    hint = f"; {', '.join(others)} is from another program: save the model with transformers first" if others else ""
+    raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){hint}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -250,12 +250,7 @@ class Published:
 
 
 def read_published(folder: Path) -> Published:
-    """Read a published folder.
-
-    Raises:
-        CheckpointError: a part is missing, damaged, hostile, unsupported, or does not fit. One message lists all
-            problems of config.json; another one lists all problems of the encoder's tensors.
-    """
+    """Read a published folder."""
     return _read(Path(folder), generators=True)
 
 
@@ -383,11 +378,11 @@ def _arguments(family: Family, config: Mapping[str, Any], source: Path, notes: l
 def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename the gamma and beta of LayerNorms in old files (TensorFlow's names) to weight and bias."""
     suffixes = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    found = {}
+    renamed = {}
     for name, tensor in tensors.items():
         old = next((suffix for suffix in suffixes if name.endswith(suffix)), None)
-        found[name.removesuffix(old) + suffixes[old] if old else name] = tensor
-    return found
+        renamed[name.removesuffix(old) + suffixes[old] if old else name] = tensor
+    return renamed
 
 
 def _unwrapped(family: Family, tensors: Mapping[str, Tensor], folder: Path, notes: list[str]) -> dict[str, Tensor]:
@@ -395,9 +390,6 @@ def _unwrapped(family: Family, tensors: Mapping[str, Tensor], folder: Path, note
 
     ``torch.compile`` adds ``_orig_mod.`` wherever it was called, ``DistributedDataParallel`` begins names with
     ``module.``, and a training program with names of its own.
-
-    Raises:
-        CheckpointError: only some of the names have such a prefix.
     """
     templates = [re.escape(name).replace(r"\{i\}", r"\d+") for rewrite in family.key_map for name in rewrite.theirs]
     of_encoder = re.compile(rf"(?P<outer>(?:.+?\.)??)(?:{re.escape(family.prefix)})?(?:{'|'.join(templates)})")

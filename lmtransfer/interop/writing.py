@@ -95,18 +95,18 @@ def to_published(run: RunToPublish) -> PublishedFiles:
     family, arguments = family_of_model(run.model)
     notes: list[str] = []
     if run.kind == "encoder":
-        made = _Made(family.body, family.pooler, {}, {})
+        parts = _Made(family.body, family.pooler, {}, {})
     elif run.kind == "pretraining":
-        made = _pretraining(family, arguments, run, notes)
+        parts = _pretraining(family, arguments, run, notes)
     else:
-        made = _task(family, arguments, run, notes)
-    config = _config(family, arguments, run, made)
-    body = _body(family, arguments, run, made, notes)
-    head = dict(made.tensors)
+        parts = _task(family, arguments, run, notes)
+    config = _config(family, arguments, run, parts)
+    body = _body(family, arguments, run, parts, notes)
+    head = dict(parts.tensors)
     family.quirks.write(body, head, config, arguments=arguments, pad_id=run.pad_id)
-    prefix = "" if made.architecture == family.body else family.prefix
+    prefix = "" if parts.architecture == family.body else family.prefix
     tensors = {f"{prefix}{name}": tensor for name, tensor in body.items()} | head
-    return PublishedFiles(made.architecture, config, _separate(tensors), made.outputs, made.more, tuple(notes))
+    return PublishedFiles(parts.architecture, config, _separate(tensors), parts.outputs, parts.more, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,29 +124,29 @@ class _Made:
     more: Mapping[str, PublishedFiles] = field(default_factory=dict)
 
 
-def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, made: _Made) -> dict[str, Any]:
+def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, parts: _Made) -> dict[str, Any]:
     return {
-        "architectures": [made.architecture],
+        "architectures": [parts.architecture],
         "model_type": family.model_types[0],
         "vocab_size": run.vocab_size + _more_rows(run),
         **family.config.write(arguments),
         "pad_token_id": run.pad_id,
         **{key: run.specials.get(role) for key, role in family.specials.items()},
-        **made.config,
+        **parts.config,
     }
 
 
 def _body(
-    family: Family, arguments: Mapping[str, Any], run: RunToPublish, made: _Made, notes: list[str]
+    family: Family, arguments: Mapping[str, Any], run: RunToPublish, parts: _Made, notes: list[str]
 ) -> dict[str, Tensor]:
     """Return the encoder's tensors by published names, without prefix."""
     own = {name: tensor for name, tensor in run.encoder.items() if not _repeats(family, name)}
     own[family.token] = _with_row_of_padding(own[family.token], run)
     published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
-    if family.pooler and arguments["pooler"] and not made.pooler:
-        notes.append(f"{made.architecture} has no pooler: the encoder's pooler is left out")
+    if family.pooler and arguments["pooler"] and not parts.pooler:
+        notes.append(f"{parts.architecture} has no pooler: the encoder's pooler is left out")
         published = {name: tensor for name, tensor in published.items() if name not in family.pooler_names}
-    elif made.pooler and made.architecture == family.body and not arguments.get("pooler"):
+    elif parts.pooler and parts.architecture == family.body and not arguments.get("pooler"):
         notes.append(f"the encoder has no pooler: {family.body} creates a random one, so use its last_hidden_state")
     return published
 

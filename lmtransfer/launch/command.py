@@ -20,7 +20,6 @@ def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command once.
 
     Args:
-        command: name of the command.
         cfg: its composed settings.
         arguments: further arguments of the command's ``run``.
 

@@ -34,21 +34,21 @@ def run_command(command: str, words: Sequence[str]) -> int:
         LmtransferError: a mistake of the user, or an error of the command.
     """
     line = overrides.read(words)
-    given, folders = overrides_and_folders(command, line)
-    one_each = expanded(given, folders)
-    if one_each != given and not line.is_sweep:
+    settings, folders = overrides_and_folders(command, line)
+    one_each = expanded(settings, folders)
+    if one_each != settings and not line.is_sweep:
         line.options.append("--multirun")
         line.is_sweep = True
-    given = one_each
+    settings = one_each
     help_page.register(command)
-    is_plain = _is_plain(line, given)
+    is_plain = _is_plain(line, settings)
     if is_plain:  # composed once; Hydra's own command line would compose it twice
-        with in_force(command, given, config_dir=line.config_dir) as cfg:
+        with in_force(command, settings, config_dir=line.config_dir) as cfg:
             if not in_sweep():  # a config may ask for a sweep
                 run_once(command, cfg)
                 return 0
-    is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in given)
-    return run_by_hydra(command, line, given, is_sweep=is_sweep)
+    is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in settings)
+    return run_by_hydra(command, line, settings, is_sweep=is_sweep)
 
 
 def call_command(command: str, line: overrides.CommandLine, **arguments: Any) -> Any:
@@ -57,8 +57,6 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
     Nothing of Hydra's state remains afterwards. Calls from several threads run one after another.
 
     Args:
-        command: name of the command.
-        line: its settings.
         arguments: further arguments of the command's ``run``.
 
     Returns:
@@ -69,27 +67,27 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
         LmtransferError: a mistake of the user, or an error of the command.
     """
     with _one_call:
-        given, folders = overrides_and_folders(command, line)
-        for word, one_each in zip(given, expanded(given, folders), strict=True):
+        words, folders = overrides_and_folders(command, line)
+        for word, one_each in zip(words, expanded(words, folders), strict=True):
             if one_each != word:
                 raise ConfigError(f"{word}: a call makes one run; call {command} once for each of {one_each}")
-        if not _is_plain(line, given):
+        if not _is_plain(line, words):
             raise ConfigError(
-                f"{' '.join([*line.options, *given])}: a call makes one run, without sweeps, options and settings of "
+                f"{' '.join([*line.options, *words])}: a call makes one run, without sweeps, options and settings of "
                 f"hydra; call {command} once for each value, or use the command line"
             )
-        with in_force(command, given, config_dir=line.config_dir) as cfg:
+        with in_force(command, words, config_dir=line.config_dir) as cfg:
             if in_sweep():
                 raise ConfigError("hydra.mode: a config asks for a sweep, but a call makes one run: use -m there")
             return run_once(command, cfg, **arguments)
 
 
-def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
+def _is_plain(line: overrides.CommandLine, words: Sequence[str]) -> bool:
     """Whether a command line asks for a single run and uses none of Hydra's own features."""
     if line.is_sweep or not set(line.options) <= {"--config-dir", "-cd", line.config_dir}:
         return False
     try:
-        parsed = [overrides.parse(override) for override in given]
+        parsed = [overrides.parse(override) for override in words]
     except ConfigError:
         return True  # the error is raised where the configuration is composed
     return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
@@ -100,26 +98,17 @@ _BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
 def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
-    """The overrides of a command line in Hydra's form, and the folders with configs.
-
-    Args:
-        command: name of the command.
-        line: the command line.
-
-    Raises:
-        ConfigError: a word is not an override or sets something of Hydra that is refused, two words contradict each
-            other, or the folder of configs is invalid.
-    """
+    """The overrides of a command line in Hydra's form, and the folders with configs."""
     folders = [paths.conf_dir()]
     if line.config_dir is not None:
         _check_config_dir(Path(line.config_dir))
         folders.append(Path(line.config_dir))
-    given = [*_bare_words(command, line.bare), *line.overrides]
+    words = [*_bare_words(command, line.bare), *line.overrides]
     if line.config_dir is not None:
-        config_files.check_yaml_files(Path(line.config_dir), given, line.config_name or command)
-    given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
-    overrides.check_overrides(given, folders)
-    return given, folders
+        config_files.check_yaml_files(Path(line.config_dir), words, line.config_name or command)
+    words = drop_null_groups(words, primary=line.config_name or command, folders=folders)
+    overrides.check_overrides(words, folders)
+    return words, folders
 
 
 def _bare_words(command: str, bare: Sequence[str]) -> list[str]:

@@ -406,7 +406,6 @@ def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
 
     Args:
         root: output root of the part.
-        name: name of its run.
         own: settings in which the part differs.
     """
     own = (f"output_root={Path(root).absolute()}", f"name={name}", "resume=true", *own)

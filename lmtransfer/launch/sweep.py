@@ -64,7 +64,6 @@ def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
     this process or on other machines, signals are handled as without this block.
 
     Args:
-        plan: the plan of the sweep.
         folder: the folder through which the processes of the sweep exchange files.
     """
     before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
@@ -139,13 +138,11 @@ class _StopSweep(BaseException):
     """Ends a sweep at once; it is not an Exception, since Hydra continues after an Exception."""
 
 
-def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str], *, is_sweep: bool) -> int:
+def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str], *, is_sweep: bool) -> int:
     """Run a command line that uses Hydra's own features: options, sweeps.
 
     Args:
-        command: name of the command.
-        line: the command line.
-        given: its overrides in Hydra's form.
+        words: its overrides in Hydra's form.
         is_sweep: whether it makes several runs.
 
     Returns:
@@ -156,18 +153,18 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
         Interrupted: the sweep was interrupted.
         LmtransferError: the command of a single run failed.
     """
-    if any(word.startswith("hydra.sweep.") for word in given):
+    if any(word.startswith("hydra.sweep.") for word in words):
         raise ConfigError("hydra.sweep.dir and .subdir are set by lmtransfer: leave them out, and set output_root")
     failure: list[Exception] = []
     primary = line.config_name or command
-    given = as_typed(given, command=primary, config_dir=line.config_dir)
-    plan = plan_of(primary, [*given, *_not_in_sweep(given)], config_dir=line.config_dir) if is_sweep else Plan()
+    words = as_typed(words, command=primary, config_dir=line.config_dir)
+    plan = plan_of(primary, [*words, *_not_in_sweep(words)], config_dir=line.config_dir) if is_sweep else Plan()
     if is_sweep:
-        _check_points(command, given, primary=primary, config_dir=line.config_dir)
+        _check_points(command, words, primary=primary, config_dir=line.config_dir)
     with exchange_folder(plan) as folder:
         task = functools.partial(_perform_or_note, command, failure, plan)
-        settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_not_in_sweep(given)]
-        argv = [f"lmtransfer {command}", *line.options, *settings, *given]
+        settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_not_in_sweep(words)]
+        argv = [f"lmtransfer {command}", *line.options, *settings, *words]
         try:
             with _hydra_as_library(argv), passed_on(plan, folder), watched(plan, folder):
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
@@ -177,7 +174,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
             raise diagnose(
                 error,
                 command=primary,
-                given=given,
+                words=words,
                 config_dir=line.config_dir,
                 is_sweep=line.is_sweep,
             ) from error
@@ -195,21 +192,17 @@ def run_by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]
     return _finish_sweep(command, points) if points else 0
 
 
-def _check_points(command: str, given: Sequence[str], *, primary: str, config_dir: str | None) -> None:
-    """Check the settings of every point of a sweep before the first one starts.
-
-    Raises:
-        ConfigError: lists the problems of all points.
-    """
+def _check_points(command: str, command_line: Sequence[str], *, primary: str, config_dir: str | None) -> None:
+    """Check the settings of every point of a sweep before the first one starts."""
     check = settings_check(command)
     if check is None:
         return
     try:
-        first = compose_files(primary, overrides.first_values(given), config_dir=config_dir)
-        points = list(points_of(given, first))
+        first = compose_files(primary, overrides.first_values(command_line), config_dir=config_dir)
+        points = list(points_of(command_line, first))
     except (ConfigError, *REFUSALS):
         return  # Hydra raises the same error when it starts the sweep
-    found: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     for point in points:
         words = [word for word in point if not word.startswith("hydra")]
         try:
@@ -217,11 +210,11 @@ def _check_points(command: str, given: Sequence[str], *, primary: str, config_di
                 complete_values(cfg, command)
                 check(cfg)
         except LmtransferError as error:
-            label = " ".join(word for word in words if word not in given)
+            label = " ".join(word for word in words if word not in command_line)
             for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
-                found.setdefault(problem, []).append(label)
-    if found:
-        raise ConfigError([_in_points(problem, labels, len(points)) for problem, labels in found.items()])
+                labels_of.setdefault(problem, []).append(label)
+    if labels_of:
+        raise ConfigError([_in_points(problem, labels, len(points)) for problem, labels in labels_of.items()])
 
 
 def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
@@ -317,10 +310,10 @@ def _finish_sweep(command: str, points: list[Point]) -> int:
     return 1 if failed else 0
 
 
-def _not_in_sweep(given: Sequence[str]) -> list[str]:
+def _not_in_sweep(words: Sequence[str]) -> list[str]:
     """The Hydra setting that excludes ``name`` and keys with a single value from the names of a sweep's runs."""
     try:
-        parsed = [overrides.parse(override) for override in given]
+        parsed = [overrides.parse(override) for override in words]
     except ConfigError:
         return []
     single = sorted({override.key_or_group for override in parsed if not override.is_sweep_override()} | {"name"})

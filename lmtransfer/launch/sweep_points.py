@@ -63,17 +63,17 @@ class Plan:
         return self.launcher in ON_THIS_MACHINE
 
 
-def plan_of(primary: str, given: Sequence[str], *, config_dir: str | None = None) -> Plan:
+def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> Plan:
     """The plan of a sweep, from the configuration of its first point.
 
     Args:
         primary: name of the primary config.
-        given: the ``key=value`` of the command line, quoted for Hydra.
+        words: the ``key=value`` of the command line, quoted for Hydra.
         config_dir: the user's config folder.
     """
     try:
-        parsed = [overrides.parse(word) for word in given]
-        cfg = compose_files(primary, overrides.first_values(given), config_dir=config_dir)
+        parsed = [overrides.parse(word) for word in words]
+        cfg = compose_files(primary, overrides.first_values(words), config_dir=config_dir)
     except (ConfigError, *REFUSALS):
         return Plan()  # Hydra raises the same error when it starts the sweep
     choices, excluded = cfg.hydra.runtime.choices, cfg.hydra.job.config.override_dirname.exclude_keys
@@ -92,17 +92,17 @@ def plan_of(primary: str, given: Sequence[str], *, config_dir: str | None = None
     )
 
 
-def points_of(given: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
+def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
     """The overrides of each point of a sweep with Hydra's own sweeper; nothing if only the sweeper knows them.
 
     Args:
-        given: the ``key=value`` of the command line, quoted for Hydra.
+        words: the ``key=value`` of the command line, quoted for Hydra.
         config: the configuration of the first point.
     """
     if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
         return
     columns: dict[str, list[str]] = {}
-    for override in [*_of_config(config), *map(overrides.parse, given)]:  # the last override of a key is in force
+    for override in [*_of_config(config), *map(overrides.parse, words)]:  # the last override of a key is in force
         columns[override.get_key_element()] = overrides.each_value(override)
     yield from map(list, itertools.product(*columns.values()))
 
@@ -113,11 +113,11 @@ def _of_config(cfg: DictConfig) -> list[Override]:
     return [overrides.parse(f"{key}={value}") for key, value in params.items()]
 
 
-def _points(given: Iterable[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
+def _points(parsed: Iterable[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
     """The number of points and their labels."""
     columns: dict[str, list[tuple[str, str]]] = {}
     shuffled = False
-    for override in given:  # the last override of a key is in force
+    for override in parsed:  # the last override of a key is in force
         columns[override.get_key_element()] = [(override.key_or_group, word) for word in overrides.each_value(override)]
         shuffled |= bool(getattr(override.value(), "shuffle", False))
     if not all(columns.values()):
@@ -129,8 +129,8 @@ def _points(given: Iterable[Override], excluded: frozenset[str]) -> tuple[int | 
 
 
 def _label(words: Sequence[tuple[str, str]], excluded: frozenset[str]) -> str:
-    shown = sorted(word for key, word in words if key not in excluded)
-    return ",".join(shown or [word for key, word in words if key == "name"]).replace("'", "")
+    varied = sorted(word for key, word in words if key not in excluded)
+    return ",".join(varied or [word for key, word in words if key == "name"]).replace("'", "")
 
 
 def _workers(launcher: str, settings: DictConfig, total: int | None) -> int | None:
@@ -235,7 +235,6 @@ def progress_line(plan: Plan, points: Sequence[Point]) -> str:
     """How far a sweep is: ``3 of 12 finished, 1 failed, about 6 min left``.
 
     Args:
-        plan: the plan of the sweep.
         points: the points that have ended.
     """
     failed = sum(point.error is not None for point in points)
@@ -270,7 +269,6 @@ def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
     """Inside the block print the line whenever points have ended, if the points themselves print into the logs of jobs.
 
     Args:
-        plan: the plan of the sweep.
         folder: the exchange folder.
         every: seconds between two looks at it.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
@@ -102,8 +103,8 @@ class AlbertEncoder(TransformerEncoder):
         self.family_head = pooled_head(pooler)
         self.apply(truncated_normal_)
 
+    @override
     def embed(self, batch: PackedBatch) -> Tensor:
-        """See ``TransformerEncoder``."""
         return self.projection(super().embed(batch))
 
 

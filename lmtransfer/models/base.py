@@ -143,7 +143,6 @@ class Encoder(nn.Module):
         """Encode a batch.
 
         Args:
-            batch: the tokens.
             recurrent_state: state that the pass over the previous batch returned, from which this pass continues; None:
                 no state.
             output_positions: where the last layer is needed; None: everywhere.
@@ -244,7 +243,6 @@ class Encoder(nn.Module):
         """The input table of a token and its rows in that table, in order; None: the encoder has no table.
 
         Args:
-            token: id of the token.
             character_ids: ids of its characters, if the tokenizer gives characters.
         """
         return None if self.token_embedding is None else (self.token_embedding, [token])

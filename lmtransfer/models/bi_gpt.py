@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
@@ -97,10 +98,10 @@ class BiGptEncoder(Encoder):
         """The input embedding of both directions (V, H); ``bilm`` ties its output to it."""
         return self.forwards.token_embedding
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
         mirror_T = mirrored_places(batch)
         mirrored = replace(batch, tokens_T=batch.tokens_T.index_select(0, mirror_T))
         ahead, back = self.forwards(batch).layers, self.backwards(mirrored).layers

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
@@ -129,7 +130,6 @@ class BidirectionalLstm(nn.Module):
         """Read sequences.
 
         Args:
-            words_TP: the word vectors.
             batch: the lengths of the sequences.
             forward_states: states of the forward layers before the first tokens; None: zeros.
             backward_states: states of the backward layers after the last tokens; None: zeros.
@@ -174,10 +174,10 @@ class BilmEncoder(Encoder):
         """The vector of each word, (T, P)."""
         raise NotImplementedError
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """See ``Encoder``."""
         self.check_length(batch)
         layers, states, _ = self.lstms(
             self.words(batch),

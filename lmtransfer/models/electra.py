@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
@@ -93,8 +94,8 @@ class ElectraEncoder(TransformerEncoder):
         self.stack = TransformerStack(self._settings, num_layers=num_layers)
         self.apply(truncated_normal_)
 
+    @override
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        """See ``Encoder``; it has the same number of layers as the discriminator (section 3.2)."""
         shape = generator_shape(dim=self.dim, hidden_dim=self._settings.hidden_dim, size=size)
         stack = TransformerStack(replace(self._settings, **shape._asdict()), num_layers=self.num_layers)
         stack.apply(truncated_normal_)
@@ -111,6 +112,6 @@ class ElectraEncoder(TransformerEncoder):
             copy_weights({generator.project: self.project, stack: self.get_submodule("stack")})
         return generator
 
+    @override
     def embed(self, batch: PackedBatch) -> Tensor:
-        """See ``TransformerEncoder``."""
         return self.project(super().embed(batch))

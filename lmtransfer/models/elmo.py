@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, SmallCount, SmallWhole
 from lmtransfer.data.batch import PackedBatch
@@ -79,24 +80,22 @@ class ElmoEncoder(BilmEncoder):
         )
         self.lstms = BidirectionalLstm(settings)
 
+    @override
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
-        """See ``Encoder``; returns the table of characters and the rows of the characters of the token."""
+        """Return the table of characters and the rows of the characters of the token."""
         assert character_ids is not None
         return self.characters.embedding, character_ids.tolist()
 
+    @override
     def words(self, batch: PackedBatch) -> Tensor:
-        """See ``BilmEncoder``.
-
-        Raises:
-            DataError: the batch holds no characters.
-        """
         if batch.chars_TC is None:
             raise DataError("ElmoEncoder reads characters and this batch has none: use tokenizer=words")
         return self.characters(batch.chars_TC)
 
     @property
+    @override
     def word_network(self) -> CharacterCnn:
-        """See ``Encoder``; its vectors have the width D / 2."""
+        """Its vectors have the width D / 2."""
         return self.characters
 
 
@@ -149,6 +148,6 @@ class ElmoSubwordEncoder(BilmEncoder):
         nn.init.normal_(self.token_embedding.weight, std=(dim // 2) ** -0.5)
         self.lstms = BidirectionalLstm(settings)
 
+    @override
     def words(self, batch: PackedBatch) -> Tensor:
-        """See ``BilmEncoder``."""
         return self.token_embedding(batch.tokens_T)

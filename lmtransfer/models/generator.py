@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.data.batch import PackedBatch
@@ -128,10 +129,10 @@ class GeneratorEncoder(Encoder):
         """The input embedding: its own copy with ``own_embeddings``, else that of the encoder."""
         return self._embeddings[0].token
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
         self.check_length(batch)
         embedded_TD = self.project(self._embeddings[0](batch.tokens_T, batch.positions_T, batch.segments_T))
         return EncoderOutput(layers=self.stack(embedded_TD, batch, output_positions, causal=self.is_causal))

@@ -11,6 +11,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
@@ -84,7 +85,6 @@ class ModernLayer(nn.Module):
         """(T, D) -> (T, D), or (N, D) at the positions ``reads_N`` if they are given.
 
         Args:
-            hidden_TD: token states.
             layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
             rotation: rotation of all T tokens.
             reads_N: positions to compute; None: all.
@@ -263,8 +263,9 @@ class ModernEncoder(TransformerEncoder):
         )
         self.stack = ModernStack(self._settings, num_layers=num_layers)
 
+    @override
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        """See ``Encoder``; ModernBERT has no generator, the idea is from ELECTRA."""
+        """ModernBERT has no generator; the idea is from ELECTRA."""
         settings = self._settings
         shape = generator_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
         stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
@@ -108,10 +109,8 @@ class RelativeStack(nn.Module):
         Args:
             embedded_TD: start of the content stream.
             query_D: start of the query stream, the same at each output position.
-            batch: the tokens.
             order_T: place of each token in the order of factorisation, int64; all tokens see the tokens of place 0.
             output_positions: the positions of the query stream.
-            recurrent_state: the memory.
         """
         embedded_TD = self.residual.begin(embedded_TD)
         keys = self._keys(batch, recurrent_state)
@@ -195,15 +194,15 @@ class RelativeEncoder(Encoder):
         """The input of the layers, (T, D)."""
         raise NotImplementedError
 
+    @override
     def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
-        """See ``Encoder``."""
         self.stack.memory_length, self.stack.same_length = length, same_length
         self.stack.clamp_length = clamp_length or self.stack.clamp_length
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """See ``Encoder``."""
         self.check_length(batch)
         return self.stack(
             self.embed(batch), batch, recurrent_state=self.as_memory(recurrent_state), output_positions=output_positions

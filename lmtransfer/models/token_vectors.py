@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
@@ -44,10 +45,10 @@ class TokenVectors(Encoder):
         assert table is not None
         return table
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """Look vectors up; see ``models.base.Encoder``."""
         self.check_length(batch)
         tokens = batch.tokens_T if output_positions is None else batch.tokens_T[output_positions.positions_N]
         return EncoderOutput(layers=(self.token_embedding(tokens),))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
@@ -113,9 +114,9 @@ class TransformerEncoder(Encoder):
         """The input of the layers, (T, D)."""
         return self.embeddings(batch.tokens_T, batch.positions_T, batch.segments_T)
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """See ``Encoder``."""
         self.check_length(batch)
         return EncoderOutput(layers=self.stack(self.embed(batch), batch, output_positions, causal=self.is_causal))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, WholeLength
 from lmtransfer.data.batch import PackedBatch
@@ -96,6 +97,6 @@ class TransformerXlEncoder(RelativeEncoder):
         self.dropout = Dropout(dropout)
         self.apply(normal_)
 
+    @override
     def embed(self, batch: PackedBatch) -> Tensor:
-        """See ``RelativeEncoder``."""
         return self.dropout(self.token_embedding(batch.tokens_T) * math.sqrt(self.dim))

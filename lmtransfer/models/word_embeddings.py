@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count
 from lmtransfer.data.batch import PackedBatch
@@ -34,10 +35,10 @@ class WordEmbeddings(Encoder):
         self.token_embedding = nn.Embedding(vocab_size, dim)
         nn.init.uniform_(self.token_embedding.weight, -0.5 / dim, 0.5 / dim)
 
+    @override
     def forward(
         self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
     ) -> EncoderOutput:
-        """Look vectors up; see ``models.base.Encoder``."""
         self.check_length(batch)
         tokens = batch.tokens_T if output_positions is None else batch.tokens_T[output_positions.positions_N]
         return EncoderOutput(layers=(self.token_embedding(tokens),))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, WholeLength
 from lmtransfer.data.batch import PackedBatch
@@ -100,15 +101,16 @@ class XlnetEncoder(RelativeEncoder):
         self.dropout = Dropout(dropout)
         self.apply(normal_)
 
+    @override
     def embed(self, batch: PackedBatch) -> Tensor:
-        """See ``RelativeEncoder``."""
         # Adds 0, so that the vector of queries, which a plain pass does not use, has a (zero) gradient.
         return self.dropout(self.token_embedding(batch.tokens_T) + 0.0 * self.query)
 
+    @override
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """See ``Encoder``; all queries start from one learned vector instead of their tokens, and see the memory."""
+        """All queries start from one learned vector instead of their tokens, and see the memory."""
         self.check_length(batch)
         return self.stack.two_stream(
             self.embed(batch),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.models.base import Encoder
@@ -80,15 +81,15 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         self.head = MaskedLanguageModel(num_sampled=num_sampled, activation=activation, norm_eps=norm_eps)
         self.head.head_reads = self.head.output_reads = "all"
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         self.head.bind(encoder)
         self.gate = nn.Linear(encoder.dim, 1)
         self.gate.apply(truncated_normal_)
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         replacements, real = self.replace(batch), batch.original.num_tokens  # filler comes last
         original_T, tokens_T = batch.original.tokens_T[:real], replacements.packed.tokens_T[:real]
         hidden_TD = encode(replacements.packed, None).last[:real]

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
@@ -74,8 +75,9 @@ class BagOfWords(Objective):
         self.output_positions = "all" if pooling == "mean" else "starts"
         self.special = np.flatnonzero(tokenizer.is_special)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``; all words have the same weight until ``observe`` is called."""
+        """All words have the same weight until ``observe`` is called."""
         super().bind(encoder)
         self.dense = nn.Linear(encoder.dim, self.tied_embedding.embedding_dim)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
@@ -83,8 +85,9 @@ class BagOfWords(Objective):
         self.register_buffer("information", torch.zeros(encoder.vocab_size))
         self._set_information(np.ones(encoder.vocab_size))
 
+    @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """See ``Objective``; reads the frequencies of the words."""
+        """Read the frequencies of the words."""
         self._set_information(token_information(store, size=len(self.bias)))
 
     @torch.no_grad()
@@ -93,8 +96,9 @@ class BagOfWords(Objective):
         information_V[self.special[self.special < len(information_V)]] = 0.0
         self.get_buffer("information").copy_(torch.from_numpy(information_V))
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; the number of rows."""
+        """The number of rows."""
         return batch.original.num_real
 
     def pooled(self, batch: PretrainingBatch, encode: Encode) -> Tensor:
@@ -106,8 +110,8 @@ class BagOfWords(Objective):
         hidden_TD = output.last[: batch.inputs.num_tokens]  # filler comes last
         return _row_sums(hidden_TD.to(_precise(hidden_TD)), rows_T, lengths_B) / lengths_B[:, None]
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         hidden_BE = self.dense(self.pooled(batch, encode))
         logits_BV = nn.functional.linear(hidden_BE, self.tied_embedding.weight, self.bias)
         logits_BV = logits_BV.to(_precise(logits_BV))

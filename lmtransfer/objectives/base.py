@@ -264,8 +264,8 @@ def known_objectives() -> list[type[Objective]]:
     for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
         if not info.ispkg:
             import_module(info.name)
-    found = {cls for cls in _below(Objective) if hasattr(cls, "name") and cls.__module__.startswith("lmtransfer.")}
-    return sorted(found, key=lambda cls: cls.name)
+    classes = {cls for cls in _below(Objective) if hasattr(cls, "name") and cls.__module__.startswith("lmtransfer.")}
+    return sorted(classes, key=lambda cls: cls.name)
 
 
 def _below(cls: type[Objective]) -> Iterator[type[Objective]]:

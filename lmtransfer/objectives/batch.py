@@ -72,7 +72,7 @@ class PretrainingBatch:
         return output.last if index is None else output.last.index_select(0, index)
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
-        """The same batch on ``device``; see ``data.batch.copied``."""
+        """The same batch on ``device``."""
         moved = self._map(lambda tensor: copied(tensor, device))
         return replace(moved, moved_from=self.on_host)
 

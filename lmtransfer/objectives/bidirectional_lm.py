@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
@@ -75,22 +76,23 @@ class BidirectionalLanguageModel(Objective):
         super().__init__(weight=weight)
         self.num_sampled = checked_num_sampled(self.name, num_sampled)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         self.output = OutputEmbedding(encoder, encoder.dim // 2)
         if self.output.own is not None:
             self.vocabulary_sized = ("output.bias", "output.own.weight")
 
+    @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``; the number of tokens, minus one per row if the tokens beyond its edges are unknown."""
+        """The number of tokens, minus one per row if the tokens beyond its edges are unknown."""
         forward, backward = num_neighbours(batch, "next_token"), num_neighbours(batch, "previous_token")
         assert forward == backward, "contiguous rows know both neighbours"
         counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
         return counts if self.sampled_now else {**counts, "bilm_accuracy": forward + backward}
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         counts = self.counts(batch)
         last_TD = encode(batch.original, None).last
         width = last_TD.shape[1] // 2
@@ -106,8 +108,9 @@ class BidirectionalLanguageModel(Objective):
             losses["bilm_accuracy"] = Loss(forward_hits + backward_hits, counts["bilm_accuracy"], 0.0)
         return losses
 
+    @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """See ``Objective``; one prediction from the token before and one from the token after."""
+        """One prediction from the token before and one from the token after."""
         last_TD = self.encoder(packed).last
         width = last_TD.shape[1] // 2
         places_M = torch.from_numpy(positions_M).to(last_TD.device)
@@ -115,8 +118,9 @@ class BidirectionalLanguageModel(Objective):
         backward_MH = last_TD.index_select(0, places_M + 1)[:, width:]
         return [Softmax(states, self.output.weight, self.output.bias) for states in (forward_MH, backward_MH)]
 
+    @override
     def output_weights(self) -> int:
-        """See ``Objective``; both directions together."""
+        """Both directions together."""
         return 2 * self.entries_read(self.output.weight)
 
     def _direction(self, hidden_TH: Tensor, targets_T: Tensor, weights_T: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -71,12 +71,12 @@ def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corru
 
 def _misfits(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
     """Objects of the wrong base class, such as a user's class that is not a subclass of the class of this package."""
-    given = [
+    pairs = [
         ("model", encoder, Encoder),
         ("objective.rows", rows, Rows),
         ("objective.corruption", corruption, Corruption),
     ]
-    for key, thing, base in (*given, *(("objective.losses", objective, Objective) for objective in objectives)):
+    for key, thing, base in (*pairs, *(("objective.losses", objective, Objective) for objective in objectives)):
         if not isinstance(thing, base):
             yield (
                 f"{key}: {type(thing).__name__} has the wrong base class; your own class must be a subclass of "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
@@ -133,12 +134,8 @@ class GeneratorObjective(Objective):
             self.borrowed_heads = {"generator_head": MaskedLanguageModel.name}
         self.generator_head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``.
-
-        Raises:
-            ConfigError: the encoder cannot create a generator, or not one with its own shape, or it reads characters.
-        """
         super().bind(encoder)
         generator = encoder.generator(
             size=self.generator_size,
@@ -159,20 +156,24 @@ class GeneratorObjective(Objective):
             self.vocabulary_sized = (*self.vocabulary_sized, "difference.weight")
             self.inseparable = ("generator.embeddings.token.weight", "difference.weight")
 
+    @override
     def inner(self) -> dict[str, Objective]:
-        """See ``Objective``; the head of the generator."""
+        """The head of the generator."""
         return {"generator": self.generator_head}
 
+    @override
     def fold_weights(self) -> None:
-        """See ``Objective``; a token embedding that is a sum becomes an ordinary one."""
+        """A token embedding that is a sum becomes an ordinary one."""
         merge(self.encoder)
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; real tokens."""
+        """The number of real tokens."""
         return batch.original.num_tokens
 
+    @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``; masked tokens for the generator, real tokens for the discriminator."""
+        """Masked tokens for the generator, real tokens for the discriminator."""
         return {
             "generator_mlm": batch.num_targets,
             "generator_accuracy": batch.num_targets,
@@ -215,12 +216,10 @@ class GeneratorObjective(Objective):
         """
         real = replacements.packed.num_tokens
         predicted_T, replaced_T = predicted_T[:real], replacements.replaced_T[:real]  # filler comes last
-        found, predicted, replaced = (
-            each.sum().float() for each in (predicted_T & replaced_T, predicted_T, replaced_T)
-        )
+        hits, predicted, replaced = (each.sum().float() for each in (predicted_T & replaced_T, predicted_T, replaced_T))
         return {
-            f"{self.name}_precision": Loss(found, predicted, 0.0),
-            f"{self.name}_recall": Loss(found, replaced, 0.0),
+            f"{self.name}_precision": Loss(hits, predicted, 0.0),
+            f"{self.name}_recall": Loss(hits, replaced, 0.0),
             f"{self.name}_replaced": Loss(replaced, replacements.num_hidden, 0.0),
             f"{self.name}_base_rate": Loss(replaced, real, 0.0),
         }

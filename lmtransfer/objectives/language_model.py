@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
@@ -46,8 +47,8 @@ class OneWayLanguageModel(TokenPrediction):
     row_by_row = True
     predicts = "unmasked"
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         width = self.tied_embedding.embedding_dim
         own = self.head is self and width != encoder.dim
@@ -60,28 +61,30 @@ class OneWayLanguageModel(TokenPrediction):
         return self
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """See ``TokenHead``."""
+        """The weighted sum of cross entropies, and the weight of the correct predictions."""
         hidden_ME, output_VE = self.project(hidden_MD), self.output_embedding.weight
         return vocabulary_loss(hidden_ME, output_VE, None, targets_M, weights_M, num_sampled=self.sampled_now)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """See ``TokenHead``."""
+        """The distributions over the vocabulary."""
         return Softmax(self.project(hidden_MD), self.output_embedding.weight)
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; the number of tokens, minus one per row if the token beyond its edge is unknown."""
+        """The number of tokens, minus one per row if the token beyond its edge is unknown."""
         return num_neighbours(batch, self.neighbour)
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         targets_T, weights_T = neighbours(batch, self.neighbour)
         # If other rows of the batch have another attention, they are corrupted; one pass of the encoder reads all rows.
         packed = batch.original if batch.original.num_causal is None else batch.inputs
         hidden_TD = encode(packed, None).last[: len(targets_T)]
         return self.loss_and_accuracy(*self.head.scored(hidden_TD, targets_T, weights_T), self.count(batch))
 
+    @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """See ``Objective``; the state before a token, or the state after it, predicts the token."""
+        """The state before a token, or the state after it, predicts the token."""
         step = -1 if self.neighbour == "next_token" else 1
         if self.encoder.attention not in self.directions:
             packed = replace(packed, num_causal=packed.num_sequences)
@@ -115,8 +118,9 @@ class LanguageModel(OneWayLanguageModel):
     directions = ("causal",)
     neighbour = "next_token"
 
+    @override
     def receive_all(self, objectives: Sequence[Objective]) -> None:
-        """See ``Objective``; it shares the head of another objective that predicts the next token."""
+        """Share the head of another objective that predicts the next token."""
         self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
         for head in self._shared:
             self.ties_embedding = True  # a separate output matrix would not be trained
@@ -127,8 +131,8 @@ class LanguageModel(OneWayLanguageModel):
         """The head that reads the states: the next-token head of another objective, or its own."""
         return self._shared[0] if self._shared else self
 
+    @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """See ``Objective``."""
         if self._shared:
             return self._shared[0].token_logits(hidden_TD)
         # With a bias this becomes one ONNX operator that also transposes, so the export holds the tied table only once.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
@@ -35,7 +36,6 @@ class _EncodeOnce:
         return self.outputs[place]
 
     def with_recurrent_state(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
-        """See ``Encode``."""
         output = forward(self.recurrent_state)
         self.next_state = output.recurrent_state
         return output
@@ -77,15 +77,15 @@ class PretrainingLearner(Learner):
         self.encoder = encoder
         self.objectives = nn.ModuleDict({objective.name: objective for objective in objectives})
 
+    @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """The counts of all losses, by name, before the forward pass."""
         counts: dict[str, int] = {}
         for objective in self.listed():
             counts.update(objective.counts(batch))
         return counts
 
+    @override
     def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """All losses by name; and the recurrent state of the encoder for the next batch, None for independent rows."""
         encode = _EncodeOnce(self.encoder, recurrent_state if batch.follows else None)
         losses: dict[str, Loss] = {}
         for objective in self.listed():

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
@@ -72,8 +73,8 @@ class MaskedLanguageModel(TokenPrediction):
             self.output_positions = "all"
         self.activation = activation_module(activation)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         width = self.tied_embedding.embedding_dim
         self.dense = nn.Linear(encoder.dim, width)
@@ -85,34 +86,35 @@ class MaskedLanguageModel(TokenPrediction):
         """The input of the output matrix: (M, D) -> (M, E)."""
         return self.norm(self.activation(self.dense(hidden_MD)))
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; the number of masked tokens."""
+        """The number of masked tokens."""
         return batch.num_targets
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         output = encode(batch.inputs, batch.output_positions)
         states_MD = output.last[batch.positions_M - 1] if self.reads_before else batch.read("masked", output)
         return self.loss_and_accuracy(*self.scored(states_MD, batch.targets_M, batch.weights_M), batch.num_targets)
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """See ``TokenHead``."""
+        """The weighted sum of cross entropies, and the weight of the correct predictions."""
         hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
         return vocabulary_loss(hidden_ME, output_VE, self.bias, targets_M, weights_M, num_sampled=self.sampled_now)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """See ``TokenHead``."""
+        """The distributions over the vocabulary."""
         return Softmax(self.transform(hidden_MD), self.output_embedding.weight, self.bias)
 
+    @override
     def next_token_head(self) -> TokenHead | None:
-        """See ``Objective``."""
         return self if self.reads_before else None
 
+    @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """See ``Objective``."""
         return nn.functional.linear(self.transform(hidden_TD), self.output_embedding.weight, self.bias)
 
+    @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """See ``Objective``."""
         places_M = positions_M - 1 if self.reads_before else positions_M
         return [self.softmax(self.encoder(packed, output_positions=output_positions_at(packed, places_M)).last)]

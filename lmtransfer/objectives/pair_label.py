@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
@@ -30,8 +31,8 @@ class PairLabel(Objective):
     head_reads = "starts"
     uses_pooler = True
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         if encoder.pooler is None:
             raise ConfigError(
@@ -41,12 +42,13 @@ class PairLabel(Objective):
         self.classifier = nn.Linear(encoder.dim, 2)
         self.classifier.apply(truncated_normal_)
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; the number of rows."""
+        """The number of rows."""
         return batch.inputs.num_real
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         pooler = self.encoder.pooler
         assert pooler is not None
         first_BD = batch.read("starts", encode(batch.inputs, batch.output_positions))
@@ -58,8 +60,8 @@ class PairLabel(Objective):
         hits = (logits.detach().argmax(-1) == labels).sum()
         return self.loss_and_accuracy(total, hits.float(), self.count(batch))
 
+    @override
     def text_logits(self, pooled_BD: Tensor) -> Tensor:
-        """See ``Objective``."""
         return self.classifier(pooled_BD)
 
 

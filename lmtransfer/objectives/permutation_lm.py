@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
@@ -47,8 +48,8 @@ class PermutationLanguageModel(Objective):
         super().__init__(weight=weight)
         self.num_sampled = checked_num_sampled(self.name, num_sampled)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         if not encoder.has_two_streams:
             raise ConfigError(
@@ -57,16 +58,13 @@ class PermutationLanguageModel(Objective):
             )
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; chosen tokens."""
+        """The number of chosen tokens."""
         return batch.num_targets
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``.
-
-        Raises:
-            ConfigError: the corruption does not provide an order.
-        """
         if "order" not in batch.per_token:
             raise ConfigError("objective=plm needs an order of the predictions: use objective/corruption=permutation")
         order_T, output_positions = batch.per_token["order"], _reads(batch)
@@ -81,12 +79,13 @@ class PermutationLanguageModel(Objective):
         losses = vocabulary_loss(output.last, output_VE, self.bias, targets_M, weights_M, num_sampled=self.sampled_now)
         return self.loss_and_accuracy(*losses, count)
 
+    @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """See ``Objective``."""
         return nn.functional.linear(hidden_TD, self.tied_embedding.weight, self.bias)
 
+    @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """See ``Objective``; in the order all [MASK] come last, so no query sees the token of a masked position."""
+        """In the order all [MASK] come last, so no query sees the token of a masked position."""
         order_T = (packed.tokens_T == mask_id).long()
         states_MD = self.encoder.two_stream(
             packed, order_T=order_T, output_positions=output_positions_at(packed, positions_M)

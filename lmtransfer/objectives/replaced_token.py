@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative, Positive
 from lmtransfer.models.base import Encoder
@@ -68,24 +69,25 @@ class ReplacedTokenDetection(GeneratorObjective):
         )
         self.activation = activation_module(activation)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         self.dense = nn.Linear(encoder.dim, encoder.dim)
         self.output = nn.Linear(encoder.dim, 1)
         self.dense.apply(truncated_normal_)
         self.output.apply(truncated_normal_)
 
+    @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``."""
         return {**super().counts(batch), "rtd_found": batch.num_targets}
 
+    @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """See ``Objective``; the logit of each token being a replacement: (T, D) -> (T,)."""
+        """The logit of each token being a replacement: (T, D) -> (T,)."""
         return self.output(self.activation(self.dense(hidden_TD))).squeeze(-1)
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         replacements = self.replace(batch)
         replaced_T = replacements.replaced_T
         logits_T = self.token_logits(encode(replacements.packed, None).last)

@@ -48,8 +48,8 @@ class Softmax:
         Returns:
             Log probabilities, float32 (M, K), and ids, int64 (M, K).
         """
-        found = [logs.masked_fill(~allowed_V, -torch.inf).topk(count, dim=-1) for _, logs in self._chunks()]
-        return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
+        parts = [logs.masked_fill(~allowed_V, -torch.inf).topk(count, dim=-1) for _, logs in self._chunks()]
+        return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Chunks: the slice of m of the M distributions, and their log probabilities (m, V)."""

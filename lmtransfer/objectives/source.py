@@ -67,13 +67,13 @@ class PretrainingSource(Source):
         self.output_positions, self.capacity, self.few_shapes = frozenset(output_positions), capacity, few_shapes
         self.characters = None if characters is None else torch.from_numpy(characters)
 
+    @override
     def set_capacity(self, capacity: Callable[[int], int]) -> None:
-        """See ``Source``."""
         if self.capacity is not None:
             self.capacity = capacity(self.rows.max_length)
 
+    @override
     def plan(self, epoch: int) -> RowPlan:
-        """The rows of ``epoch``."""
         sampled = self._sampling_epoch(epoch)
         if isinstance(self.store, MixedStore):
             return MixedPlan(self.rows, self.store, seed=self.seed, epoch=sampled)
@@ -94,13 +94,10 @@ class PretrainingSource(Source):
         """Without the view of the text, which each process makes."""
         return {name: value for name, value in self.__dict__.items() if name != "_text"}
 
+    @override
     def build(
         self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
     ) -> PretrainingBatch:
-        """The batch of rows ``row_ids`` of ``epoch``; ``plan`` is that of the epoch, or ``part`` of it.
-
-        See ``PretrainingBatch`` for ``follows``.
-        """
         sampling_epoch, corrupt = self._sampling_epoch(epoch), self.corruption.corrupt
         if plan.text is None:
             plan.text = self._text

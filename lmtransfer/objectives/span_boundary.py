@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, NonNegative, Positive
 from lmtransfer.errors import ConfigError
@@ -66,8 +67,8 @@ class SpanBoundaryObjective(Objective):
         self.position = nn.Embedding(num_positions, position_dim)
         self.activation = activation_module(activation)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         width = self.tied_embedding.embedding_dim
         self.dense = nn.Linear(2 * encoder.dim + self.position.embedding_dim, encoder.dim)
@@ -90,12 +91,13 @@ class SpanBoundaryObjective(Objective):
         hidden_MD = self.norm(self.activation(self.dense(joined)))
         return self.output_norm(self.activation(self.output(hidden_MD)))
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; the number of masked tokens."""
+        """The number of masked tokens."""
         return batch.num_targets
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         last_TD = encode(batch.inputs, batch.output_positions).last
         left_M, right_M = batch.per_target["left"], batch.per_target["right"]
         hidden_ME = self.transform(

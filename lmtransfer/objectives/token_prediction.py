@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import ConfigError
@@ -47,8 +48,8 @@ class TokenPrediction(Objective):
         self.ties_embedding = tie_output
         self.num_sampled = checked_num_sampled(self.name, num_sampled)
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         if not self.ties_embedding:
             self.output = nn.Embedding(encoder.vocab_size, self.tied_embedding.embedding_dim)
@@ -60,17 +61,13 @@ class TokenPrediction(Objective):
         """The output matrix."""
         return self.tied_embedding if self.ties_embedding else self.output
 
+    @override
     def output_weights(self) -> int:
-        """See ``Objective``."""
         return self.entries_read(self.output_embedding.weight)
 
 
 def checked_num_sampled(name: str, num_sampled: int | None) -> int | None:
     """The number of sampled classes of an objective, if it is allowed.
-
-    Args:
-        name: name of the objective.
-        num_sampled: its argument.
 
     Raises:
         ConfigError: it is less than 1.

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+from typing_extensions import override
 
 from lmtransfer.data.batch import upload
 from lmtransfer.models.base import Encoder
@@ -98,14 +99,14 @@ class NegativeSampling(Objective):
         """The sum of the losses, and how many true words score above the noise, from the vectors of the words."""
         raise NotImplementedError
 
+    @override
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
         super().bind(encoder)
         self.output = nn.Embedding(encoder.vocab_size, encoder.dim)
         nn.init.zeros_(self.output.weight)
 
+    @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
         contexts = Contexts.of(batch)
         vectors_ND = encode(batch.original, None).last.index_select(0, contexts.positions_N)
         with torch.autocast(vectors_ND.device.type, enabled=False):
@@ -130,8 +131,9 @@ class SkipGram(NegativeSampling):
     name = "skipgram"
     title = "contexts of words"
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; the number of pairs of a word and a context word."""
+        """The number of pairs of a word and a context word."""
         return int(np.add(*_sides(batch)).sum())
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
@@ -166,8 +168,9 @@ class ContinuousBagOfWords(NegativeSampling):
     name = "cbow"
     title = "words from their contexts"
 
+    @override
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; the number of words with context."""
+        """The number of words with context."""
         return int(np.count_nonzero(np.add(*_sides(batch))))
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:

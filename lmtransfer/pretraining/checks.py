@@ -100,11 +100,7 @@ def _check_characters(cfg: DictConfig) -> None:
 
 
 def _check_parts(cfg: DictConfig) -> None:
-    """Build all parts on the meta device, without memory for weights, to check that they can be built and fit.
-
-    Raises:
-        ConfigError: a part cannot be built or does not fit; raised before any text is read.
-    """
+    """Build all parts on the meta device, without memory for weights, to check that they can be built and fit."""
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
         last = parts_over(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
@@ -121,11 +117,7 @@ def _check_parts(cfg: DictConfig) -> None:
 
 
 def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
-    """Set ``embeddings`` to null if a recipe sets it and the model cannot use it.
-
-    Raises:
-        ConfigError: the command line sets it, and the model cannot use it.
-    """
+    """Set ``embeddings`` to null if a recipe sets it and the model cannot use it."""
     if cfg.get("embeddings") is None:
         return
     problem = ""

@@ -29,16 +29,15 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     and overrides of the user.
 
     Args:
-        saved: the run.
         cfg: the config; changed in place.
 
     Raises:
         ConfigError: an override of the model or the tokenizer; both are taken from the run.
     """
-    given = given_keys()
+    typed_keys = given_keys()
     model = dict(saved.config["model"])
     problems = []
-    for key, text in given.items():
+    for key, text in typed_keys.items():
         group, _, name = key.partition(".")
         if group == "model" and name.endswith("dropout") and name in model:
             model[name] = cfg.model[name]
@@ -58,21 +57,25 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
         cfg.init = saved.given
         cfg.model = OmegaConf.create(model)
         for phase in phases_of(cfg):
-            _take_arguments(saved, OmegaConf.select(cfg, phase.objective).losses, key=phase.objective, given=given)
+            _take_arguments(
+                saved, OmegaConf.select(cfg, phase.objective).losses, key=phase.objective, typed_keys=typed_keys
+            )
 
 
-def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, given: Mapping[str, str]) -> None:
+def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys: Mapping[str, str]) -> None:
     """Give losses the arguments that the run's heads were trained with."""
     for loss, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
         if loss in losses and losses[loss].get("_target_") == node.get("_target_"):
             place = f"{key}.losses.{loss}."
-            kept = {name: value for name, value in node.items() if not given.keys() & {place + name, f"{key}.{name}"}}
-            kept = {name: value for name, value in kept.items() if not name.endswith("weight")}
+            arguments = {
+                name: value for name, value in node.items() if not typed_keys.keys() & {place + name, f"{key}.{name}"}
+            }
+            arguments = {name: value for name, value in arguments.items() if not name.endswith("weight")}
             if losses[loss].get("tie_output") is False:
-                kept.pop("tie_output", None)  # false is not the default, so a phase or a recipe has set it
+                arguments.pop("tie_output", None)  # false is not the default, so a phase or a recipe has set it
             if losses[loss].get("generator_start") == "encoder":  # not the default either
-                kept = {name: value for name, value in kept.items() if name not in _OF_THE_GENERATOR}
-            losses[loss] = {**losses[loss], **kept}
+                arguments = {name: value for name, value in arguments.items() if name not in _OF_THE_GENERATOR}
+            losses[loss] = {**losses[loss], **arguments}
 
 
 def recipe_remark() -> str | None:
@@ -107,8 +110,8 @@ class TakenHeads:
     new: tuple[str, ...]
 
     def __str__(self) -> str:
-        found = (("loaded", self.taken), ("loaded in part", self.in_part), ("start at random", self.new))
-        return "heads: " + "; ".join(f"{', '.join(names)} {what}" for what, names in found if names)
+        groups = (("loaded", self.taken), ("loaded in part", self.in_part), ("start at random", self.new))
+        return "heads: " + "; ".join(f"{', '.join(names)} {what}" for what, names in groups if names)
 
 
 @torch.no_grad()
@@ -119,7 +122,7 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
         learner: the new learner; its encoder has that run's weights already.
         heads: weights of that run's heads, by name under ``objectives`` (``mlm.dense.weight``).
     """
-    found: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
+    names_of_kinds: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
     own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
     for objective in learner.listed():
         name = objective.name
@@ -128,16 +131,16 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
             for key, tensor in objective.state_dict(prefix=f"{name}.", keep_vars=True).items()
             if id(tensor) not in own_encoder
         }
-        given = _shared_head(objective, heads) | dict(heads)
-        fitting = [key for key, tensor in own.items() if key in given and given[key].shape == tensor.shape]
+        tensors = _shared_head(objective, heads) | dict(heads)
+        fitting = [key for key, tensor in own.items() if key in tensors and tensors[key].shape == tensor.shape]
         together = {f"{name}.{key}" for key in objective.inseparable}
         if not together <= set(fitting):
             fitting = [key for key in fitting if key not in together]
         for key in fitting:
-            own[key].copy_(given[key])
+            own[key].copy_(tensors[key])
         kind = "taken" if len(fitting) == len(own) else "in_part" if fitting else "new"
-        found[kind].append(name)
-    return TakenHeads(**{kind: tuple(names) for kind, names in found.items()})
+        names_of_kinds[kind].append(name)
+    return TakenHeads(**{kind: tuple(names) for kind, names in names_of_kinds.items()})
 
 
 def _shared_head(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -70,13 +70,13 @@ class PretrainingData:
         """
         if not isinstance(self.held_out, MixedStore):
             return self._has_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
-        kept = {
+        parts = {
             name: store
             for name, store in self.held_out.parts.items()
             if self._has_rows(store, partial(_note_of_part, note, name))
         }
-        self.held_out = MixedStore(kept, self.held_out.sampling)
-        return bool(kept)
+        self.held_out = MixedStore(parts, self.held_out.sampling)
+        return bool(parts)
 
     def _has_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:
         try:

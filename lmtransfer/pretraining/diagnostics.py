@@ -37,11 +37,9 @@ def watchers_of(
     """The callbacks of a run: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
 
     Args:
-        learner: encoder and objectives.
         seconds: the budget, if it is in seconds.
         entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
         from_scratch: whether all weights started at random, as in the measured runs.
-        optimizer: the optimiser of the run.
         save_at: the numbers of tokens at which the model is kept.
     """
     masked = masked_loss(learner.listed())

@@ -23,12 +23,7 @@ TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
 
 
 def run_to_resume(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
-    """The run to resume, or None if there is no run of this name.
-
-    Raises:
-        RunDirectoryError: a run of this name exists, and ``resume`` is false.
-        ConfigError: a setting changed that may not change on resume.
-    """
+    """The run to resume, or None if there is no run of this name."""
     path = Path(cfg.output_root) / "pretrain" / name
     if not (path / "config.yaml").is_file():
         return None
@@ -63,20 +58,20 @@ def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> Ru
     return directory
 
 
-def check_text(found: RunDirectory, text: Text) -> None:
+def check_text(run: RunDirectory, text: Text) -> None:
     """Raise if the text or the tokenizer is not the one that the run was started with.
 
     Raises:
         ConfigError: the settings are the same, but the text or the tokenizer has changed.
     """
-    started_with = (found.read_versions().get("data") or {}).get("corpus")
+    started_with = (run.read_versions().get("data") or {}).get("corpus")
     if started_with is not None and started_with != text.corpus.fingerprint():
         raise ConfigError(
-            f"corpus: its text differs from the text at the start of {found.path}: the files have changed since then; "
+            f"corpus: its text differs from the text at the start of {run.path}: the files have changed since then; "
             "restore them, or start a run with another name="
         )
-    if found.tokenizer.is_dir() and load_tokenizer(found.tokenizer).fingerprint != text.tokenizer.fingerprint:
+    if run.tokenizer.is_dir() and load_tokenizer(run.tokenizer).fingerprint != text.tokenizer.fingerprint:
         raise ConfigError(
-            f"the tokenizer of {found.path} differs from the one that corpus, init and tokenizer.add give now: the "
+            f"the tokenizer of {run.path} differs from the one that corpus, init and tokenizer.add give now: the "
             "files have changed since the run was started; restore them, or start a run with another name="
         )

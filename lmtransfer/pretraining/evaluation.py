@@ -110,12 +110,7 @@ def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -
 
 
 def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
-    """The run's model with the run's corpus, or with ``cfg.corpus`` if given, tokenised by the run's tokenizer.
-
-    Raises:
-        ConfigError: the run has no corpus, and none is given.
-        RunDirectoryError: the run is not trusted, and the corpus that it names is not the one it was trained on.
-    """
+    """The run's model with the run's corpus, or with ``cfg.corpus`` if given, tokenised by the run's tokenizer."""
     config: Any = OmegaConf.create(saved.config)
     config.init = saved.given
     config.data_root = cfg.data_root or saved.data_root

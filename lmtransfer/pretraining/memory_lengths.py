@@ -62,11 +62,11 @@ def checked_lengths(cfg: DictConfig) -> list[int] | None:
         if idle:
             raise ConfigError(f"{idle[0]} needs memory_lengths, such as memory_lengths=[0,64,640]")
         return None
-    given = OmegaConf.to_container(OmegaConf.create({"values": cfg.memory_lengths}))["values"]  # type: ignore[index,call-overload]
-    values = given if isinstance(given, list) else [given]
+    setting = OmegaConf.to_container(OmegaConf.create({"values": cfg.memory_lengths}))["values"]  # type: ignore[index,call-overload]
+    values = setting if isinstance(setting, list) else [setting]
     if not values or not all(_is_count(value, least=0) for value in values):
         raise ConfigError(
-            f"memory_lengths={given} is not allowed: list numbers of tokens, such as memory_lengths=[0,64,256,640]"
+            f"memory_lengths={setting} is not allowed: list numbers of tokens, such as memory_lengths=[0,64,256,640]"
         )
     return sorted(set(values))
 
@@ -146,9 +146,9 @@ def _contiguous_source(
 def _mean_loss(measurement: Measurement, batches: Iterable[Any], *, warm_up: int) -> float:
     learner = _AfterWarmUp(measurement.learner, windows=warm_up)
     hardware = measurement.hardware
-    found = evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
-    loss = found.pop("loss")
-    assert found, "at least one window of each stream is counted"
+    losses = evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
+    loss = losses.pop("loss")
+    assert losses, "at least one window of each stream is counted"
     assert math.isfinite(loss), "a finished run has finite weights"
     return loss
 

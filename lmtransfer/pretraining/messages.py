@@ -50,7 +50,6 @@ def counting(start: Start, *, budget: float | None) -> str:
     """The message on counted embeddings: the number of tokens, and the time that counting took.
 
     Args:
-        start: the result of counting.
         budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
     """
     number, seconds = f"{count(start.num_tokens)} tokens", start.seconds
@@ -114,9 +113,9 @@ def closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, co
         table.add_row("weights", averaged)
     if started := result.more.get("phases"):
         table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in started))
-    if kept := result.more.get("revisions"):
-        last = with_revision(short_path(path), kept[-1])
-        table.add_row("revisions", f"{', '.join(map(count_text, kept))} tokens; start from one with init={last}")
+    if revisions := result.more.get("revisions"):
+        last = with_revision(short_path(path), revisions[-1])
+        table.add_row("revisions", f"{', '.join(map(count_text, revisions))} tokens; start from one with init={last}")
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"
@@ -156,10 +155,7 @@ def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> li
     """The commands that answer whether pretraining helped: on a task of the same kind of text, or on the user's own.
 
     Args:
-        path: the pretraining run.
-        corpus: name of its corpus.
         small: whether the encoder is of the size that the laptop recipes are made for.
-        output_root: the folder of all runs.
     """
     run = short_path(path)
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")

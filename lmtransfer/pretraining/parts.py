@@ -50,12 +50,7 @@ class Parts:
 
 
 def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
-    """Build encoder, rows, corruption and objectives.
-
-    Raises:
-        ConfigError: parts that do not fit one another.
-        CheckpointError: ``init`` has no weights that fit.
-    """
+    """Build encoder, rows, corruption and objectives."""
     heads: dict[str, Tensor] = {}
     if cfg.get("init"):
         hold_encoder(open_saved(cfg.init, key="init"))
@@ -66,12 +61,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
 
 
 def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[Parts]:
-    """Build the parts of each phase: one encoder; consecutive phases with the same losses share their objectives.
-
-    Raises:
-        ConfigError: parts that do not fit one another.
-        CheckpointError: ``init`` has no weights that fit.
-    """
+    """Build the parts of each phase: one encoder; consecutive phases with the same losses share their objectives."""
     last = build_parts(cfg, tokenizer)
     return parts_of_phases(cfg, last, tokenizer)
 
@@ -82,16 +72,16 @@ def parts_of_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[
     Raises:
         ConfigError: parts that do not fit one another.
     """
-    phases, found = phases_of(cfg), [last]
+    phases, of_phases = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
             parts = _of_phase(cfg, phase, last, tokenizer)
         except ConfigError as error:
             raise ConfigError([f"phases.{phase.name}: {problem}" for problem in error.problems]) from error
         if losses_of(cfg, phase) == losses_of(cfg, after):
-            parts = replace(parts, objectives=found[0].objectives, encoder=found[0].encoder)
-        found.insert(0, parts)
-    return found
+            parts = replace(parts, objectives=of_phases[0].objectives, encoder=of_phases[0].encoder)
+        of_phases.insert(0, parts)
+    return of_phases
 
 
 def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) -> Parts:
@@ -120,8 +110,6 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
 
     Args:
         objective: its config node, with rows, corruption and losses.
-        encoder: the encoder.
-        tokenizer: the tokenizer of the text.
         heads: weights of heads by name, for ``continued.take_heads``.
 
     Raises:
@@ -166,12 +154,7 @@ def learned(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLear
     """The parts of a pretraining run, and its learner with the trained weights.
 
     Args:
-        saved: the run.
         config: its config; ``init`` is null.
-
-    Raises:
-        RunDirectoryError: a component of the run cannot be built.
-        CheckpointError: the checkpoint is incomplete, or does not fit the config.
     """
     model, folder = saved.model_node, saved.checkpoint()
     for part in ("rows", "corruption"):

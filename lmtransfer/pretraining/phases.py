@@ -91,12 +91,12 @@ def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Par
         One transition for each phase, the first included.
     """
     optimizers = [OmegaConf.select(cfg, phase.optimizer) for phase in phases]
-    found = [_BEGINNING]
+    transitions = [_BEGINNING]
     for place, (old, new) in enumerate(pairwise(optimizers), start=1):
         same_losses = parts[place].objectives is parts[place - 1].objectives
         same_kind = str(old["_target_"]) == str(new["_target_"])
         restart = phases[place].restart
-        found.append(
+        transitions.append(
             Transition(
                 same_losses=same_losses,
                 same_optimizer=old == new,
@@ -104,7 +104,7 @@ def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Par
                 restarts=not (same_losses and same_kind) if restart is None else restart,
             )
         )
-    return found
+    return transitions
 
 
 def span_of_schedule(phases: Sequence[Phase], transitions: Sequence[Transition], place: int) -> tuple[int, float]:
@@ -152,7 +152,6 @@ def describe_phases(
     """Describe the phases of a run, in their order.
 
     Args:
-        cfg: the checked config of the command.
         parts: encoder, rows, corruption and objectives of each phase.
         text: the tokenised corpus.
         train: budget, batch sizes, and how often to log, validate and save.
@@ -164,14 +163,14 @@ def describe_phases(
     """
     phases, save_at = phases_of(cfg), save_points(train)
     transitions = transitions_of(cfg, phases, parts)
-    found = []
+    descriptions = []
     for place, phase in enumerate(phases):
         sizes = train.model_copy(update=phase.train or {})
         data = PretrainingData(text, parts[place], train=sizes, hardware=hardware, seed=cfg.seed)
         schedule_phase, schedule_ends = span_of_schedule(phases, transitions, place)
         schedule = PartOfBudget(build(cfg.schedule), begins=phases[schedule_phase].begins, ends=schedule_ends)
         trainer = trainer_config(train, hardware, stream=data.stream, schedule=schedule, seed=cfg.seed)
-        found.append(
+        descriptions.append(
             TrainingPhase(
                 name=phase.name,
                 share=phase.ends - phase.begins,
@@ -185,9 +184,10 @@ def describe_phases(
             )
         )
     if len(phases) > 1 or (save_at and train.epochs):
-        lengths = [phase.data.stream.steps_per_epoch for phase in found]  # raises now, not after hours of training
+        # Raises now, not after hours of training.
+        lengths = [phase.data.stream.steps_per_epoch for phase in descriptions]
         check_reached(train, phases, steps_per_epoch=max(lengths))
-    return found
+    return descriptions
 
 
 def find_phase(
@@ -196,7 +196,6 @@ def find_phase(
     """The phase in which a run begins, or resumes from its newest complete checkpoint, and the state before that.
 
     Args:
-        phases: the phases of the run.
         run: the run to resume; None: a new run.
         start: result of counting token embeddings; None if they start at random.
 
@@ -324,9 +323,7 @@ class Pretraining:
 
         Args:
             phase: the first of these phases.
-            learner: its learner.
             state: the state of the run, which changes.
-            directory: the run directory.
             trackers: receive the numbers of the training.
             resume: resume from the newest complete checkpoint, which was saved in this phase.
 
@@ -338,8 +335,8 @@ class Pretraining:
         trainer = self.build_trainer(training, state, directory, trackers)
         if resume:
             trainer.resume()
-            seen, kept = state.tokens if state.step else -1, directory.checkpoints.revisions()
-            for note in passed(phase.trainer.save_at, tokens=seen, kept=kept):
+            seen, revisions = state.tokens if state.step else -1, directory.checkpoints.revisions()
+            for note in passed(phase.trainer.save_at, tokens=seen, revisions=revisions):
                 trainer.progress.note(note)
         trainer.train()
         for later in self.phases[self.phases.index(phase) + 1 :]:

@@ -18,8 +18,6 @@ def pretraining_result(
     """The result of a finished pretraining.
 
     Args:
-        pretraining: the pretraining.
-        state: the state after training.
         flops: FLOP of the training, if known.
         peak: largest memory, in bytes.
         revisions: the checkpoints of ``train.save_at``, by tokens seen.

@@ -19,11 +19,11 @@ def save_points(train: TrainSettings) -> tuple[int, ...]:
         ConfigError: a point is not a number of tokens, or the points do not ascend; lists all problems.
     """
     problems, points = [], []
-    for given in train.save_at or ():
-        tokens = read_count(given)
+    for point in train.save_at or ():
+        tokens = read_count(point)
         if tokens is None or tokens < 0:
             problems.append(
-                f"train.save_at: {given!r} is not a number of tokens; use 0 (the initial weights) or more, such as "
+                f"train.save_at: {point!r} is not a number of tokens; use 0 (the initial weights) or more, such as "
                 "100000, 100k, 1M or 2.5B"
             )
         else:
@@ -73,15 +73,14 @@ def not_reached(points: Sequence[int], tokens: float) -> list[str]:
     return [f"warning: train.save_at: {', '.join(missing)} will probably not be reached: raise train.seconds"]
 
 
-def passed(points: Sequence[int], *, tokens: int, kept: Collection[int]) -> list[str]:
+def passed(points: Sequence[int], *, tokens: int, revisions: Collection[int]) -> list[str]:
     """A line for the user on the points that a resumed run has passed without keeping its model; empty if none.
 
     Args:
-        points: the points.
         tokens: the number of tokens seen before the run was interrupted.
-        kept: the points whose model was kept.
+        revisions: the points whose model was kept.
     """
-    lost = [count_text(point) for point in points if point <= tokens and point not in kept]
+    lost = [count_text(point) for point in points if point <= tokens and point not in revisions]
     if not lost:
         return []
     return [f"train.save_at: {', '.join(lost)} cannot be kept: the run had seen {count_text(tokens)} tokens already"]

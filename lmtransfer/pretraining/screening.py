@@ -27,12 +27,7 @@ _SHOWN = 60
 
 
 def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
-    """Build ``cfg.screening`` with the evaluation texts that it names; None without a screening.
-
-    Raises:
-        ConfigError: a setting that does not fit, or a package that is not installed.
-        DataError: a task has no split that can be read, or a file cannot be read.
-    """
+    """Build ``cfg.screening`` with the evaluation texts that it names; None without a screening."""
     node = cfg.get("screening")
     if node is None:
         return None
@@ -52,7 +47,7 @@ def _lines(corpus: Corpus) -> list[str]:
 
 def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
     """The texts of every split but the training split; a split that is not at hand is skipped with a message."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     missing: dict[str, DataError] = {}
     for split in task.splits:
         if split == "train":
@@ -62,13 +57,13 @@ def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
         except DataError as error:
             missing[split] = error
         else:
-            found[f"{name} {split}"] = [text for example in examples for text in task.texts(example)]
-    if not found:
+            texts[f"{name} {split}"] = [text for example in examples for text in task.texts(example)]
+    if not texts:
         why = next(iter(missing.values()), f"it has only the splits {', '.join(task.splits)}")
         raise DataError(f"screening.overlap_with: task {name} has no dev or test texts here: {why}")
     for split, reason in missing.items():
         print(f"screening: {name} {split} is not searched for: {reason}", file=sys.stderr)
-    return found
+    return texts
 
 
 def screened_parts(corpus: Corpus) -> Mapping[str, ScreenedCorpus]:
@@ -80,17 +75,17 @@ def screened_parts(corpus: Corpus) -> Mapping[str, ScreenedCorpus]:
 def notes_on(corpus: Corpus) -> Iterator[str]:
     """One line on each screened corpus."""
     for name, part in screened_parts(corpus).items():
-        found = part.findings
+        findings = part.findings
         what = "left out" if part.screening.action == "drop" else "found (and kept)"
         yield (
-            f"screening of {name}: {what} {found.near_duplicates:,} near-duplicates and {found.overlapping:,} "
-            f"documents with evaluation texts, of {found.documents:,} documents"
+            f"screening of {name}: {what} {findings.near_duplicates:,} near-duplicates and {findings.overlapping:,} "
+            f"documents with evaluation texts, of {findings.documents:,} documents"
         )
 
 
 def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
     """What the screening of a corpus found, with the first documents."""
-    screening, found = corpus.screening, corpus.findings
+    screening, findings = corpus.screening, corpus.findings
     action = "left out" if screening.action == "drop" else "kept (screening=report)"
     table = Table(
         title=f"screening of {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False
@@ -98,17 +93,17 @@ def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
-    table.add_row("documents", f"{found.documents:,}", f"{found.words:,} words")
+    table.add_row("documents", f"{findings.documents:,}", f"{findings.words:,} words")
     if screening.min_jaccard is not None:
         limit = f"Jaccard similarity of {screening.shingle_words}-word shingles from {screening.min_jaccard:g}"
-        table.add_row("near-duplicates", f"{found.near_duplicates:,}", f"of earlier documents: {limit}")
-        table.add_row("", f"{found.same_shingles:,}", "with the same shingles")
-        table.add_row("", f"{found.across_split:,}", "with one of the two held out for validation")
-    for set_name, overlap in found.overlaps.items():
+        table.add_row("near-duplicates", f"{findings.near_duplicates:,}", f"of earlier documents: {limit}")
+        table.add_row("", f"{findings.same_shingles:,}", "with the same shingles")
+        table.add_row("", f"{findings.across_split:,}", "with one of the two held out for validation")
+    for set_name, overlap in findings.overlaps.items():
         short = f"; {overlap.texts - overlap.searched:,} of {overlap.texts:,} texts are too short to search for"
         table.add_row(set_name, f"{overlap.found:,}", f"texts in {overlap.documents:,} documents{short}")
-    share = found.found_words / max(1, found.words)
-    table.add_row("together", f"{found.found:,}", f"documents, {share:.2%} of the words: {action}")
+    share = findings.found_words / max(1, findings.words)
+    table.add_row("together", f"{findings.found:,}", f"documents, {share:.2%} of the words: {action}")
     return table
 
 

@@ -111,11 +111,11 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
     """The config with all paths absolute, so that it does not depend on the current folder."""
-    given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
+    paths = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
     tokenizer = dict(config["tokenizer"])
     if tokenizer.get("add"):
         tokenizer["add"] = _absolute(tokenizer["add"])
-    return {**config, **given, "corpus": absolute_corpus(config["corpus"]), "tokenizer": tokenizer}
+    return {**config, **paths, "corpus": absolute_corpus(config["corpus"]), "tokenizer": tokenizer}
 
 
 def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:

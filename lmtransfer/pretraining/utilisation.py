@@ -36,7 +36,6 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     position.
 
     Args:
-        learner: encoder and objectives.
         mean_length: mean length of the rows, in tokens.
         target_share: share of the tokens that are predicted, 0 to 1.
     """

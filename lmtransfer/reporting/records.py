@@ -70,7 +70,6 @@ def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
     """Write ``records`` as CSV or Parquet, or the table of the report as LaTeX, which needs the package booktabs.
 
     Args:
-        entries: all runs.
         folder: folder of the report, which exists.
         kind: a key of ``FILES``.
     """

@@ -56,7 +56,7 @@ def find_sections(roots: Sequence[Path]) -> list[Section]:
 
     A file that cannot be read is left out: the report then lacks a figure, and the study's command makes it again.
     """
-    found = []
+    sections = []
     for path in sorted({path for root in roots for path in _files(root)}):
         try:
             listed = read_json(path, list[_Saved], error=RunDirectoryError)
@@ -67,8 +67,8 @@ def find_sections(roots: Sequence[Path]) -> list[Section]:
             svg, png = (path.parent / "figures" / f"{name}.{kind}" for kind in ("svg", "png"))
             if svg.is_file() and png.is_file():
                 figure = SavedFigure(name=name, title=one["title"], svg=svg, png=png)
-                found.append(Section(one["title"], one["sentence"], one["command"], figure))
-    return found
+                sections.append(Section(one["title"], one["sentence"], one["command"], figure))
+    return sections
 
 
 def _files(root: Path) -> list[Path]:

@@ -25,7 +25,6 @@ def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> Table:
     """The table of a sweep, with a star at the best point.
 
     Args:
-        sweep: the sweep.
         failed: labels of points without a run, such as ``train.steps=5,seed=1``; their lines are last.
     """
     of_pretraining = sweep.points[0].entries[0].is_pretraining
@@ -106,10 +105,10 @@ def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
     one_task = len(tasks) == 1
     if one_task:
         results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
-    found = [difference_in(result) for _, result in results]
-    together = iter(corrected([difference for difference in found if difference is not None]))
+    differences = [difference_in(result) for _, result in results]
+    together = iter(corrected([difference for difference in differences if difference is not None]))
     rows = []
-    for (label, result), difference in zip(results, found, strict=True):
+    for (label, result), difference in zip(results, differences, strict=True):
         metric = str(result["main_metric"])
         deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
         cells = [shown(result["mean"], metric), deviation, str(result["n"])]

@@ -18,8 +18,6 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
     """The basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
 
     Args:
-        difference: the judged difference.
-        metric: name of the metric.
         of: what was scored, named if its variance is not in the interval.
     """
     together = difference.num_comparisons
@@ -55,8 +53,8 @@ def reach(difference: Difference, metric: str) -> str:
 
 def detectable_text(difference: Difference | None, metric: str) -> str:
     """The smallest difference that would have been found, for a table."""
-    found = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
-    return "" if found is None else shown(found, metric)
+    detectable = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
+    return "" if detectable is None else shown(detectable, metric)
 
 
 def needed_text(difference: Difference | None) -> str:
@@ -79,8 +77,8 @@ def verdict_text(difference: Difference | None, metric: str | None = None) -> st
         return ""
     if difference.verdict == "equivalent":
         return difference.verdict if metric is None else f"equivalent within {margin_text(difference, metric)}"
-    given = difference.verdict in (*BETTER, "worse")
-    return f"{difference.verdict}, for {difference.scope}" if given else difference.verdict
+    is_verdict = difference.verdict in (*BETTER, "worse")
+    return f"{difference.verdict}, for {difference.scope}" if is_verdict else difference.verdict
 
 
 def short(difference: Difference, metric: str) -> str:
@@ -102,12 +100,7 @@ def verdict_lines(difference: Difference, metric: str, *, to: str = "the control
 
 
 def words_do_as_well(difference: Difference, baseline: str) -> str:
-    """A sentence if a run is not above the better baseline; empty if it is.
-
-    Args:
-        difference: the difference to the baseline.
-        baseline: its name.
-    """
+    """A sentence if a run is not above the better baseline; empty if it is."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""
 

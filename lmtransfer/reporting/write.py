@@ -69,11 +69,8 @@ def write_report(
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``; an earlier report is overwritten.
 
     Args:
-        entries: all runs.
         sweeps: the sweeps among them.
         folder: folder of the report; made if needed.
-        title: heading of the pages.
-        figures: whether to draw figures.
         sections: parts of the HTML page that come right after the answer.
         texts: finds the texts of examples for the HTML page; None: no texts are shown.
         records: format of the records (see ``records.FILES``); None: none are written.
@@ -153,9 +150,9 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _values(found: Spread | Difference | None) -> dict[str, Any] | None:
+def _values(number: Spread | Difference | None) -> dict[str, Any] | None:
     """A score or a difference as plain values."""
-    if not isinstance(found, Difference):
-        return None if found is None else dataclasses.asdict(found)
-    values = found.as_values()
+    if not isinstance(number, Difference):
+        return None if number is None else dataclasses.asdict(number)
+    values = number.as_values()
     return {"delta": values.pop("difference"), **values}

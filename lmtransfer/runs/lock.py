@@ -71,13 +71,13 @@ def hold(folder: Path) -> None:
 
 def _staged_in(folder: Path) -> list[Path]:
     """The temporary files in a run and in the runs inside it, except in runs that have their own lock."""
-    found = []
+    staged = []
     for path in folder.iterdir():
         if path.name.startswith(".") and path.name.endswith(".tmp"):
-            found.append(path)
+            staged.append(path)
         elif path.is_dir() and not path.is_symlink() and not (path / LOCK).exists():
-            found += _staged_in(path)
-    return found
+            staged += _staged_in(path)
+    return staged
 
 
 def holds(folder: Path) -> bool:
@@ -196,16 +196,16 @@ def make_folder(folder: Path) -> None:
     Raises:
         OSError: it cannot be made.
     """
-    made = [above for above in folder.parents if not above.exists()]
+    missing = [above for above in folder.parents if not above.exists()]
     try:
         folder.mkdir(parents=True)
     except OSError:
         with contextlib.suppress(OSError):
-            for above in made:
+            for above in missing:
                 if above.is_dir():
                     above.rmdir()
         raise
-    _above[folder] = made
+    _above[folder] = missing
     _created.append(folder)
 
 
@@ -222,8 +222,8 @@ def _kept(folder: Path) -> bool:
         if sum(1 for _ in lines) >= _WORTH_READING:
             return True
     patterns = ("result.json", "tries/*.json", "checkpoints/*/manifest.json")
-    found = (path for pattern in patterns for path in folder.rglob(pattern))
-    return any(path.parent.name != _INITIAL for path in found)
+    paths = (path for pattern in patterns for path in folder.rglob(pattern))
+    return any(path.parent.name != _INITIAL for path in paths)
 
 
 def _is_current(folder: Path) -> bool:

@@ -75,15 +75,14 @@ def is_kept(examples: ScoredExamples) -> bool:
     return len(examples) <= MOST_EXAMPLES and len(examples.predicted) <= MOST_ANSWERS
 
 
-def write_predictions(run: Path, kept: Mapping[str, Kept]) -> None:
+def write_predictions(run: Path, predictions: Mapping[str, Kept]) -> None:
     """Write predictions into a run directory and replace older ones; either all files are written or none.
 
     Args:
-        run: the run directory.
-        kept: predictions by the name of the file, without its suffix.
+        predictions: predictions by the name of the file, without its suffix.
     """
     with staged_folder(run / FOLDER) as folder:
-        for name, one in kept.items():
+        for name, one in predictions.items():
             (folder / f"{name}{_SUFFIX}").write_bytes(_packed(one))
 
 
@@ -114,19 +113,18 @@ def prediction_files(run: Path) -> list[Path]:
     return sorted(files, key=lambda file: _natural(file.relative_to(run).as_posix()))
 
 
-def file_name(kept: Kept, *, alone: bool) -> str:
+def file_name(predictions: Kept, *, alone: bool) -> str:
     """Return the name of a file without its suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
 
     Args:
-        kept: content of the file.
         alone: whether it is the only file in its folder.
     """
-    parts = [kept.split]
+    parts = [predictions.split]
     if not alone:
-        parts += ["control"] if kept.is_control else []
-        parts += [kept.baseline] if kept.baseline else []
-        parts += [] if kept.pretraining_seed is None else [f"pretraining-{kept.pretraining_seed}"]
-        parts += [] if kept.seed is None else [f"seed-{kept.seed}"]
+        parts += ["control"] if predictions.is_control else []
+        parts += [predictions.baseline] if predictions.baseline else []
+        parts += [] if predictions.pretraining_seed is None else [f"pretraining-{predictions.pretraining_seed}"]
+        parts += [] if predictions.seed is None else [f"seed-{predictions.seed}"]
     return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip(".") or "predictions"
 
 
@@ -139,11 +137,11 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _packed(kept: Kept) -> bytes:
-    examples = kept.examples
+def _packed(predictions: Kept) -> bytes:
+    examples = predictions.examples
     about = {
         "format": _FORMAT,
-        **{name: getattr(kept, name) for name in _ABOUT_RUN},
+        **{name: getattr(predictions, name) for name in _ABOUT_RUN},
         "kind": examples.kind,
         "labels": examples.labels,
         "class_names": examples.class_names,
@@ -276,19 +274,15 @@ def _numbers(kind: Kind, column: Any, labels: Sequence[str]) -> tuple[np.ndarray
 def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
     """The place of each name among the labels; -1 for None."""
     places: dict[str | None, int] = {label: place for place, label in enumerate(labels)} | {None: -1}
-    found = [None if name is None else printable(name) for name in names]
-    unknown = next((name for name in found if name not in places), None)
+    printable_names = [None if name is None else printable(name) for name in names]
+    unknown = next((name for name in printable_names if name not in places), None)
     if unknown is not None:
         raise ValueError(f"{unknown[:40]!r} is none of its labels or classes")
-    return np.array([places[name] for name in found], dtype=np.int64)
+    return np.array([places[name] for name in printable_names], dtype=np.int64)
 
 
 def _check_size(metadata: pq.FileMetaData) -> None:
-    """Check the size of a file before it is unpacked.
-
-    Raises:
-        ValueError: it has too many rows, values or bytes.
-    """
+    """Check the size of a file before it is unpacked."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if sum(group.total_byte_size for group in groups) > _MOST_BYTES:
         raise ValueError("it unpacks to more than 1 GiB")
@@ -298,17 +292,13 @@ def _check_size(metadata: pq.FileMetaData) -> None:
 
 
 def _check_columns(schema: pa.Schema, wanted: Mapping[str, pa.DataType]) -> None:
-    """Check the names and types of the columns.
-
-    Raises:
-        ValueError: a column is missing, occurs twice, or has another type.
-    """
+    """Check the names and types of the columns."""
     for name, kind in wanted.items():
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
             raise ValueError(f"it has {'no column' if not places else 'several columns'} {name}")
-        if (found := schema.field(places[0]).type) != kind:
-            raise ValueError(f"the column {name} holds {found}, but {kind} is needed")
+        if (column_type := schema.field(places[0]).type) != kind:
+            raise ValueError(f"the column {name} holds {column_type}, but {kind} is needed")
 
 
 def _column(table: pa.Table, name: str) -> Any:
@@ -337,11 +327,7 @@ def _strings(texts: Sequence[str], most_bytes: int) -> tuple[str, ...]:
 
 
 def _check(examples: ScoredExamples) -> None:
-    """Check that the columns are consistent.
-
-    Raises:
-        ValueError: they are not; the message names the column.
-    """
+    """Check that the columns are consistent."""
     size, answers = len(examples.ids), len(examples.predicted)
     for name, ratio in examples.ratios.items():
         if not ((ratio.counts == 0) | (ratio.counts >= 1e-6)).all():

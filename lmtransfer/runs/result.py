@@ -164,11 +164,7 @@ class RunResult:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that another person may have written.
-
-        Raises:
-            RunDirectoryError: it is damaged, or its fields do not fit.
-        """
+        """Read a file that another person may have written."""
         values: dict[str, Any] = read_json(path, cls.schema, error=RunDirectoryError)
         check_format(values, path)
         return cls.of(values)
@@ -249,9 +245,9 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
     Raises:
         RunDirectoryError: its format is missing or is another one.
     """
-    found = values.get("format")
-    if found != FORMAT:
-        which = "no format" if found is None else f"the format {str(found)[:40]}"
+    number = values.get("format")
+    if number != FORMAT:
+        which = "no format" if number is None else f"the format {str(number)[:40]}"
         raise RunDirectoryError(
             f"{path}: has {which}, but this version of lmtransfer reads format {FORMAT}: make the run again, or "
             "read it with the version that made it"
@@ -260,8 +256,8 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
 
 def largest(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
     """The largest value of some entries over several results; some results do not have them."""
-    found = {name: [result.more[name] for result in results if name in result.more] for name in names}
-    return {name: max(values) for name, values in found.items() if values}
+    values_of = {name: [result.more[name] for result in results if name in result.more] for name in names}
+    return {name: max(values) for name, values in values_of.items() if values}
 
 
 def few_steps(result: RunResult) -> str | None:

@@ -15,7 +15,6 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
 
     Args:
         old: the configuration the run was started with, as plain values.
-        new: the configuration to resume with.
         allowed: patterns of dotted keys that may change, besides the keys without effect on training.
     """
     before, after = _lists(flatten(old)), _lists(flatten(new))

@@ -215,10 +215,12 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it has no such revision.
         """
-        kept = self.checkpoints.revisions()
-        if tokens in kept:
-            return kept[tokens]
-        there = f"it has {', '.join(map(count_text, kept))}" if kept else "it has none (train.save_at keeps them)"
+        revisions = self.checkpoints.revisions()
+        if tokens in revisions:
+            return revisions[tokens]
+        there = (
+            f"it has {', '.join(map(count_text, revisions))}" if revisions else "it has none (train.save_at keeps them)"
+        )
         raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {there}")
 
     def check_not_divided(self) -> None:
@@ -269,11 +271,7 @@ class RunDirectory:
             result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:
-        """The versions that the run was made with; empty if there is no such file.
-
-        Raises:
-            RunDirectoryError: it is damaged.
-        """
+        """The versions that the run was made with; empty if there is no such file."""
         path = self.path / "versions.json"
         if not path.exists():
             return {}

@@ -75,11 +75,7 @@ class SavedRun:
 
     @property
     def model_node(self) -> DictConfig:
-        """The component node of the encoder.
-
-        Raises:
-            RunDirectoryError: see ``component``.
-        """
+        """The component node of the encoder."""
         return self.component("model", "vocab_size")
 
     def component(self, key: str, *supplied: str) -> DictConfig:
@@ -111,14 +107,8 @@ class SavedRun:
         tensors of a file have the sizes that they have.
 
         Args:
-            make: builds the module.
             tensors: weights by name.
-            checkpoint: folder of the checkpoint.
             keys: the keys that decide the sizes, for messages.
-
-        Raises:
-            RunDirectoryError: the module cannot be built.
-            CheckpointError: the weights do not fit the module.
         """
         self.hold_against(make, tensors, checkpoint=checkpoint, keys=keys)
         module = make()
@@ -128,7 +118,7 @@ class SavedRun:
     def hold_against(
         self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> None:
-        """Check that weights fit a module of the configuration without using memory; see ``with_weights``."""
+        """Check without memory that weights fit a module of the configuration; raises what ``with_weights`` raises."""
         source = self.directory.config_path
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -185,7 +175,6 @@ def read_saved(
     """Read a run directory.
 
     Args:
-        directory: directory of the run.
         given: the name that the user gave, for messages.
         key: the configuration key that named the run, for messages.
         trust: whether the user trusts the run, whoever made it.
@@ -226,17 +215,17 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
             f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: continue it with resume=true, or "
             f"choose one of them, such as {folders[0]}"
         )
-    found = [
+    seeds = [
         read_saved(RunDirectory.open(folder), given=folder, key="init", revision=run.revision) for folder in folders
     ]
-    for one in found:
+    for one in seeds:
         one.checkpoint()
         if one.tokenizer.fingerprint != run.tokenizer.fingerprint:
             raise RunDirectoryError(
                 f"the seeds of {run.path} have different tokenizers ({one.path.name} has another one): choose one of "
                 f"them, such as {one.path}"
             )
-    return found
+    return seeds
 
 
 def pretraining_seed(run: SavedRun) -> int | None:
@@ -249,22 +238,20 @@ def pretraining_seed(run: SavedRun) -> int | None:
 
 def seed_folders(path: Path) -> list[Path]:
     """The folders of the seeds of a run, sorted by pretraining seed, then by seed, in ascending order."""
-    found: dict[tuple[int, int], Path] = {}
+    folders: dict[tuple[int, int], Path] = {}
     for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
         parts = folder.relative_to(path).parts
         numbers = [part.rpartition("-")[2] for part in parts]
         if all(number.isdecimal() for number in numbers):
-            found[int(numbers[0]) if len(parts) > 1 else -1, int(numbers[-1])] = folder
-    return [found[place] for place in sorted(found)]
+            folders[int(numbers[0]) if len(parts) > 1 else -1, int(numbers[-1])] = folder
+    return [folders[place] for place in sorted(folders)]
 
 
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
     """Build an encoder with random weights that depend only on ``seed``; the global generator of torch is not changed.
 
     Args:
-        model_node: component node.
         tokenizer: its vocabulary size is used.
-        seed: seed of the weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
@@ -273,22 +260,12 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The tensors of a run's encoder, by name, with low-rank updates added to their matrices.
-
-    Raises:
-        RunDirectoryError: there is no such checkpoint.
-        CheckpointError: it is damaged, or holds no encoder.
-    """
+    """The tensors of a run's encoder, by name, with low-rank updates added to their matrices."""
     return merged_tensors(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
 
 
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The encoder's tensors of a run, checked against its configuration without memory for a second encoder.
-
-    Raises:
-        RunDirectoryError: there is no such checkpoint, or no encoder can be built from the configuration.
-        CheckpointError: it is damaged, holds no encoder, or holds an encoder of other sizes.
-    """
+    """The encoder's tensors of a run, checked against its configuration without memory for a second encoder."""
     node, tensors = run.model_node, encoder_weights(run, checkpoint)
     run.hold_against(
         lambda: new_encoder(node, run.tokenizer, seed=0),

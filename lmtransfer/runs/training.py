@@ -58,13 +58,9 @@ def trainer_config(
 
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
-    """Build the optimizer of a pretraining: our classes get the learner, those of ``torch.optim`` get its parameters.
-
-    Raises:
-        ConfigError: the node is not allowed or does not fit.
-    """
-    made: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
-    return made
+    """Build the optimizer of a pretraining; our classes get the learner, ``torch.optim``'s get its parameters."""
+    optimizer: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
+    return optimizer
 
 
 def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: bool = True) -> None:
@@ -74,9 +70,6 @@ def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: boo
         learner: the module with the encoders.
         hardware: device and number format.
         are_trained: whether the encoders are trained; blocks of a frozen encoder are neither compiled nor recomputed.
-
-    Raises:
-        ConfigError: an encoder has no residual stream, or its layers cannot be recomputed.
     """
     keep_residual(learner, hardware.residual, required=hardware.residual_set)
     if not are_trained:

@@ -96,7 +96,6 @@ def local_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: s
 
     Args:
         node: component node of the run's configuration.
-        directory: the run.
         data_root: the data folder that the user set.
 
     Raises:
@@ -115,8 +114,6 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
     """Check that the text of another person's run is exactly the text that the run was trained on.
 
     Args:
-        config: configuration of the run.
-        directory: the run.
         data_root: the data folder that the user set.
 
     Raises:
@@ -140,21 +137,17 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
         corpora = {str(place): _local(part, data_root) for place, part in enumerate(single)}
         if isinstance(parts, Mapping):
             corpora = dict(zip(map(str, parts), corpora.values(), strict=True))
-            found = build(OmegaConf.create(dict(node)), parts=corpora).fingerprint()
+            fingerprint = build(OmegaConf.create(dict(node)), parts=corpora).fingerprint()
         else:
-            found = corpora["0"].fingerprint()
+            fingerprint = corpora["0"].fingerprint()
     except (LmtransferError, OSError, TypeError, ValueError):
-        found = None
-    if found is None or found != (directory.read_versions().get("data") or {}).get("corpus"):
+        fingerprint = None
+    if fingerprint is None or fingerprint != (directory.read_versions().get("data") or {}).get("corpus"):
         raise _refused("corpus", named, directory)
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    """Build a corpus of local files; nothing is downloaded.
-
-    Raises:
-        LmtransferError: a file is missing.
-    """
+    """Build a corpus of local files; nothing is downloaded."""
     if node.get("dataset"):
         raise RunDirectoryError("is on the hub")
     known = {name: None if name == "hub_dataset" else value for name, value in node.items()}

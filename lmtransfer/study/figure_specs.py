@@ -51,50 +51,49 @@ def figure_specs(
     Args:
         content: the study's settings.
         recipes: names of its recipes, including those that ``only`` leaves out.
-        transfers: names of its transfers.
         problems: every problem is added, one line each.
     """
-    given = content.get("figures") or {}
-    if not isinstance(given, Mapping):
-        problems.append(f"figures={given}: must be a mapping of names to some of the keys {', '.join(_KEYS)}")
+    figures = content.get("figures") or {}
+    if not isinstance(figures, Mapping):
+        problems.append(f"figures={figures}: must be a mapping of names to some of the keys {', '.join(_KEYS)}")
         return ()
     title = str(content.get("question") or content.get("name"))
-    made = [_spec(str(name), node, title, recipes, transfers, problems) for name, node in given.items() if node]
-    return tuple(spec for spec in made if spec is not None)
+    specs = [_spec(str(name), node, title, recipes, transfers, problems) for name, node in figures.items() if node]
+    return tuple(spec for spec in specs if spec is not None)
 
 
 def _spec(
     name: str,
-    given: Any,
+    node: Any,
     title: str,
     recipes: Sequence[str],
     transfers: Sequence[str],
     problems: list[str],
 ) -> FigureSpec | None:
     where = f"figures.{name}"
-    if not isinstance(given, Mapping):
-        problems.append(f"{where}={given}: must be a mapping with some of the keys {', '.join(_KEYS)}")
+    if not isinstance(node, Mapping):
+        problems.append(f"{where}={node}: must be a mapping with some of the keys {', '.join(_KEYS)}")
         return None
-    unknown = [key for key in given if key not in _KEYS]
-    found = [f"{where}.{key}: there is no such key; {hint(key, _KEYS, what='keys')}" for key in unknown]
+    unknown = [key for key in node if key not in _KEYS]
+    own_problems = [f"{where}.{key}: there is no such key; {hint(key, _KEYS, what='keys')}" for key in unknown]
     for key, allowed, default in (("y", get_args(Shown), "score"), ("lines", get_args(Lines), "transfer")):
-        if given.get(key, default) not in allowed:
-            found.append(f"{where}.{key}={given[key]}: must be one of {', '.join(allowed)}")
+        if node.get(key, default) not in allowed:
+            own_problems.append(f"{where}.{key}={node[key]}: must be one of {', '.join(allowed)}")
     chosen = {}
     for key, names in (("recipes", recipes), ("transfers", transfers)):
-        chosen[key] = tuple(map(str, given.get(key) or ()))
+        chosen[key] = tuple(map(str, node.get(key) or ()))
         missing = [one for one in chosen[key] if one not in names]
-        found += [f"{where}.{key}: there is no {one!r}; {hint(one, names, what=key)}" for one in missing]
-    problems += found
-    if found:
+        own_problems += [f"{where}.{key}: there is no {one!r}; {hint(one, names, what=key)}" for one in missing]
+    problems += own_problems
+    if own_problems:
         return None
-    against = given.get("against")
+    against = node.get("against")
     return FigureSpec(
         name=name,
-        title=str(given.get("title") or title),
-        x=str(given.get("x", "recipe")),
-        y=cast("Shown", given.get("y", "score")),
-        lines=cast("Lines", given.get("lines", "transfer")),
+        title=str(node.get("title") or title),
+        x=str(node.get("x", "recipe")),
+        y=cast("Shown", node.get("y", "score")),
+        lines=cast("Lines", node.get("lines", "transfer")),
         against=None if against is None else str(against),
         recipes=chosen["recipes"],
         transfers=chosen["transfers"],

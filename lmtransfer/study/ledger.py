@@ -40,11 +40,7 @@ Ledger = dict[str, Entry]
 
 
 def read_ledger(folder: Path) -> Ledger:
-    """The runs of a study by the key of their jobs; empty if the study has not begun.
-
-    Raises:
-        RunDirectoryError: the file cannot be read.
-    """
+    """The runs of a study by the key of their jobs; empty if the study has not begun."""
     path = folder / _NAME
     return read_json(path, Ledger, error=RunDirectoryError) if path.exists() else {}
 
@@ -90,13 +86,8 @@ def add_seconds(folder: Path, key: str, seconds: float, *, resumed: bool) -> flo
     """Add seconds to those of a run; returns the sum.
 
     Args:
-        folder: the folder of the study.
-        key: the key of its job.
         seconds: how long it ran now.
         resumed: whether it had begun before, so that earlier seconds count.
-
-    Raises:
-        RunDirectoryError: the file cannot be read.
     """
     ledger = read_ledger(folder)
     entry = ledger[key]
@@ -126,9 +117,9 @@ def share_pretraining(plan: Plan) -> Plan:
     others = {words: run for run, words in _finished(plan)}
     moved: dict[Path, Path] = {}
     for job in plan.jobs:
-        found = others.get(_content(job.overrides)) if job.stage == PRETRAIN and not job.run.exists() else None
-        if found is not None:
-            moved[job.run] = found
+        other_run = others.get(_content(job.overrides)) if job.stage == PRETRAIN and not job.run.exists() else None
+        if other_run is not None:
+            moved[job.run] = other_run
     return replace(plan, jobs=tuple(_moved(job, moved) for job in plan.jobs)) if moved else plan
 
 

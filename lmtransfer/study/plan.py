@@ -173,14 +173,14 @@ def _name(content: Mapping[str, Any], problems: list[str]) -> str:
 
 def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, list[str]]]:
     """The overrides of each recipe, by stage."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for recipe, given in content["recipes"].items():
+    recipes: dict[str, dict[str, list[str]]] = {}
+    for recipe, node in content["recipes"].items():
         where = f"recipes.{recipe}"
-        if given is None:
+        if node is None:
             continue
         if not _NAME.fullmatch(recipe):
             problems.append(f"{where}: the name of a recipe may have only letters, digits, '_', '-' and '.'")
-        by_stage = given if isinstance(given, Mapping) else {PRETRAIN: given}
+        by_stage = node if isinstance(node, Mapping) else {PRETRAIN: node}
         stages = [PRETRAIN, *content["transfers"]]  # also those that null removes
         problems += [
             f"{where}.{stage}: there is no such stage; {hint(stage, stages, what='stages')}"
@@ -188,19 +188,19 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
             if stage not in stages
         ]
         named = {stage: _overrides(overrides, f"{where}.{stage}", problems) for stage, overrides in by_stage.items()}
-        found[recipe] = {PRETRAIN: [], **named}
+        recipes[recipe] = {PRETRAIN: [], **named}
     only = content["only"]
     if only is not None:
         wanted = [str(name) for name in (only if isinstance(only, list) else [only])]
         problems += [
-            f"only={name}: there is no such recipe; {hint(name, list(found), what='recipes')}"
+            f"only={name}: there is no such recipe; {hint(name, list(recipes), what='recipes')}"
             for name in wanted
-            if name not in found
+            if name not in recipes
         ]
-        found = {name: overrides for name, overrides in found.items() if name in wanted}
-    if not found and not problems:
+        recipes = {name: overrides for name, overrides in recipes.items() if name in wanted}
+    if not recipes and not problems:
         problems.append("recipes: no recipe is given; choose a study (lmtransfer list studies), or give recipes=")
-    return found
+    return recipes
 
 
 def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
@@ -210,8 +210,8 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     named = named_keys()
     budgets = [kind for kind in budgets if f"{PRETRAIN}.{kind}" in named] or budgets  # the command line wins
     if len(budgets) > 1:
-        given = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)
-        problems.append(f"{given}: keep one budget, and set the other to null")
+        budgets_text = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)
+        problems.append(f"{budgets_text}: keep one budget, and set the other to null")
     overrides = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
     overrides += [f"train.{kind}={settings[kind]}" for kind in budgets]
     overrides += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
@@ -220,22 +220,22 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
     """The command and the overrides of each transfer."""
-    found: dict[str, tuple[str, list[str]]] = {}
-    for name, given in content["transfers"].items():
+    transfers: dict[str, tuple[str, list[str]]] = {}
+    for name, node in content["transfers"].items():
         where = f"transfers.{name}"
-        if given is None:
+        if node is None:
             continue
-        if not isinstance(given, Mapping):
-            problems.append(f"{where}={given}: must be a mapping with some of the keys {', '.join(_SETTINGS)}")
+        if not isinstance(node, Mapping):
+            problems.append(f"{where}={node}: must be a mapping with some of the keys {', '.join(_SETTINGS)}")
             continue
         problems += [
             f"{where}.{key}: there is no such key; {hint(key, _SETTINGS, what='keys')}"
-            for key in given
+            for key in node
             if key not in _SETTINGS
         ]
         if content.get("transfer_seeds") is not None:
-            given = {**given, "seeds": content["transfer_seeds"]}
-        command = str(given.get("command", name))
+            node = {**node, "seeds": content["transfer_seeds"]}
+        command = str(node.get("command", name))
         if command not in _COMMANDS:
             problems.append(f"{where}.command={command}: must be one of {', '.join(_COMMANDS)}")
         if name == PRETRAIN or not _NAME.fullmatch(str(name)):
@@ -243,21 +243,21 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
                 f"{where}: the name may have only letters, digits, '_', '-' and '.', and must not be pretrain"
             )
         keys = {"task": "task", "num_train": "task.num_train", "split": "split", "seeds": "seeds", "control": "control"}
-        overrides = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
-        found[str(name)] = (
+        overrides = [f"{keys[key]}={_text(node[key])}" for key in keys if node.get(key) is not None]
+        transfers[str(name)] = (
             command,
-            _with_own(overrides, _overrides(given.get("words") or [], f"{where}.words", problems)),
+            _with_own(overrides, _overrides(node.get("words") or [], f"{where}.words", problems)),
         )
-    return found
+    return transfers
 
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
+def _overrides(value: Any, where: str, problems: list[str]) -> list[str]:
     """Overrides, given as a list or as one text in the form of a command line."""
-    overrides = [str(word) for word in given] if isinstance(given, list) else _split(str(given), where, problems)
+    overrides = [str(word) for word in value] if isinstance(value, list) else _split(str(value), where, problems)
     problems += [
         f"{where}: '{word}' is not key=value"
         for word in overrides

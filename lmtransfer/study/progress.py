@@ -63,9 +63,6 @@ def progress_of(folder: Path) -> list[JobProgress]:
     The time that a run will take is the mean of the finished runs of its stage; for a pretraining that has a budget of
     seconds, it is that budget.
 
-    Args:
-        folder: the folder of the study.
-
     Raises:
         RunDirectoryError: it is not the folder of a study, or its ledger is damaged.
     """
@@ -143,8 +140,8 @@ def _start_time(log: Path, run: Path | None) -> float:
 
 
 def _budget(overrides: Sequence[str]) -> float | None:
-    found = [match for word in overrides if (match := _BUDGET.fullmatch(word))]
-    return float(found[-1][1]) if found else None
+    matches = [match for word in overrides if (match := _BUDGET.fullmatch(word))]
+    return float(matches[-1][1]) if matches else None
 
 
 def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:
@@ -159,9 +156,6 @@ def watch(folder: Path, console: Console) -> list[JobProgress]:
 
     Returns:
         The progress as shown last.
-
-    Raises:
-        RunDirectoryError: it is not the folder of a study.
     """
     jobs = progress_of(folder)
     if not console.is_terminal:

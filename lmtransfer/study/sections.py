@@ -56,12 +56,12 @@ class Line:
 
 def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
     """The lines of a figure with the runs that are finished; runs without a place on the x axis are left out."""
-    found: dict[tuple[str, str], dict[Place, Entry]] = {}
+    points_of_lines: dict[tuple[str, str], dict[Place, Entry]] = {}
     for row, transfer, entry in _chosen(spec, rows):
         place = _place(spec.x, row, transfer, entry)
         if place is not None and entry.score is not None and entry.metric is not None:
-            found.setdefault((line_label(spec, row, transfer, entry), entry.metric), {})[place] = entry
-    return [Line(label, metric, in_order(points)) for (label, metric), points in found.items()]
+            points_of_lines.setdefault((line_label(spec, row, transfer, entry), entry.metric), {})[place] = entry
+    return [Line(label, metric, in_order(points)) for (label, metric), points in points_of_lines.items()]
 
 
 def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyRow, str, Entry]]:
@@ -80,10 +80,7 @@ def line_label(spec: FigureSpec, row: StudyRow, transfer: str, entry: Entry) -> 
     """The label of the line that a run belongs to.
 
     Args:
-        spec: the figure.
         row: the recipe's row.
-        transfer: name of the transfer.
-        entry: the run.
     """
     labels = {"recipe": row.recipe, "task": entry.task, "method": entry.transfer, "model": entry.model}
     return labels.get(spec.lines, transfer)
@@ -108,8 +105,8 @@ def _plain(value: Any) -> Place | None:
     """A value as a place: a number, or else its text."""
     if value is None:
         return None
-    found = number(value)
-    return str(value) if found is None else found
+    as_number = number(value)
+    return str(value) if as_number is None else as_number
 
 
 def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = False) -> str:
@@ -120,8 +117,6 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
     the same correction.
 
     Args:
-        spec: the figure.
-        lines: its lines.
         demonstration: give numbers without verdicts.
     """
     if not lines:
@@ -136,7 +131,7 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
 
 def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Difference]]:
     """For each line the differences to its reference, judged together."""
-    found: list[tuple[int, Place, Difference]] = []
+    differences: list[tuple[int, Place, Difference]] = []
     for line_number, line in enumerate(lines):
         reference = _reference(spec, line)
         base = dict(line.points)[reference]
@@ -150,10 +145,10 @@ def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Di
                 majority=entry.majority,
                 baseline=entry.baseline_mean,
             )
-            found.append((line_number, place, difference))
-    found_verdicts = corrected([difference for _, _, difference in found])
+            differences.append((line_number, place, difference))
+    corrected_differences = corrected([difference for _, _, difference in differences])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
-    for (line_number, place, _), difference in zip(found, found_verdicts, strict=True):
+    for (line_number, place, _), difference in zip(differences, corrected_differences, strict=True):
         by_line[line_number][place] = difference
     return by_line
 
@@ -230,17 +225,16 @@ def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:
     """Draw the figures of a study for which at least two points are finished.
 
     Args:
-        rows: its rows.
         plan: the study; figures go to ``figures/`` in its folder.
     """
-    made = []
+    sections = []
     for spec in plan.figures:
-        found = _layer_weights(spec, rows, plan) if spec.y == "layer_weights" else _scores(spec, rows, plan)
-        if found is not None:
-            panel, sentence = found
+        content = _layer_weights(spec, rows, plan) if spec.y == "layer_weights" else _scores(spec, rows, plan)
+        if content is not None:
+            panel, sentence = content
             figure = draw(Chart(f"{plan.name}-{spec.name}", spec.title, (panel,)), plan.folder / "figures")
-            made.append(Section(spec.title, sentence, plan.command, figure))
-    return made
+            sections.append(Section(spec.title, sentence, plan.command, figure))
+    return sections
 
 
 def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
@@ -266,12 +260,12 @@ def _with_controls(lines: Sequence[Line], *, has_controls: bool) -> Iterator[Sco
 
 def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
     """The learned mix of layers of each transfer, and what it weighs most."""
-    found: list[LayerWeights] = []
+    mixes: list[LayerWeights] = []
     for row, name, entry in _chosen(spec, rows):
         label = line_label(spec, row, name, entry)
         mix = read_layer_weights(entry.run.result, label, seeds=[seed.result for seed in entry.seeds])
-        found += [] if mix is None else [mix]
-    same = [mix for mix in found if len(mix.weights) == len(found[0].weights)]
+        mixes += [] if mix is None else [mix]
+    same = [mix for mix in mixes if len(mix.weights) == len(mixes[0].weights)]
     sentences = [*map(_largest, same), *([DEMONSTRATION] if plan.demonstration else [])]
     return (layer_panel(same), " ".join(sentences)) if same else None
 

@@ -63,7 +63,7 @@ class StudyRow:
     def losses(self) -> Mapping[str, float]:
         """Validation losses and metrics by name."""
         metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics", {})
-        return {name: value for name, given in metrics.items() if (value := number(given)) is not None}
+        return {name: value for name, metric in metrics.items() if (value := number(metric)) is not None}
 
     @property
     def perplexity(self) -> tuple[str, float] | None:
@@ -76,8 +76,8 @@ class StudyRow:
     @property
     def accuracy(self) -> tuple[str, float] | None:
         """Name and value of the first accuracy among the validation metrics."""
-        found = (pair for pair in self.losses.items() if pair[0].endswith("_accuracy"))
-        return next(found, None)
+        accuracies = (pair for pair in self.losses.items() if pair[0].endswith("_accuracy"))
+        return next(accuracies, None)
 
 
 def read_rows(plan: Plan) -> list[StudyRow]:
@@ -90,9 +90,9 @@ def read_rows(plan: Plan) -> list[StudyRow]:
     rows = []
     for recipe in plan.recipes:
         jobs = {job.stage: job.run.resolve() for job in plan.jobs if job.recipe == recipe}  # as entries have it
-        found = {stage: entries[run] for stage, run in jobs.items() if run in entries}
-        if found:
-            rows.append(StudyRow(recipe, found.pop(PRETRAIN, None), found))
+        of_stages = {stage: entries[run] for stage, run in jobs.items() if run in entries}
+        if of_stages:
+            rows.append(StudyRow(recipe, of_stages.pop(PRETRAIN, None), of_stages))
     return rows
 
 
@@ -240,8 +240,8 @@ def _recipe(row: StudyRow) -> Line:
         for name, size in zip(("parameters", "tokens", "tokens/s"), sizes, strict=True):
             texts[name] = count(size) if size else ""
     cells = {name: Cell(text) for name, text in texts.items()}
-    for transfer, found in row.transfers.items():
-        cells |= {f"{transfer} {name}": cell for name, cell in _transfer(found).items()}
+    for transfer, result in row.transfers.items():
+        cells |= {f"{transfer} {name}": cell for name, cell in _transfer(result).items()}
     return Line(cells)
 
 
@@ -267,5 +267,5 @@ def _judged(difference: Difference | None, metric: str) -> str:
 
 
 def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
-    found = (row.transfers[transfer].metric for row in rows if transfer in row.transfers)
-    return metric_heading(next((metric for metric in found if metric), ""))
+    metrics = (row.transfers[transfer].metric for row in rows if transfer in row.transfers)
+    return metric_heading(next((metric for metric in metrics if metric), ""))

@@ -66,7 +66,6 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
     """The error message for an exception that is the fault of the machine; None if it is a bug.
 
     Args:
-        error: the exception.
         settings: settings of the command, as plain data; the message names the setting that holds the path.
     """
     message: str | None = None
@@ -91,12 +90,7 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
 
 
 def bug(error: BaseException, words: Sequence[str]) -> str:
-    """One line for an unexpected exception: what happened, and how to get the traceback; followed by it if requested.
-
-    Args:
-        error: the exception.
-        words: words of the command line.
-    """
+    """One line for an unexpected exception, which says how to get the traceback; with the traceback if requested."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug of lmtransfer: please report it"
     message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
@@ -155,7 +149,7 @@ def _absolute(path: str) -> str:
 
 def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str]:
     """The key and value of the setting that holds ``path`` or a parent of it; the longest match wins."""
-    found: tuple[str | None, str] = (None, "")
+    setting: tuple[str | None, str] = (None, "")
     wanted, longest = _absolute(path), 1
     for key, value in texts(settings):
         if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
@@ -164,8 +158,8 @@ def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str
         if wanted.endswith("/" + value) and not os.path.isabs(value):  # the path was looked for below another folder
             place = wanted
         if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
-            found, longest = (key, value), len(place)
-    return found
+            setting, longest = (key, value), len(place)
+    return setting
 
 
 def _is_of_memory(error: BaseException) -> bool:

@@ -15,11 +15,7 @@ _RENDEZVOUS = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def world_size() -> int:
-    """Number of processes that were started together; 1 without ``torchrun``.
-
-    Raises:
-        ConfigError: the variable is not a whole number (the same for the other numbers here).
-    """
+    """Number of processes that were started together; 1 without ``torchrun``."""
     return _number("WORLD_SIZE", 1)
 
 
@@ -82,9 +78,9 @@ def end_process(code: int) -> None:
 
 
 def _number(name: str, default: int) -> int:
-    given = os.environ.get(name, "").strip()
-    if not given:
+    value = os.environ.get(name, "").strip()
+    if not value:
         return default
-    if not given.isdecimal() or int(given) < default:
-        raise ConfigError(f"{name}={given} in the environment: must be a whole number from {default}; unset it")
-    return int(given)
+    if not value.isdecimal() or int(value) < default:
+        raise ConfigError(f"{name}={value} in the environment: must be a whole number from {default}; unset it")
+    return int(value)

@@ -164,7 +164,6 @@ def read_json(
     """Read a JSON file and check it.
 
     Args:
-        path: path of the file.
         annotation: the type of its content; of a TypedDict, further keys are allowed and are kept.
         error: class of the error to raise, with file and field.
         finite: whether every number must be finite and fit into 64 bits; otherwise the type decides.
@@ -179,7 +178,6 @@ def parse_json(raw: bytes, annotation: type[T], *, source: str, error: type[Lmtr
 
     Args:
         raw: bytes of the JSON.
-        annotation: the type of its content.
         source: the file and the part of it, for messages.
         error: class of the error to raise.
         finite: whether every number must be finite and fit into 64 bits.
@@ -196,8 +194,6 @@ def read_json_lines(
     """Read a file of JSON lines and check each line; blank lines are skipped.
 
     Args:
-        path: path of the file.
-        annotation: the type of a line.
         error: class of the error to raise if the file itself cannot be read.
         finite: whether every number must be finite.
 
@@ -261,7 +257,6 @@ def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader)
     """What makes reading a YAML document take for ever, found before it is read; None if nothing does.
 
     Args:
-        raw: the document.
         most_repeated: how many values its aliases may repeat; 0: it may have no alias.
         loader: PyYAML's loader.
 
@@ -359,7 +354,6 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
     type, shape and place of each tensor; then the tensors, one after the other.
 
     Args:
-        path: path of the file.
         error: class of the error to raise: the file cannot be read, it has no valid header, or the header describes an
             impossible tensor; the message names file and tensor.
     """

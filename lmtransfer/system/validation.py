@@ -117,8 +117,8 @@ def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Mis
     """The deepest problem; of several alternatives, the one that a list or a mapping can fit is looked into."""
     if error.error_count() > _MOST_PROBLEMS:  # a hostile document could have millions
         return Misfit((), value, f"{describe(annotation)}: {error.error_count():,} of its values have a wrong type")
-    found = [_at_its_place(one, value, annotation) for one in error.errors(include_url=False, include_input=False)]
-    return max(found, key=lambda misfit: len(misfit.where))  # the first of the deepest
+    misfits = [_at_its_place(one, value, annotation) for one in error.errors(include_url=False, include_input=False)]
+    return max(misfits, key=lambda misfit: len(misfit.where))  # the first of the deepest
 
 
 def _at_its_place(problem: Any, value: Any, annotation: Any) -> Misfit:

@@ -52,7 +52,6 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
     user's script without a guard against that.
 
     Args:
-        num_workers: number of processes.
         set_up: function that each worker calls first.
         arguments: arguments of ``set_up``.
     """

@@ -142,8 +142,6 @@ class Task(ABC):
         """Encode examples as token ids with specials, in sequences of at most ``max_length`` tokens.
 
         Args:
-            examples: the examples.
-            tokenizer: the run's tokenizer.
             max_length: longest sequence in tokens, specials included.
             num_segments: number of segment ids of the encoder.
         """
@@ -153,7 +151,6 @@ class Task(ABC):
         """Turn the head's outputs into one ``Answer`` an example, in the order of ``encoded.examples``.
 
         Args:
-            encoded: the encoded examples.
             outputs: outputs of the head, float32, shape (R, K): row r answers row r of ``encoded.targets``.
         """
 
@@ -183,12 +180,7 @@ class Task(ABC):
         return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
-        """Return the best answers that need no input, such as the majority label; None if there are no such answers.
-
-        Args:
-            train: the training examples.
-            examples: the examples to answer.
-        """
+        """Return the best answers that need no input, such as the majority label; None if there are no such answers."""
         return None
 
     def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:

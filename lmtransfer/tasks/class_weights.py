@@ -19,20 +19,19 @@ ClassWeights = Literal["balanced"] | tuple[float, ...]
 
 
 def weights_in_order(
-    given: Literal["balanced"] | Mapping[str, float] | None, labels: Sequence[str]
+    weights: Literal["balanced"] | Mapping[str, float] | None, labels: Sequence[str]
 ) -> ClassWeights | None:
     """Return the weights of the labels in their order; a label that is not named has 1.
 
     Args:
-        given: the setting ``task.class_weights``.
-        labels: names of the labels.
+        weights: the setting ``task.class_weights``.
 
     Raises:
         ConfigError: a name is not a label, or a weight is not a positive number.
     """
-    if given is None or given == "balanced":
-        return given
-    by_name = {str(name): weight for name, weight in given.items()}
+    if weights is None or weights == "balanced":
+        return weights
+    by_name = {str(name): weight for name, weight in weights.items()}
     for name, weight in by_name.items():
         if name not in labels:
             raise ConfigError(f"task.class_weights: {short(name)} is not one of the labels {listed(labels)}")

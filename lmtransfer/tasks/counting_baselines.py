@@ -55,7 +55,6 @@ def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExampl
     """Return the baselines of a task by their names; none for tasks whose answers are not labels, numbers or tags.
 
     Args:
-        task: the task.
         train: the training examples of all seeds.
         scored: the examples to answer; the same object if folds of the training examples are scored.
     """
@@ -199,7 +198,7 @@ class _Texts:
         kinds: list[dict[str, Any]] = [{"ngram_range": (1, 2), "token_pattern": _WORD}]
         if len(self.train.examples) <= _MOST_WITH_CHARACTERS and characters <= _MOST_CHARACTERS:
             kinds.append({"ngram_range": (2, 5), "analyzer": "char_wb"})
-        made = []
+        counts = []
         for kind in kinds:
             vectorizer = CountVectorizer(**kind, dtype=np.float64)
             try:
@@ -208,8 +207,8 @@ class _Texts:
                 continue
             train = [vectorizer.transform(part) for part in sides[0]]
             scored = train if self.scored is self.train else [vectorizer.transform(part) for part in sides[1]]
-            made.append((train, scored))
-        return made
+            counts.append((train, scored))
+        return counts
 
     def words(self, rows: np.ndarray, others: np.ndarray) -> _Features:
         """Which n-grams of words occur in each text."""
@@ -231,23 +230,23 @@ class _Texts:
         for kind in range(len(self.grams)):
             sides = self._counts(kind, rows, others)
             transform = TfidfTransformer(sublinear_tf=True).fit(vstack(sides[0])).transform
-            for parts, made in zip(sides, blocks, strict=True):
+            for parts, block in zip(sides, blocks, strict=True):
                 weighted = [transform(part) for part in parts]
-                made += weighted
+                block += weighted
                 if len(parts) == 2:
                     shared = parts[0].minimum(parts[1]).sum(1)
                     shares = [shared / np.maximum(1, part.sum(1)) for part in parts]
-                    made.append(csr_matrix(np.hstack([weighted[0].multiply(weighted[1]).sum(1), *shares])))
-        own, of_others = (hstack(made).tocsr() for made in blocks)
+                    block.append(csr_matrix(np.hstack([weighted[0].multiply(weighted[1]).sum(1), *shares])))
+        own, of_others = (hstack(block).tocsr() for block in blocks)
         return own, of_others
 
     def _counts(self, kind: int, rows: np.ndarray, others: np.ndarray) -> tuple[list[Any], list[Any]]:
         """The counts of the chosen examples, for each text, of the n-grams that the chosen training examples have."""
         train, scored = self.grams[kind]
         own = [part[rows] for part in train]
-        kept = np.flatnonzero(np.sum([np.asarray(part.sum(0)).ravel() for part in own], axis=0))
-        kept = kept if len(kept) else np.array([0])
-        return [part[:, kept] for part in own], [part[others][:, kept] for part in scored]
+        occurring = np.flatnonzero(np.sum([np.asarray(part.sum(0)).ravel() for part in own], axis=0))
+        occurring = occurring if len(occurring) else np.array([0])
+        return [part[:, occurring] for part in own], [part[others][:, occurring] for part in scored]
 
 
 def _usual_tags(

@@ -144,8 +144,8 @@ class EncodedExamples:
     def targets_of(self, sequences: np.ndarray) -> Targets[np.ndarray]:
         """Return the targets of these sequences, in this order."""
         rows = self.target_rows(sequences)
-        found: Targets[np.ndarray] = self.targets.each(lambda values: values[rows])
-        return found
+        targets: Targets[np.ndarray] = self.targets.each(lambda values: values[rows])
+        return targets
 
     def select(self, examples: np.ndarray) -> EncodedExamples:
         """Return the examples with these numbers, in that order (``num_truncated`` still counts all examples).

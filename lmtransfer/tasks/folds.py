@@ -27,7 +27,6 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
 
     Args:
         folds: number of folds; None: no cross-validation.
-        splits: splits of the task.
         num_train: size of the subset of the training split.
 
     Raises:
@@ -60,8 +59,6 @@ def fold_of(
     Args:
         class_indices: label index of each example, shape (N,); -1 if the task has no labels to stratify by.
         groups: group of each example; group "" is alone.
-        folds: number of folds.
-        seed: the run's seed.
         names: names of the labels, for messages.
 
     Returns:
@@ -83,13 +80,13 @@ def fold_of(
             f"task.folds={folds}: {what} has {len(of_label[fewest])} training examples with different texts, but each "
             "fold needs one; set a smaller number, or add examples"
         )
-    found, sizes = np.zeros(len(class_indices), dtype=np.int64), np.zeros(folds, dtype=np.int64)
+    fold_numbers, sizes = np.zeros(len(class_indices), dtype=np.int64), np.zeros(folds, dtype=np.int64)
     for label in sorted(of_label):
         own, counts = of_label[label], np.zeros(folds, dtype=np.int64)
         order = permutation(len(own), seed, "folds", label + 1).tolist()
         for place in sorted(order, key=lambda place: -len(own[place])):
             fold = int(np.lexsort((sizes, counts))[0])
-            found[own[place]] = fold
+            fold_numbers[own[place]] = fold
             counts[fold] += len(own[place])
             sizes[fold] += len(own[place])
-    return found
+    return fold_numbers

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.tasks.class_weights import ClassWeights
 from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
@@ -88,8 +89,8 @@ class ClassificationSpec(HeadSpec):
         """The label with the highest logit."""
         return outputs.argmax(1)
 
+    @override
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
-        """The labels."""
         return LabelTargets.of(targets).labels
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -98,8 +99,8 @@ class ClassificationSpec(HeadSpec):
         logs = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
         return np.logaddexp.reduce(logs, axis=0) - np.log(len(outputs))
 
+    @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The label."""
         label = int(self.gold(targets)[0])
         return "label hidden" if label < 0 else f"label {labels[label]}"
 
@@ -125,19 +126,19 @@ class MultiLabelSpec(HeadSpec):
         """Logits of the mean probabilities."""
         logits = np.stack(outputs).astype(np.float64)
         has, has_not = (-np.logaddexp(0, sign * logits) for sign in (-1, 1))  # log-probabilities
-        found: np.ndarray = np.logaddexp.reduce(has, axis=0) - np.logaddexp.reduce(has_not, axis=0)
-        return found
+        mean: np.ndarray = np.logaddexp.reduce(has, axis=0) - np.logaddexp.reduce(has_not, axis=0)
+        return mean
 
+    @override
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """Count how often each label is given."""
         yield from zip(labels, self.gold(targets).sum(0).tolist(), strict=True)
 
+    @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The labels."""
-        (given,) = LabelSetTargets.of(targets).labels
-        if (given < 0).any():
+        (label_row,) = LabelSetTargets.of(targets).labels
+        if (label_row < 0).any():
             return "labels hidden"
-        return f"labels {', '.join(np.array(labels)[given > 0]) or 'none'}"
+        return f"labels {', '.join(np.array(labels)[label_row > 0]) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +150,21 @@ class RegressionSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
+    @override
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The number."""
         return outputs[:, 0]
 
+    @override
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
-        """The scores."""
         return ScoreTargets.of(targets).scores
 
+    @override
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Mean numbers."""
-        found: np.ndarray = np.mean(outputs, axis=0)
-        return found
+        mean: np.ndarray = np.mean(outputs, axis=0)
+        return mean
 
+    @override
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The score."""
         return f"score {self.gold(targets)[0]:g}"
 
 
@@ -179,8 +180,8 @@ class TaggingSpec(HeadSpec):
         """The tag with the highest logit."""
         return outputs.argmax(1)
 
+    @override
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray:
-        """The tags."""
         return TagTargets.of(targets).tags
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:

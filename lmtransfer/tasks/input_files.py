@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import TABLE_FORMATS, BadRows, Column, IncomingRows, TableLayout, open_table
 from lmtransfer.data.text_lines import EncodingErrors
@@ -107,8 +109,8 @@ class InputFile:
 
 
 def _named_row(row: JsonNode, otherwise: str, example_of: Callable[[JsonNode, str], Any]) -> Any:
-    given = row.maybe("id")
-    return example_of(row, otherwise if given is None or given.value is None else given.name())
+    node = row.maybe("id")
+    return example_of(row, otherwise if node is None or node.value is None else node.name())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,8 @@ class _RefusedRows(BadRows):
 
     refuse: Callable[[str], None] = field(kw_only=True)
 
+    @override
     def found(self, kind: str, where: str, problem: str) -> None:
-        """Refuse a row; see ``BadRows.found``."""
         self.refuse(f"{where}: {problem}")
 
 
@@ -163,7 +165,6 @@ class Reader(ABC):
         Args:
             line: the line without its end.
             where: ``file:line``, for notes.
-            name: name of the example.
             notes: counts unusual input.
 
         Raises:
@@ -175,18 +176,17 @@ class Reader(ABC):
 
     @abstractmethod
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """See ``of_line``; here the line is not blank."""
+        """Make the example of a line that is not blank; otherwise as ``of_line``."""
 
     @abstractmethod
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Yield the examples of a file in another format than ``text``; see ``read``."""
+        """Yield the examples of a file in another format than ``text``."""
 
 
 def two_texts(line: str, what: str) -> tuple[str, str]:
     """Split a line into two texts, at ``[SEP]`` with white space around it, or at a tab.
 
     Args:
-        line: the line.
         what: name of the texts, for the message.
 
     Raises:
@@ -195,6 +195,6 @@ def two_texts(line: str, what: str) -> tuple[str, str]:
     marked = SEPARATOR in line
     parts = [part.strip() for part in line.split(SEPARATOR)] if marked else line.split("\t")
     if len(parts) != 2 or not all(part.strip() for part in parts):
-        found = sum(bool(part.strip()) for part in parts)
-        raise ValueError(f"expected {what} with {SEPARATOR} or a tab between them; found {found} texts")
+        count = sum(bool(part.strip()) for part in parts)
+        raise ValueError(f"expected {what} with {SEPARATOR} or a tab between them; found {count} texts")
     return parts[0], parts[1]

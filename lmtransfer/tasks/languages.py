@@ -23,16 +23,16 @@ def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
     return tuple(languages)
 
 
-def check_found(languages: Sequence[str], found: set[str], *, origin: str) -> None:
+def check_found(languages: Sequence[str], present: set[str], *, origin: str) -> None:
     """Check that a file has examples in all scored languages.
 
     Raises:
         DataError: a language is missing.
     """
-    missing = [language for language in languages if language not in found]
+    missing = [language for language in languages if language not in present]
     if missing:
         raise DataError(
-            f"{origin}: no rows in {', '.join(missing)} (task.languages); the file has {', '.join(sorted(found))}"
+            f"{origin}: no rows in {', '.join(missing)} (task.languages); the file has {', '.join(sorted(present))}"
         )
 
 

@@ -45,7 +45,7 @@ class LocatedFiles:
     def find(self, split: str) -> Path | None:
         """Find the file of a split; None if it is not on this machine."""
         paths = (path for name in self._files.get(split, ()) for path in self._paths(name))
-        return next((found for found in map(find_data, paths) if found is not None), None)
+        return next((file for file in map(find_data, paths) if file is not None), None)
 
     def found(self, split: str) -> Path:
         """Find the file of a split.
@@ -72,7 +72,6 @@ class LocatedFiles:
         """Make the error for a missing file, if there is no other source either.
 
         Args:
-            split: name of the split.
             has_folds: whether the task can do without a dev split by folds of the training split.
         """
         if split not in self._files:
@@ -129,7 +128,6 @@ def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
     """Load the table of a split: ``column_names``, ``features``, and each column by its name.
 
     Args:
-        source: the data set on the hub.
         split: our name of the split.
         places: where a file was searched before, for the message.
 

@@ -65,15 +65,11 @@ class FileSettings(_Settings):
     def file_names(self) -> dict[str, tuple[str, ...]]:
         """The names of the file of each split; none if the split has no file."""
         own = {"train": self.train, "dev": self.dev, "test": self.test}
-        given = {**(self.files or {}), **{split: file for split, file in own.items() if file is not None}}
-        return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in given.items()}
+        files = {**(self.files or {}), **{split: file for split, file in own.items() if file is not None}}
+        return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in files.items()}
 
     def located_files(self, *, task: str) -> LocatedFiles:
-        """The files of the task of this name.
-
-        Raises:
-            ConfigError: a name is empty.
-        """
+        """The files of the task of this name."""
         return LocatedFiles(files=self.file_names(), data_root=self.data_root, task=task)
 
 
@@ -132,11 +128,7 @@ class TextTableSettings(FileSettings, HubSettings):
     folds: Folds | None = None
 
     def layout(self) -> TableLayout:
-        """The format of the files.
-
-        Raises:
-            ConfigError: the delimiter is not a single character.
-        """
+        """The format of the files."""
         return TableLayout(
             file_format=self.file_format,
             columns=self.columns,

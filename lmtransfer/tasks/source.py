@@ -63,7 +63,7 @@ class TaskBatch:
         return self.packed.cu_seqlens.long()[self.target_owners_R]
 
     def to(self, device: torch.device | str) -> TaskBatch:
-        """The same batch on ``device``; see ``data.batch.copied``."""
+        """The same batch on ``device``."""
         return replace(self._map(lambda tensor: copied(tensor, device)), moved_from=self.on_host)
 
     def pin_memory(self) -> TaskBatch:

@@ -61,7 +61,6 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
     """Return GLUE's format for the predictions of a split.
 
     Args:
-        task: the task's name.
         split: the split; MNLI has one file for a split that ends in ``mismatched`` and one for the other split.
         labels: the task's label names.
 
@@ -87,9 +86,6 @@ def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -
     Args:
         table: format of the file.
         answers: answers to all rows of the published test file, in its order.
-
-    Raises:
-        DataError: a score is not finite.
     """
     yield "index\tprediction"
     for index, answer in enumerate(answers):
@@ -112,7 +108,6 @@ def check_complete(ids: Sequence[str], split: str) -> None:
 
     Args:
         ids: ids of the examples, in order; ``split:number`` for examples without their own names.
-        split: the split.
 
     Raises:
         DataError: a row is missing.
@@ -132,13 +127,13 @@ def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict
     Raises:
         DataError: two questions have the same id.
     """
-    found = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
-    if len(found) != len(ids):
+    predictions = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
+    if len(predictions) != len(ids):
         raise DataError(
-            f"{len(ids) - len(found)} questions have the same id as another question, but a submission needs a "
+            f"{len(ids) - len(predictions)} questions have the same id as another question, but a submission needs a "
             "different id for each"
         )
-    return found
+    return predictions
 
 
 def no_answer_probabilities(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, float]:

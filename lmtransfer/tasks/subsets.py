@@ -19,7 +19,6 @@ def stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.
     Args:
         labels: label indices, shape (N,).
         size: number of examples to choose, at most N.
-        seed: the run's seed.
         purpose: name of the choice, so that two choices with one seed are independent.
 
     Returns:
@@ -60,7 +59,6 @@ def training_parts(
         labels: label indices of the whole training split, shape (N,).
         num_train: size of the subset, or None for all.
         dev_from_train: fraction of the subset to hold out, or None for no held-out part.
-        seed: the run's seed.
         groups: group of each example; all examples of a group are in the same part, and group "" is never held out.
             None: each example is its own group.
 
@@ -114,12 +112,12 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     is_rare = (counts * fraction + offsets < 1) & (len(labels) * fraction >= len(values))
     seen, held = [0] * len(values), [0] * len(values)
     roles: dict[str, bool] = {"": False}
-    found = np.zeros(len(labels), dtype=bool)
+    held_out = np.zeros(len(labels), dtype=bool)
     for row in np.lexsort((label_of, places)).tolist():
         label = int(label_of[row])
         seen[label] += 1
         share = max(int(seen[label] * fraction + offsets[label] + 1e-9), int(is_rare[label]))
         is_short = seen[label] > 1 and held[label] < share
-        found[row] = is_short if groups is None else roles.setdefault(groups[row], is_short)
-        held[label] += int(found[row])
-    return found
+        held_out[row] = is_short if groups is None else roles.setdefault(groups[row], is_short)
+        held[label] += int(held_out[row])
+    return held_out

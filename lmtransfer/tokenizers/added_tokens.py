@@ -91,8 +91,8 @@ class WordFinder:
         """The words in ``text``, in order."""
         folded, positions = self._fold(text)
         return [
-            found if positions is None else Found(positions[found.start], positions[found.end], found.place)
-            for found in self._find(folded)
+            match if positions is None else Found(positions[match.start], positions[match.end], match.place)
+            for match in self._find(folded)
         ]
 
     def _find(self, folded: str) -> Iterator[Found]:
@@ -126,8 +126,8 @@ class WordFinder:
         for position, character in enumerate(text):
             if self.keeps_marks and unicodedata.category(character)[0] != "M":
                 after_caseless = unicodedata.category(unicodedata.normalize("NFD", character)[0]) == "Lo"
-            if (kept := character if after_caseless else self._fold_one(character)) is not None:
-                characters.append(kept)
+            if (folded := character if after_caseless else self._fold_one(character)) is not None:
+                characters.append(folded)
                 positions.append(position)
         return "".join(characters), [*positions, len(text)]
 
@@ -151,7 +151,6 @@ def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
     """A finder that ignores case or accents if the tokenizer ignores them.
 
     Args:
-        base: the tokenizer.
         words: the words, without white space.
     """
 
@@ -193,7 +192,6 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
     Words that are equal for the tokenizer count as one word, for example "Covid" and "covid" if it lower-cases.
 
     Args:
-        path: the file.
         base: the tokenizer to extend.
 
     Raises:
@@ -218,15 +216,15 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
             repeated.append(line)
         else:
             words[finder.folded(line)] = line
-    kept: list[str] = []
+    new_words: list[str] = []
     for word, ids in zip(words.values(), base.encode_ids([" " + word for word in words.values()]), strict=True):
-        (known if len(ids) == 1 and ids[0] != base.unk_id else kept).append(word)
-    if not kept:
+        (known if len(ids) == 1 and ids[0] != base.unk_id else new_words).append(word)
+    if not new_words:
         raise DataError(
             f"{path}: there is no word to add: {_counted(known, 'already one token') or 'the file is empty'}"
         )
     notes = (_counted(repeated, "repeated in the file"), _counted(known, "already one token"))
-    return WordList(tuple(kept), tuple(f"{path}: left out: {note}" for note in notes if note))
+    return WordList(tuple(new_words), tuple(f"{path}: left out: {note}" for note in notes if note))
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -260,5 +258,5 @@ def _reason_against(line: str, specials: set[str], base: Tokenizer, finder: Word
 def _counted(words: Sequence[str], what: str) -> str:
     if not words:
         return ""
-    shown = ", ".join(words[:_SHOWN]) + (", ..." if len(words) > _SHOWN else "")
-    return f"{len(words)} word{'s' if len(words) > 1 else ''} ({shown}), {what}"
+    listing = ", ".join(words[:_SHOWN]) + (", ..." if len(words) > _SHOWN else "")
+    return f"{len(words)} word{'s' if len(words) > 1 else ''} ({listing}), {what}"

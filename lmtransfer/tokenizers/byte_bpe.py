@@ -86,11 +86,7 @@ class ByteBpeTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> ByteBpeTokenizer:
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``byte_bpe.json`` does not have the recorded checksum.
-        """
+        """Read what ``save`` wrote."""
         model, description = read_model(folder, cls.model_file)
         return cls(model, description.get("training"))
 
@@ -168,6 +164,6 @@ def byte_letters() -> dict[str, int]:
 
 def readable(piece: bytes) -> str:
     """Bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
-    shown = piece.decode(errors="surrogateescape")
-    shown = _SURROGATES.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", shown)
-    return META + shown[1:] if shown.startswith(" ") else shown
+    text = piece.decode(errors="surrogateescape")
+    text = _SURROGATES.sub(lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)
+    return META + text[1:] if text.startswith(" ") else text

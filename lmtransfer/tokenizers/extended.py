@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.added_tokens import finder_of
@@ -117,8 +118,8 @@ class ExtendedTokenizer(Tokenizer):
         """The ids of the base tokenizer for a word in the middle of a text, int32."""
         return self.base.encode_ids([" " + word])[0]
 
+    @override
     def encode(self, text: str) -> Encoding:
-        """Encode one text, with offsets."""
         parts = list(self._parts(text))
         if not any(part.place is not None for part in parts):
             return self.base.encode(text)
@@ -129,8 +130,8 @@ class ExtendedTokenizer(Tokenizer):
             np.concatenate([encoding.word_starts for encoding in encodings]),
         )
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32)."""
         parts = [list(self._parts(text)) if self._finder.has_any(text) else [_Part(0, len(text))] for text in texts]
         plain = [
             text[part.start : part.end]
@@ -172,12 +173,12 @@ class ExtendedTokenizer(Tokenizer):
     def _parts(self, text: str) -> Iterator[_Part]:
         """The added words and the text between them, with the white space after an added word, not before it."""
         done = 0
-        for found in self._finder.find(text):
-            before = text[done : found.start].rstrip()
+        for match in self._finder.find(text):
+            before = text[done : match.start].rstrip()
             if before:
                 yield _Part(done, done + len(before))
-            yield _Part(found.start, found.end, found.place)
-            done = found.end
+            yield _Part(match.start, match.end, match.place)
+            done = match.end
         if done < len(text) or not done:
             yield _Part(done, len(text))
 

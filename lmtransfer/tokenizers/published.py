@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import tokenizers
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
@@ -102,8 +103,8 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         library = tokenizers.Tokenizer.from_str(json.dumps(_with_names(described, hidden)))
         library.encode_special_tokens = True
         library.encode(_PROBE)
-        shown = {name: token for token, name in hidden.items()}
-        pieces = {token_id: shown.get(piece, piece) for piece, token_id in library.get_vocab().items()}
+        replacements = {name: token for token, name in hidden.items()}
+        pieces = {token_id: replacements.get(piece, piece) for piece, token_id in library.get_vocab().items()}
         added_ids = frozenset(token_id for token_id, piece in pieces.items() if piece in added)
     except CheckpointError:
         raise
@@ -243,8 +244,8 @@ def _text(piece: str, piece_kind: PieceKind, *, inside: str, byte_pieces: bool) 
         return b"".join(
             bytes([letters[letter]]) if letter in letters else letter.encode("utf-8", "replace") for letter in piece
         )
-    if byte_pieces and (found := _BYTE_PIECE.fullmatch(piece)):
-        return bytes([int(found[1], 16)])
+    if byte_pieces and (match := _BYTE_PIECE.fullmatch(piece)):
+        return bytes([int(match[1], 16)])
     return piece.replace(META, " ").encode("utf-8", "replace")
 
 
@@ -374,8 +375,8 @@ class PublishedTokenizer(Tokenizer):
         word_starts[:1] = True
         return Encoding(ids, covering_spans(text, trimmed, is_blank=self._is_blank), word_starts)
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32)."""
         clean = [without_surrogates(text) for text in texts]
         encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]

@@ -44,9 +44,6 @@ def write_model(folder: Path, file: str, model: bytes, description: Mapping[str,
     """Write ``file`` and ``tokenizer.json`` to ``folder`` (created if missing).
 
     Args:
-        folder: the folder.
-        file: name of the model file.
-        model: content of the model file.
         description: the ``kind`` and other entries of ``tokenizer.json``.
     """
     folder = Path(folder)

@@ -72,11 +72,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> SentencePieceTokenizer:
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``spm.model`` does not have the recorded checksum.
-        """
+        """Read what ``save`` wrote."""
         model, description = read_model(folder, cls.model_file)
         return cls(model, description.get("training"))
 

@@ -22,7 +22,6 @@ def trimmed_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Call
     A span of only white space becomes empty, at its end: the position where the next word begins.
 
     Args:
-        text: the encoded text.
         spans: spans of its tokens, shape (n, 2).
         is_blank: whether a character counts as white space.
     """
@@ -43,7 +42,6 @@ def covering_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bo
     are added to the token before them, or, if they follow white space, to the token after them.
 
     Args:
-        text: the encoded text.
         spans: spans of its tokens, int32, shape (n, 2).
         is_blank: whether a character counts as white space.
     """

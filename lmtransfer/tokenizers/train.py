@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import sentencepiece
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
@@ -68,12 +69,12 @@ class SentencePieceTrainer(TokenizerTrainer):
         self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * byte_fallback)
 
     @property
+    @override
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the vocabulary, apart from the text."""
         return {**vars(self), "sentencepiece": sentencepiece.__version__, "version": _VERSION}
 
+    @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> SentencePieceTokenizer:
-        """See ``TokenizerTrainer``."""
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(

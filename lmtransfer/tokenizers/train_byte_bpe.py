@@ -8,6 +8,7 @@ from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, spaced
@@ -60,12 +61,12 @@ class ByteBpeTrainer(TokenizerTrainer):
         self.check(problems, min_frequency=1)
 
     @property
+    @override
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the vocabulary, apart from the text."""
         return {"kind": "byte_bpe", **vars(self), "tokenizers": tokenizers.__version__, "version": _VERSION}
 
+    @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> ByteBpeTokenizer:
-        """See ``TokenizerTrainer``."""
         library = tokenizers.Tokenizer(models.BPE())
         if self.lowercase:
             library.normalizer = normalizers.Lowercase()

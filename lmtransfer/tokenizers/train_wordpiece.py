@@ -9,6 +9,7 @@ from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, trainers
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
@@ -65,12 +66,12 @@ class WordPieceTrainer(TokenizerTrainer):
         self.check(vocab_size=len(SPECIALS) + 1, max_alphabet=1, min_frequency=1)
 
     @property
+    @override
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the vocabulary, apart from the text."""
         return {"kind": "wordpiece", **vars(self), "tokenizers": tokenizers.__version__, "version": _VERSION}
 
+    @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordPieceTokenizer:
-        """See ``TokenizerTrainer``."""
         library = library_of(models.WordPiece(unk_token=SPECIALS[0]), lowercase=self.lowercase)
         clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in sample]
         words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))
@@ -116,11 +117,11 @@ def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> 
         return folded if len(folded) < len(unicodedata.normalize("NFD", lower)) and folded != lower else None
 
     folded = {word: without_accents(word) for word in words if not word.isascii()}
-    lost = [(words[word], word, found) for word, found in folded.items() if found]
+    lost = [(words[word], word, forms) for word, forms in folded.items() if forms]
     if not lost:
         return {}
-    _, word, found = max(lost)
-    return {"lost_accents": {"share": sum(count for count, _, _ in lost) / words.total(), "example": [word, found]}}
+    _, word, forms = max(lost)
+    return {"lost_accents": {"share": sum(count for count, _, _ in lost) / words.total(), "example": [word, forms]}}
 
 
 def _character_frequencies(words: Counter[str]) -> Counter[str]:

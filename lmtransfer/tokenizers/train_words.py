@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.saved import SPECIALS
@@ -56,21 +58,18 @@ class WordTokenizerTrainer(TokenizerTrainer):
         self.check(vocab_size=len(SPECIALS) + 1, min_frequency=1)
 
     @property
+    @override
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the vocabulary, apart from the text."""
         return {**vars(self), "version": _VERSION}
 
     @property
+    @override
     def fingerprint(self) -> str:
-        """Hex digest of ``settings``; together with the corpus's fingerprint it is the cache key of the vocabulary."""
         return sha256(json.dumps({"kind": "words", **self.settings}, sort_keys=True).encode()).hexdigest()
 
+    @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordTokenizer:
-        """A tokenizer with the most frequent words; its ``training`` has the share of the text that they cover.
-
-        Raises:
-            DataError: no word occurs ``min_frequency`` times.
-        """
+        """A tokenizer with the most frequent words; its ``training`` has the share of the text that they cover."""
         frequencies: Counter[str] = Counter()
         for line in sample:
             frequencies.update(split_words(line, lowercase=self.lowercase))

@@ -62,7 +62,6 @@ def sample_lines(
         lines: the corpus, one sentence or paragraph for each line.
         max_sentences: maximum number of lines in the sample.
         max_characters: maximum number of characters in the sample.
-        seed: seed of the sample.
     """
     counts = LineCounts()
     heap: list[tuple[float, int, str]] = []  # (-key, index, line): the largest key on top
@@ -181,13 +180,13 @@ class TokenizerTrainer(ABC):
             ConfigError: all problems together.
         """
         values = vars(self)
-        found = [
+        own_problems = [
             f"tokenizer.{name}={values[name]}: must be at least {lowest}"
             for name, lowest in {**least, "max_sentences": 1, "max_characters": 1}.items()
             if values[name] < lowest
         ]
-        if problems or found:
-            raise ConfigError([*problems, *found])
+        if problems or own_problems:
+            raise ConfigError([*problems, *own_problems])
 
     def too_few(self, num_pieces: int | str, counts: LineCounts) -> DataError:
         """The error for a text that does not support ``vocab_size``."""

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 import tokenizers
 from tokenizers import Regex, models, normalizers, pre_tokenizers
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
@@ -90,11 +91,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> WordPieceTokenizer:
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``vocab.txt`` does not have the recorded checksum.
-        """
+        """Read what ``save`` wrote."""
         model, description = read_model(folder, cls.model_file)
         pieces = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(pieces, lowercase=bool(description.get("lowercase")), training=description.get("training"))
@@ -112,8 +109,8 @@ class WordPieceTokenizer(Tokenizer):
             _take_accents(text, spans)
         return Encoding(ids, spans, self.starts_word[ids])
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32)."""
         encodings = self._library.encode_batch_fast([without_surrogates(text) for text in texts])
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_flags
@@ -68,11 +69,7 @@ class WordTokenizer(CharacterTokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> WordTokenizer:
-        """Read what ``save`` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or unreadable, or ``words.txt`` does not have the recorded checksum.
-        """
+        """Read what ``save`` wrote."""
         model, description = read_model(folder, cls.model_file)
         words = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(words, lowercase=bool(description.get("lowercase")), training=description.get("training"))
@@ -88,13 +85,13 @@ class WordTokenizer(CharacterTokenizer):
             characters=character_ids(words),
         )
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32)."""
         return [self._ids_of([self._folded(word) for word in _word(text).findall(text)]) for text in texts]
 
+    @override
     def unknown_words(self, text: str) -> list[str]:
-        """The words of a text that are ``[UNK]`` in ``encode_ids``, in order."""
-        return [word for found in _word(text).findall(text) if (word := self._folded(found)) not in self._ids]
+        return [word for part in _word(text).findall(text) if (word := self._folded(part)) not in self._ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The words of the ids with one space between them; special tokens are written in brackets."""

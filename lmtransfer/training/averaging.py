@@ -46,7 +46,7 @@ class Exponential:
     decay: float
 
     def __call__(self, *, num: int, fraction: float) -> float:
-        """See ``Newest``."""
+        """The share of the newest weights in the average."""
         return 1 - min(self.decay, (1 + num) / (10 + num)) if num else 1.0
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class LastPart:
     share: float
 
     def __call__(self, *, num: int, fraction: float) -> float | None:
-        """See ``Newest``."""
+        """The share of the newest weights in the average; None before the last part."""
         return 1 / (num + 1) if fraction > 1 - self.share + _ROUNDING else None
 
     def __str__(self) -> str:
@@ -143,6 +143,6 @@ class Average:
         if not self.num:
             return
         for parameter, tensor in zip(self.parameters, self.tensors, strict=True):
-            kept = parameter.detach().clone()
+            weights = parameter.detach().clone()
             parameter.copy_(tensor)
-            tensor.copy_(kept)
+            tensor.copy_(weights)

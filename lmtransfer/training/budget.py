@@ -38,14 +38,14 @@ class Budget:
         steps_per_epoch: int | None = None,
     ) -> None:
         limits = {"steps": steps, "tokens": tokens, "epochs": epochs, "seconds": seconds}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        if not given:
+        own_limits = {name: limit for name, limit in limits.items() if limit is not None}
+        if not own_limits:
             raise ConfigError(
                 "no budget: set one of train.steps, train.tokens, train.epochs or train.seconds, such as "
                 "train.steps=1000"
             )
         problems = [
-            f"train.{name}={limit}: a budget must be greater than 0" for name, limit in given.items() if limit <= 0
+            f"train.{name}={limit}: a budget must be greater than 0" for name, limit in own_limits.items() if limit <= 0
         ]
         if problems:
             raise ConfigError(problems)

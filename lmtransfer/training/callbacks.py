@@ -23,7 +23,6 @@ class Callback(Protocol):
         """Process one step and return messages for the user.
 
         Args:
-            outcome: the numbers of the step.
             record: its line of the log, with ``step``, ``tokens`` and ``seconds`` after it; may be added to.
             fraction: share of the budget that is used up.
         """
@@ -73,9 +72,9 @@ class NonFiniteGuard:
             ]
         self.in_a_row += 1
         keys = outcome.bad_keys
-        shown = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+        listing = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
         parts = ", ".join(f"{name} {value:g}" for name, value in outcome.losses.items())
-        where = f"Batch keys: {shown}" if keys else "The losses are finite, but the gradient is not"
+        where = f"Batch keys: {listing}" if keys else "The losses are finite, but the gradient is not"
         norm = f"gradient norm {outcome.gradient_norm:g}"
         message = f"step {record['step']}: not finite ({parts}; {norm}); no update. {where}"
         if self.in_a_row >= self.max_bad_steps:

@@ -70,11 +70,7 @@ class Checkpoint:
         return self.state["step"]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file.
-
-        Raises:
-            CheckpointError: the file is truncated, or its header is invalid.
-        """
+        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
         path = self.folder / f"{name}.safetensors"
         return read_tensors(path) if path.exists() else {}
 
@@ -133,11 +129,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_state(folder: Path) -> SavedState:
-    """The content of ``state.json``.
-
-    Raises:
-        CheckpointError: the file cannot be read, or its content is not valid.
-    """
+    """The content of ``state.json``."""
     # Not ``finite``: the state may contain the losses of a skipped step.
     return read_json(folder / STATE, SavedState, error=CheckpointError, finite=False)
 
@@ -294,11 +286,7 @@ class Checkpoints:
         return sorted({path.name.removeprefix(".").partition(".")[0] for path in staged})
 
     def newest_complete(self) -> tuple[Checkpoint | None, list[str]]:
-        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this.
-
-        Raises:
-            CheckpointError: see ``finish_interrupted_saves`` and ``newest``.
-        """
+        """Finish interrupted saves on the main rank, then return ``newest`` on every rank; all ranks must call this."""
         if distributed.is_main():
             self.finish_interrupted_saves()
         distributed.barrier()
@@ -312,7 +300,7 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints, but none is complete.
         """
-        found: list[Checkpoint] = []
+        checkpoints: list[Checkpoint] = []
         problems: list[str] = []
         for name in ("last", ".last.new", ".last.old", "best", ".best.new", ".best.old"):
             folder = self.folder / name
@@ -320,18 +308,18 @@ class Checkpoints:
                 continue
             problem = find_damage(folder)
             if problem is None:
-                found.append(Checkpoint(folder, read_state(folder)))
+                checkpoints.append(Checkpoint(folder, read_state(folder)))
             elif not name.endswith(
                 ".new"
             ):  # after a crash, an incomplete staging folder is normal, and no data were lost with it
                 problems.append(problem)
-        if problems and not found:
+        if problems and not checkpoints:
             detail = "\n".join(f"  - {problem}" for problem in problems)
             raise CheckpointError(
                 f"no complete checkpoint in {self.folder}:\n{detail}\n"
                 "start the run again with another name=, or restore the folder from a copy"
             )
-        return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
+        return max(checkpoints, key=lambda checkpoint: checkpoint.step, default=None), problems
 
 
 def deleted(path: Path) -> str:
@@ -349,8 +337,8 @@ def revision_name(tokens: int) -> str:
 
 def _tokens_of(folder: Path) -> list[int]:
     """The numbers of tokens of the revisions in a folder."""
-    found = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
-    return [int(number) for number in found if number.isdecimal()]
+    numbers = (path.name.removeprefix(_REVISION) for path in folder.glob(f"{_REVISION}*") if path.is_dir())
+    return [int(number) for number in numbers if number.isdecimal()]
 
 
 def preflight(folder: Path, *, num_bytes: int, kept_bytes: int = 0) -> None:

@@ -259,11 +259,7 @@ def _own_gpu() -> int:
 
 
 def _check_one_each() -> None:
-    """Check that there is a GPU for each process of this machine; all of them find the same.
-
-    Raises:
-        ConfigError: there are fewer.
-    """
+    """Check that there is a GPU for each process of this machine; all of them find the same."""
     processes, count = ranks.local_world_size(), torch.cuda.device_count()
     if processes > count:
         raise ConfigError(

@@ -152,9 +152,6 @@ class Trainer:
         """Resume from the newest complete checkpoint, or from the start if there is none.
 
         Logs and revisions are cut back to it: what came later is made again.
-
-        Raises:
-            CheckpointError: no checkpoint is complete, or it does not fit.
         """
         notes = self.saving.restore()
         if self.state.finished == "budget" and self._fraction() < self.config.until:
@@ -235,19 +232,19 @@ class Trainer:
         start_time, state = self.clock(), self.state
         fraction = self._fraction()
         self.learner.on_progress(fraction)
-        step, made = source.next(), None
-        while made is None:
+        step, update = source.next(), None
+        while update is None:
             try:
-                made = self.updater.make(step, factor=lambda tokens: self._factor(fraction, tokens))
+                update = self.updater.make(step, factor=lambda tokens: self._factor(fraction, tokens))
             except OutOfDeviceMemory as error:
                 step, note = source.again(step, error)
                 self.progress.note(note)
         state.step, state.epoch = step.number + 1, step.epoch
-        state.tokens += made.tokens
+        state.tokens += update.tokens
         now = self.clock()
         of_ranks = distributed.gather((now - self._started_at, stop_requested()))
         state.seconds = of_ranks[0][0]
-        self._unlogged_tokens += made.tokens
+        self._unlogged_tokens += update.tokens
         self._unlogged_seconds += now - start_time
         if self.config.budget.by_the_clock:
             state.shares_used.append(fraction)
@@ -256,7 +253,7 @@ class Trainer:
             state.finished = "budget"
         if self.average is not None:
             self.average.on_progress(fraction=fraction)
-        self._unread.append(_Unread(made, self._record(), fraction))
+        self._unread.append(_Unread(update, self._record(), fraction))
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
         )

@@ -73,7 +73,6 @@ def accumulate(
     its rows.
 
     Args:
-        passes: runs them.
         step: the micro-batches of this rank; every rank has equally many.
         recurrent_states: recurrent state before each micro-batch, by the place of the micro-batch in the step.
         seed: seed of torch's generator; its state depends only on this seed and the number of the micro-batch.

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.training.state import TrainState
 
@@ -60,8 +62,9 @@ class SelectionWithTies(ModelSelection):
     has learned almost nothing yet.
     """
 
+    @override
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
-        """See ``ModelSelection.observe``; the evaluation must have ``loss``."""
+        """The evaluation must have ``loss``."""
         tied = state.best is not None and metrics.get(self.metric) == state.best
         if tied and metrics["loss"] < state.best_metrics["loss"]:
             state.best = None

@@ -120,7 +120,6 @@ def shard(learner: Learner, device: torch.device) -> None:
 
     Args:
         learner: the learner, with its blocks compiled if they are to be.
-        device: device of this rank.
 
     Raises:
         ConfigError: this PyTorch leaves out parameters that no row of a rank needs.

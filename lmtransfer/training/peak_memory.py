@@ -35,8 +35,8 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError):
-        found = _HIGHEST.search(Path("/proc/self/status").read_text())
-        if found is not None:
-            return 1024 * int(found[1])
+        match = _HIGHEST.search(Path("/proc/self/status").read_text())
+        if match is not None:
+            return 1024 * int(match[1])
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else 1024 * largest

@@ -143,8 +143,8 @@ def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
     ceiling = next((environment[name].upper() for name in _CEILINGS if environment.get(name)), None)
     if ceiling in _WITHOUT_BF16:
         return Format("fp32", f"an environment variable limits the CPU to {ceiling}, without bfloat16")
-    found = next((name for flag, name in CPU_BF16.items() if flag in flags), None)
-    return Format("bf16", found) if found else Format("fp32", "this CPU would only emulate bfloat16")
+    hardware_name = next((name for flag, name in CPU_BF16.items() if flag in flags), None)
+    return Format("bf16", hardware_name) if hardware_name else Format("fp32", "this CPU would only emulate bfloat16")
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

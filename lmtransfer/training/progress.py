@@ -57,7 +57,6 @@ class Progress:
         """Show the record of one step.
 
         Args:
-            record: the record as it is logged.
             fraction: share of the budget that is used up after the step.
             prepared: seconds before the first step; the remaining time does not count them.
             last: show the record in any case, because no step follows.
@@ -80,7 +79,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def line(self, record: Mapping[str, Any], *, fraction: float, prepared: float = 0.0) -> str:
-        """The line for a record; see ``show``."""
+        """The line that ``show`` prints for a record."""
         parts = [
             f"step {record['step']:,}",
             *([record["phase"]] if "phase" in record else []),
@@ -101,12 +100,12 @@ class Progress:
 
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
     """The numbers under a prefix; their total comes first, unless it equals one of them."""
-    found = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
-    found = {name: value for name, value in found.items() if "/" not in name}  # of parts of the text: not shown
-    total = found.pop("loss", total)
-    if total is not None and total not in found.values():
-        found = {"loss": total, **found}
-    return [f"{name} {value:.3f}" for name, value in found.items()]
+    numbers = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
+    numbers = {name: value for name, value in numbers.items() if "/" not in name}  # of parts of the text: not shown
+    total = numbers.pop("loss", total)
+    if total is not None and total not in numbers.values():
+        numbers = {"loss": total, **numbers}
+    return [f"{name} {value:.3f}" for name, value in numbers.items()]
 
 
 def _duration(seconds: float) -> str:

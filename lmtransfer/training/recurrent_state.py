@@ -34,8 +34,8 @@ def choose(old: Tensor, before: Any, after: Any) -> Any:
         fits = isinstance(before, Tensor) and before.shape == after.shape
         return torch.where(old, before if fits else torch.zeros_like(after), after)
     if isinstance(after, tuple | list):
-        given = before if isinstance(before, tuple | list) and len(before) == len(after) else [None] * len(after)
-        return type(after)(choose(old, one, other) for one, other in zip(given, after, strict=True))
+        old_parts = before if isinstance(before, tuple | list) and len(before) == len(after) else [None] * len(after)
+        return type(after)(choose(old, one, other) for one, other in zip(old_parts, after, strict=True))
     if isinstance(after, dict):
         return {key: choose(old, (before or {}).get(key), item) for key, item in after.items()}
     return after

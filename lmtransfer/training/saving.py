@@ -79,8 +79,8 @@ class Snapshot:
     def take_model(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """The model alone, and the part of the state that describes it; every rank must call this."""
         tensors, state = self.take()
-        kept = ("step", "tokens", "phases", "aliases", "averaged")
-        return {"model": tensors["model"]}, {name: state[name] for name in kept if name in state}
+        entries = ("step", "tokens", "phases", "aliases", "averaged")
+        return {"model": tensors["model"]}, {name: state[name] for name in entries if name in state}
 
     def num_model_bytes(self) -> int:
         """The size of the model, with its heads."""
@@ -158,11 +158,7 @@ class Snapshot:
         return notes
 
     def _restore_observers(self, checkpoint: Checkpoint) -> None:
-        """Restore the loss scale and the states of the callbacks.
-
-        Raises:
-            CheckpointError: a saved state is not valid.
-        """
+        """Restore the loss scale and the states of the callbacks."""
         saved, scaler = checkpoint.state, self.updater.precision.scaler
         remembered_by = saved.get("watchers") or {}
         observers: dict[str, tuple[Any, Any]] = {
@@ -195,11 +191,7 @@ class Saving:
         self.snapshot, self.checkpoints, self.save_at = snapshot, checkpoints, save_at
 
     def check(self) -> None:
-        """Check before training that everything can be saved.
-
-        Raises:
-            CheckpointError: the folder cannot be written, or the disk is too small.
-        """
+        """Check before training that everything can be saved."""
         if self.checkpoints is not None and distributed.is_main():
             self.checkpoints.note_files()
             num_ahead = sum(point >= self.snapshot.state.tokens for point in self.save_at)
@@ -214,9 +206,6 @@ class Saving:
 
         Args:
             name: ``last`` or ``best``.
-
-        Raises:
-            CheckpointError: the checkpoint cannot be written.
         """
         if self.checkpoints is None:
             return

@@ -120,7 +120,7 @@ class Updater:
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> StepResult:
-        """Train on the data of one step, and wait for its numbers; see ``make``."""
+        """Train on the data of one step, and wait for its numbers."""
         return next(self.read([self.make(step, factor=factor)]))
 
     def make(self, step: Step, *, factor: Callable[[int], float]) -> Made:
@@ -198,10 +198,10 @@ class Updater:
             for place, state in passed.recurrent_states.items()
         }
 
-    def read(self, made: Sequence[Made]) -> Iterator[StepResult]:
+    def read(self, updates: Sequence[Made]) -> Iterator[StepResult]:
         """The numbers of steps, in order; waits until the device has made them. Every rank must call this."""
-        of_ranks = distributed.gather(_of_this_rank(made))
-        for place, one in enumerate(made):
+        of_ranks = distributed.gather(_of_this_rank(updates))
+        for place, one in enumerate(updates):
             yield _result(one, [steps[place] for steps in of_ranks])
 
 
@@ -224,23 +224,23 @@ class _OfRank:
 
 def _of_this_rank(steps: Sequence[Made]) -> list[_OfRank]:
     """The numbers of this rank, which are copied to the host together."""
-    tensors = [_on_device(made) for made in steps]
+    tensors = [_on_device(step) for step in steps]
     if not tensors:
         return []
     numbers = iter(torch.stack([t.reshape(()).to(steps[0].norm) for of_step in tensors for t in of_step]).tolist())
-    return [_of_rank(made, [next(numbers) for _ in of_step]) for made, of_step in zip(steps, tensors, strict=True)]
+    return [_of_rank(step, [next(numbers) for _ in of_step]) for step, of_step in zip(steps, tensors, strict=True)]
 
 
-def _on_device(made: Made) -> list[Tensor]:
+def _on_device(step: Made) -> list[Tensor]:
     """The numbers of a step that the device has: sums and counts of the losses, whether it was skipped, the norm."""
-    losses = [loss for of_batch in made.losses for loss in of_batch.values()]
+    losses = [loss for of_batch in step.losses for loss in of_batch.values()]
     counts = [loss.count for loss in losses if isinstance(loss.count, Tensor)]
-    return [*(loss.sum for loss in losses), *counts, made.skipped, made.norm]
+    return [*(loss.sum for loss in losses), *counts, step.skipped, step.norm]
 
 
-def _of_rank(made: Made, on_device: Sequence[float]) -> _OfRank:
+def _of_rank(step: Made, on_device: Sequence[float]) -> _OfRank:
     """The numbers of this rank; ``on_device`` are the values of ``_on_device``."""
-    losses = [(name, loss) for of_batch in made.losses for name, loss in of_batch.items()]
+    losses = [(name, loss) for of_batch in step.losses for name, loss in of_batch.items()]
     *numbers, skipped, norm = on_device
     sums, counts = numbers[: len(losses)], iter(numbers[len(losses) :])
     values = [
@@ -248,33 +248,33 @@ def _of_rank(made: Made, on_device: Sequence[float]) -> _OfRank:
         for (name, loss), value in zip(losses, sums, strict=True)
     ]
     sums_left, bad_keys = iter(sums), []
-    for keys, of_batch in zip(made.keys, made.losses, strict=True):
+    for keys, of_batch in zip(step.keys, step.losses, strict=True):
         if not all([math.isfinite(next(sums_left)) for _ in of_batch]):
             bad_keys += [str(key) for key in keys]
-    return _OfRank(values, norm / made.scale, bool(skipped), bad_keys)
+    return _OfRank(values, norm / step.scale, bool(skipped), bad_keys)
 
 
-def _result(made: Made, of_ranks: Sequence[_OfRank]) -> StepResult:
+def _result(step: Made, of_ranks: Sequence[_OfRank]) -> StepResult:
     """Mean of each loss over all micro-batches and ranks, and their weighted total."""
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}
-    counts = dict(made.counts)
+    counts = dict(step.counts)
     for of_rank in of_ranks:
-        for name, value, weight, found in of_rank.losses:
+        for name, value, weight, count in of_rank.losses:
             totals[name], weights[name] = totals.get(name, 0.0) + value, weight
-            if found is not None:
-                counts[name] = counts.get(name, 0.0) + found
+            if count is not None:
+                counts[name] = counts.get(name, 0.0) + count
     means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
     own = of_ranks[distributed.rank()]
     return StepResult(
         losses=means,
         loss=sum(weights[name] * mean for name, mean in means.items()),
-        tokens=made.tokens,
+        tokens=step.tokens,
         gradient_norm=own.norm,
-        factor=made.factor,
+        factor=step.factor,
         updated=not own.skipped,
-        overflowed=made.overflowed,
-        loss_scale=made.scale_after,
+        overflowed=step.overflowed,
+        loss_scale=step.scale_after,
         bad_keys=tuple(key for of_rank in of_ranks for key in of_rank.bad_keys),
     )
 

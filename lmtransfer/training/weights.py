@@ -24,12 +24,12 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
     Of a sharded module they are gathered, so every rank must call this.
     """
     seen: set[int] = set()
-    kept = {}
+    copies = {}
     for name, tensor in _entries(module).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            kept[name] = whole(tensor.detach())
-    return kept
+            copies[name] = whole(tensor.detach())
+    return copies
 
 
 def num_bytes(module: nn.Module) -> int:
@@ -59,54 +59,41 @@ def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str 
     """Copy saved weights into the module, in place, so that tied tensors stay tied.
 
     Args:
-        module: the module that receives the weights.
         saved: tensors by name; a shared tensor may have any of its names.
         source: name of the source in messages.
-
-    Raises:
-        CheckpointError: a tensor is missing, is not in the module, or has another shape; the message names the first
-            of them.
     """
     for target, value in _fitting(module, saved, source):
         target.copy_(shard_like(target, value))
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Check that saved weights fit a module; the module may be on the device ``meta``, so that it needs no memory.
-
-    Raises:
-        CheckpointError: as in ``load_weights``.
-    """
+    """Check that saved weights fit a module; the module may be on the device ``meta``, so that it needs no memory."""
     _fitting(module, saved, source)
 
 
 def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of each tensor of a module and its saved tensor.
-
-    Raises:
-        CheckpointError: a tensor is missing, is not in the module, or has another shape.
-    """
+    """Pairs of each tensor of a module and its saved tensor."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
     for name, tensor in _entries(module).items():
         names.setdefault(id(tensor), []).append(name)
         tensors[id(tensor)] = tensor
     problems, used = [], set()
-    found: list[tuple[Tensor, Tensor]] = []
+    pairs: list[tuple[Tensor, Tensor]] = []
     for key, aliases in names.items():
-        given = [alias for alias in aliases if alias in saved]
-        used.update(given)
-        if not given:
+        saved_names = [alias for alias in aliases if alias in saved]
+        used.update(saved_names)
+        if not saved_names:
             problems.append(f"{aliases[0]} is missing")
-        elif saved[given[0]].shape != tensors[key].shape:
-            shape, expected = list(saved[given[0]].shape), list(tensors[key].shape)
-            problems.append(f"{given[0]} has shape {shape}, but the model expects {expected}")
+        elif saved[saved_names[0]].shape != tensors[key].shape:
+            shape, expected = list(saved[saved_names[0]].shape), list(tensors[key].shape)
+            problems.append(f"{saved_names[0]} has shape {shape}, but the model expects {expected}")
         else:
-            found.append((tensors[key], saved[given[0]]))
+            pairs.append((tensors[key], saved[saved_names[0]]))
     problems.extend(f"{name} is not in the model" for name in saved if name not in used)
     if problems:
         raise CheckpointError(listed(f"the weights of {source} do not fit the model:", problems))
-    return found
+    return pairs
 
 
 def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:

@@ -41,20 +41,22 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
         for name, parameter in named.items():
             parameter.requires_grad_(flags[name])
     seen: set[Any] = set()
-    found: dict[int, int] = {}
+    place_of: dict[int, int] = {}
     for place, layer in enumerate(layers):
         for leaf in _new_leaves(layer, seen):
-            found.setdefault(id(leaf), place)
+            place_of.setdefault(id(leaf), place)
     in_blocks: list[int] = []
     for block in encoder.blocks():
-        own = [id(parameter) for parameter in block.parameters() if id(parameter) in found]
-        found.update(dict.fromkeys(own, max((found[leaf] for leaf in own), default=0)))
+        own = [id(parameter) for parameter in block.parameters() if id(parameter) in place_of]
+        place_of.update(dict.fromkeys(own, max((place_of[leaf] for leaf in own), default=0)))
         in_blocks += own
-    topmost = max((found[leaf] for leaf in in_blocks), default=0) or len(layers)
-    found = {leaf: min(place, topmost) for leaf, place in found.items()}  # a last norm above shared layers
-    places = sorted({found[id(parameter)] for parameter in named.values() if id(parameter) in found}, reverse=True)
+    topmost = max((place_of[leaf] for leaf in in_blocks), default=0) or len(layers)
+    place_of = {leaf: min(place, topmost) for leaf, place in place_of.items()}  # a last norm above shared layers
+    places = sorted(
+        {place_of[id(parameter)] for parameter in named.values() if id(parameter) in place_of}, reverse=True
+    )
     depth = {place: number for number, place in enumerate(places, start=1)}
-    return {name: depth[found[id(parameter)]] for name, parameter in named.items() if id(parameter) in found}
+    return {name: depth[place_of[id(parameter)]] for name, parameter in named.items() if id(parameter) in place_of}
 
 
 def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:

@@ -42,8 +42,6 @@ def beginning(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
     hardly more than a page.
 
     Args:
-        text: the text.
-        tokenizer: gives the tokens.
         num_tokens: how many of the first tokens are needed.
     """
     size = _CHARACTERS_A_TOKEN * num_tokens
@@ -136,8 +134,8 @@ class Embedder:
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for batch in evaluation_batches(TaskSource(encoded), micro_batch_tokens=self.batch_tokens):
             with self.hardware.precision.autocast():
-                found = self.model.vectors(batch.packed.to(self.hardware.device))
-            vectors[list(batch.rows)] = found.float().cpu().numpy()
+                of_batch = self.model.vectors(batch.packed.to(self.hardware.device))
+            vectors[list(batch.rows)] = of_batch.float().cpu().numpy()
         vectors = finished(vectors, standardising=None, normalise=self.normalise)
         return Embedded(vectors, encoded.num_truncated, int(encoded.lengths.sum()))
 

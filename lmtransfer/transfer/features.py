@@ -84,7 +84,6 @@ def compute_features(
 
     Args:
         learner: a learner with a frozen encoder.
-        source: the examples.
         folder: folder for a memory-mapped file if the features are large; the file has no name, so it is deleted when
             the process ends. None: always in memory.
         device: device of the learner.

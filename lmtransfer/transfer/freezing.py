@@ -101,18 +101,18 @@ class Biases(Full):
         Raises:
             ConfigError: there are none.
         """
-        found = {
+        biases = {
             id(parameter): parameter
             for module in encoder.modules()
             for name, parameter in module.named_parameters(recurse=False)
             if name.startswith("bias") or (isinstance(module, RelativeBiases) and parameter.ndim == 1)
         }
-        if not found:
+        if not biases:
             raise ConfigError(
                 f"transfer=bitfit: {type(encoder).__name__} has no biases with the settings of this run; choose "
                 "transfer=frozen, full or gradual, or transfer=lora for an encoder with attention layers"
             )
-        return found.values()
+        return biases.values()
 
 
 class Gradual(Full):

@@ -55,7 +55,7 @@ class OneLayer(LayerSelection):
     """
 
     def __init__(self, *, index: int, num_layers: int, key: str = "transfer.layers") -> None:
-        super().__init__(indices=(layer_number(index, num_layers=num_layers, given=f"{key}={index}"),))
+        super().__init__(indices=(layer_number(index, num_layers=num_layers, setting=f"{key}={index}"),))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """((T, D),) -> (T, D)."""
@@ -76,10 +76,10 @@ class SideBySide(LayerSelection):
     """
 
     def __init__(self, *, indices: Sequence[int], num_layers: int, key: str = "transfer.layers") -> None:
-        given = f"{key}=[{','.join(map(str, indices))}]"
+        setting = f"{key}=[{','.join(map(str, indices))}]"
         if not indices:
-            raise ConfigError(f"{given} is not allowed: use one layer or more, such as [0,last]")
-        numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, given=given) for index in indices)
+            raise ConfigError(f"{setting} is not allowed: use one layer or more, such as [0,last]")
+        numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, setting=setting) for index in indices)
         super().__init__(indices=tuple(numbers), widths=len(numbers))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
@@ -87,20 +87,20 @@ class SideBySide(LayerSelection):
         return torch.cat([layer.float() for layer in layers], dim=1)
 
 
-def layer_number(index: int, *, num_layers: int, given: str) -> int:
+def layer_number(index: int, *, num_layers: int, setting: str) -> int:
     """The number of a layer, 0 to L, for an index that may count from the end.
 
     Args:
         index: -L - 1 to L.
         num_layers: L of the encoder.
-        given: the user's setting and its value, for messages.
+        setting: the user's setting and its value, for messages.
 
     Raises:
         ConfigError: the encoder has no such layer.
     """
     if not -num_layers - 1 <= index <= num_layers:
         raise ConfigError(
-            f"{given}: the encoder has layers 0 (embeddings) to {num_layers}; use one of them, "
+            f"{setting}: the encoder has layers 0 (embeddings) to {num_layers}; use one of them, "
             "last, a list of several, or mix"
         )
     return index % (num_layers + 1)

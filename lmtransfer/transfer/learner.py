@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
@@ -114,12 +115,9 @@ class TaskLearner(ComposedEncoder, Learner):
             parameter.requires_grad_(learning[self.depths.get(name, 0)] or id(parameter) in above)
         self._learning = []
 
+    @override
     def on_progress(self, fraction: float) -> None:
-        """Turn on gradients of the layers that are trained from now on; see ``training.learner.Learner``.
-
-        Args:
-            fraction: share of the budget that is used up, in [0, 1].
-        """
+        """Turn on gradients of the layers that are trained from now on."""
         learning = self._learning_at(fraction)
         if learning == self._learning:  # true at nearly every step
             return

@@ -83,11 +83,7 @@ class Lora:
         return [self.matrices] if isinstance(self.matrices, str) else list(self.matrices)
 
     def adapt(self, encoder: Encoder) -> None:
-        """Give the matrices their updates, in place; the encoder computes the same as before.
-
-        Raises:
-            ConfigError: the encoder has no such matrices, or they are smaller than the rank.
-        """
+        """Give the matrices their updates, in place; the encoder computes the same as before."""
         chosen = self._chosen(encoder)
         updates: dict[nn.Linear, dict[int, LowRankUpdate]] = {}
         for matrix in chosen:
@@ -98,9 +94,9 @@ class Lora:
         replace_layers(encoder, {layer: LoraLinear(layer, own) for layer, own in updates.items()})
 
     def _chosen(self, encoder: Encoder) -> list[Matrix]:
-        found = matrices_of(encoder)
-        names = list(dict.fromkeys(matrix.name for matrix in found))
-        if not found:
+        matrices = matrices_of(encoder)
+        names = list(dict.fromkeys(matrix.name for matrix in matrices))
+        if not matrices:
             raise ConfigError(
                 f"transfer=lora: {type(encoder).__name__} has no attention layers whose matrices could be updated; "
                 "choose transfer=frozen, full or gradual, or the run of a transformer (lmtransfer list models)"
@@ -114,7 +110,7 @@ class Lora:
                     for name in unknown
                 ]
             )
-        chosen = found if ALL in self.names else [matrix for matrix in found if matrix.name in self.names]
+        chosen = matrices if ALL in self.names else [matrix for matrix in matrices if matrix.name in self.names]
         smallest = min(chosen, key=lambda matrix: min(matrix.shape))
         if self.rank > min(smallest.shape):
             rows, columns = smallest.shape

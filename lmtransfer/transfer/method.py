@@ -190,8 +190,6 @@ class TransferMethod(VectorMethod):
 
         Args:
             encoder: the encoder; becomes part of the learner.
-            head: the head that the task needs.
-            seed: the run's seed.
 
         Raises:
             ConfigError: the method does not fit the encoder.
@@ -226,11 +224,7 @@ class TransferMethod(VectorMethod):
         return self.rates.scales(learner)
 
     def _adapt(self, encoder: Encoder, reading: LayerSelection) -> None:
-        """Give the encoder the low-rank updates of LoRA.
-
-        Raises:
-            ConfigError: the updates do not fit the encoder, or the head reads only its embeddings.
-        """
+        """Give the encoder the low-rank updates of LoRA."""
         if self.lora is None:
             return
         self.lora.adapt(encoder)
@@ -241,11 +235,7 @@ class TransferMethod(VectorMethod):
             )
 
     def _reads_apart(self, composition: Pooling) -> bool:
-        """Whether the texts of a pair are read as two sequences.
-
-        Raises:
-            ConfigError: ``pairs=apart`` with a pooling that takes one token for both texts.
-        """
+        """Whether the texts of a pair are read as two sequences."""
         pools = composition.tokens == "all"
         if self.pairs == "apart" and not pools:
             raise ConfigError(
@@ -268,8 +258,8 @@ class TransferMethod(VectorMethod):
                 "activation": activation,
                 "hidden_dropout": self.dropout,
             }
-        made: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
-        return made.of(head, encoder, layers, pieces=self.resolved_pieces(encoder))
+        cls: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
+        return cls.of(head, encoder, layers, pieces=self.resolved_pieces(encoder))
 
 
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:

@@ -99,12 +99,7 @@ class _Trained:
 
 
 def run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
-    """Open the run that the user named; of a task's run with several seeds, the first seed.
-
-    Raises:
-        RunDirectoryError: there is no such run, or it has no model.
-        CheckpointError: a published model cannot be imported.
-    """
+    """Open the run that the user named; of a task's run with several seeds, the first seed."""
     config = run_folder(path, key="run").read_config()
     folder = trained_folders(path)[0] if _is_of_task(config) else path
     return open_saved(folder, key="run", trust=trust)
@@ -118,7 +113,6 @@ def embedder_of(
     Args:
         saved: a run of any kind.
         choice: layers and pooling.
-        hardware: device and precision.
         max_length: texts are cut to this many tokens; None: the longest input of the encoder, or the publisher's limit.
 
     Without layers and pooling, an imported model makes vectors as its publisher does.
@@ -155,11 +149,7 @@ def embedder_of(
 
 
 def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
-    """How the publisher of an imported model makes vectors; empty if that is unknown or the user chose otherwise.
-
-    Raises:
-        ConfigError: lmtransfer cannot make vectors as the publisher does.
-    """
+    """How the publisher of an imported model makes vectors; empty if that is unknown or the user chose otherwise."""
     published = saved.config.get("vectors")
     if not isinstance(published, dict) or choice.layers is not None or choice.pooling is not None:
         return {}
@@ -172,12 +162,7 @@ def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
 
 
 def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
-    """The control of an embedder: the same in everything, but the encoder has random weights.
-
-    Args:
-        embedder: an embedder of the run.
-        saved: the run.
-    """
+    """The control of an embedder: the same in everything, but the encoder has random weights."""
     model, hardware = embedder.model, embedder.hardware
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derived_seed(0, "control"))
     encoder.attend(model.encoder.attention)
@@ -206,12 +191,7 @@ def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
 
 
 def pretrained_encoder(saved: SavedRun) -> Encoder:
-    """The encoder of a run without a task, with the attention of its last training, on the CPU.
-
-    Raises:
-        RunDirectoryError: the run has no checkpoint.
-        CheckpointError: its weights do not fit its configuration.
-    """
+    """The encoder of a run without a task, with the attention of its last training, on the CPU."""
     weights = hold_encoder(saved)
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
     encoder.attend(attention_of(saved, encoder))
@@ -242,11 +222,7 @@ def _or(layers: Layers | None, otherwise: Layers) -> Layers:
 def _refuse_untrained(
     method: VectorMethod, encoder: Encoder, saved: SavedRun, trained: _Trained | None, prefix: str
 ) -> None:
-    """Raise if a module of the method would have random weights.
-
-    Raises:
-        ConfigError: names what can be chosen instead.
-    """
+    """Raise if a module of the method would have random weights."""
     if method.layers == "mix" and (trained is None or trained.method.layers != "mix"):
         raise ConfigError(
             f"{prefix}layers=mix: the weights of a mix are trained on a task (transfer.layers=mix), and "

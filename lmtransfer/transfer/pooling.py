@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lmtransfer.transfer.segments import at, lstm_states, owners, segment_max, segment_sum
 
@@ -74,8 +75,8 @@ class OneToken(Pooling):
         """(B, D) -> (B, D)."""
         return hidden.float()
 
+    @override
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same for padded rows, (B, L, D) -> (B, D)."""
         if self.tokens == "first":
             return hidden_BLD[:, 0].float()
         last_B = (real_BL * torch.arange(real_BL.shape[1], device=real_BL.device)).amax(1)
@@ -97,8 +98,8 @@ class Mean(Pooling):
         """(T, D) -> (B, D)."""
         return segment_sum(hidden.float(), lengths) / at(lengths, hidden.device)[:, None]
 
+    @override
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same for padded rows, (B, L, D) -> (B, D)."""
         total_BD = hidden_BLD.float().masked_fill(~real_BL[:, :, None], 0.0).sum(1)
         return total_BD / real_BL.sum(1, keepdim=True)
 
@@ -117,8 +118,8 @@ class Max(Pooling):
         """(T, D) -> (B, D)."""
         return segment_max(hidden.float(), lengths)
 
+    @override
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same for padded rows, (B, L, D) -> (B, D)."""
         return hidden_BLD.float().masked_fill(~real_BL[:, :, None], float("-inf")).amax(1)
 
 
@@ -145,8 +146,8 @@ class AttentionPooling(Pooling):
         total_B = segment_sum(weights_T[:, None], lengths)
         return segment_sum(weights_T[:, None] * hidden_TD, lengths) / total_B
 
+    @override
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same for padded rows, (B, L, D) -> (B, D)."""
         hidden_BLD = hidden_BLD.float()
         scores_BL = self.score(torch.tanh(self.project(hidden_BLD))).squeeze(2)
         weights_BL = scores_BL.masked_fill(~real_BL, float("-inf")).softmax(1)
@@ -213,6 +214,6 @@ class EveryToken(Pooling):
         """(T, D) -> (T, D), float32."""
         return hidden.float()
 
+    @override
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same for padded rows, (B, L, D) -> (B, L, D)."""
         return hidden_BLD.float()

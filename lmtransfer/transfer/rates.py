@@ -57,7 +57,6 @@ class Rates:
         """Refuse settings that have no effect on what a method trains.
 
         Args:
-            freeze: the method.
             unfreeze_share: the share of the budget after which everything is trained.
 
         Raises:
@@ -65,11 +64,11 @@ class Rates:
         """
         if freeze not in _TRAINED:
             return
-        given = {name: getattr(self, name, unfreeze_share) for name in _OF_LAYERS}
+        settings = {name: getattr(self, name, unfreeze_share) for name in _OF_LAYERS}
         problems = [
             f"transfer.{name}={value} with transfer.freeze={freeze}: {_TRAINED[freeze]}; choose transfer=full or "
             f"transfer=gradual, or set it to {_OF_LAYERS[name]}"
-            for name, value in given.items()
+            for name, value in settings.items()
             if value != _OF_LAYERS[name]
         ]
         problems += [

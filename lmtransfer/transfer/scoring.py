@@ -75,16 +75,16 @@ class Evaluation:
         """
         if self.answers is None:
             return {} if self.calibration is None else {"calibration": self.calibration}
-        found = {
+        entries = {
             "calibration": self.calibration,
             "classes": scores_by_class(self.answers),
             "undefined": undefined_metrics(self.answers, self.metrics),
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in entries.items() if value}
 
     @property
     def task_fingerprint(self) -> str | None:
-        """See ``RunResult``."""
+        """The hash of the scored examples, as in ``RunResult``; None without answers."""
         return None if self.answers is None else self.answers.fingerprint(next(iter(self.metrics)))
 
 
@@ -103,7 +103,6 @@ def run_head(
 
     Args:
         learner: the learner; its mode is restored afterwards.
-        source: the examples.
         device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
@@ -120,14 +119,14 @@ def run_head(
             moved = batch.to(device)
             with autocast():
                 logits = learner.logits(moved)
-                found = learner.head.outputs(logits, moved).cpu().numpy()
+                outputs = learner.head.outputs(logits, moved).cpu().numpy()
                 if scored:
                     loss = learner.head.loss(logits, moved)
                     loss_sum += float(loss.sum)
                     count += float(loss.count)
             if values is None:
-                values = np.zeros((len(encoded.targets), found.shape[1]), dtype=np.float32)
-            values[encoded.target_rows(np.asarray(batch.rows))] = found
+                values = np.zeros((len(encoded.targets), outputs.shape[1]), dtype=np.float32)
+            values[encoded.target_rows(np.asarray(batch.rows))] = outputs
     parts = [part for part in distributed.gather(values) if part is not None]
     sums = distributed.sum_over_ranks({"loss": loss_sum, "count": count})
     return Outputs(
@@ -149,7 +148,6 @@ def evaluate(
     """Score every example once by the task's official metrics; see ``run_head``.
 
     Args:
-        learner: the learner to score.
         task: the task; its head is the learner's.
         source: the examples, all with gold answers.
         device: device of the learner.
@@ -176,7 +174,6 @@ def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, kee
     """Score the outputs of a head, or of several heads that each saw a part of the examples.
 
     Args:
-        task: the task.
         encoded: the examples, all with gold answers.
         outputs: outputs of the head for all of them.
         keep: see ``evaluate``.
@@ -184,8 +181,8 @@ def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, kee
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
         predicted = list(answers)
-        answers, found = iter(predicted), task.scored_examples(encoded.examples, predicted)
-        scored = found if found is not None and is_kept(found) else None
+        answers, candidate = iter(predicted), task.scored_examples(encoded.examples, predicted)
+        scored = candidate if candidate is not None and is_kept(candidate) else None
     metrics = task.score(encoded.examples, answers)
     return Evaluation(
         metrics={**metrics, "loss": 0.0 if outputs.loss is None else outputs.loss},
@@ -202,7 +199,6 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
     Numbers that differ only by float32 rounding, which depends on the batch, are the same.
 
     Args:
-        head: the kind of head.
         outputs: outputs of the head, shape (R, K).
         targets: the targets with the gold answers.
     """

@@ -99,11 +99,7 @@ class VectorMethod:
         return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
     def composed(self, encoder: Encoder) -> ComposedEncoder:
-        """The encoder with its reading and its composition; new parameters are random.
-
-        Raises:
-            ConfigError: the method does not fit the encoder.
-        """
+        """The encoder with its reading and its composition; new parameters are random."""
         reading = self.reading(encoder.num_layers)
         return ComposedEncoder(
             encoder=encoder,

@@ -26,44 +26,44 @@ def compare_conditions(
     Args:
         condition: the pretrained condition, or one of two groups.
         control: the same without pretraining, or the other group.
-        higher_is_better: the direction of the metric.
         majority: the score of always answering the majority label, if known.
         baseline: the score of the better baseline that counts words, if known.
         settings_differ: whether more than the weights differs.
     """
-    found = difference_of(condition, control)
-    held_back = _held_back(condition, control, found, majority, settings_differ=settings_differ)
-    p_value = _p_value(found) if held_back in (None, "settings differ") else None
-    made = Difference(
-        delta=found.value,
+    estimate = difference_of(condition, control)
+    held_back = _held_back(condition, control, estimate, majority, settings_differ=settings_differ)
+    p_value = _p_value(estimate) if held_back in (None, "settings differ") else None
+    difference = Difference(
+        delta=estimate.value,
         verdict="no difference shown" if held_back is None else held_back,
         scope=_scope(condition, control),
-        standard_error=found.standard_error,
-        degrees_of_freedom=found.degrees_of_freedom,
+        standard_error=estimate.standard_error,
+        degrees_of_freedom=estimate.degrees_of_freedom,
         p_value=p_value,
-        paired=found.paired,
-        num_seeds=found.num_seeds,
+        paired=estimate.paired,
+        num_seeds=estimate.num_seeds,
         num_pretrainings=(_num_pretrainings(condition), _num_pretrainings(control)),
-        parts=found.parts,
-        notes=found.notes,
+        parts=estimate.parts,
+        notes=estimate.notes,
         higher_is_better=higher_is_better,
         is_below=_is_below(condition, (majority, baseline), higher_is_better=higher_is_better),
         corrected_p_value=p_value,
     )
-    return made if p_value is None or held_back is not None else judged(made, shown=p_value <= LEVEL)
+    return (
+        difference if p_value is None or held_back is not None else judged(difference, excludes_zero=p_value <= LEVEL)
+    )
 
 
-def judged(difference: Difference, *, shown: bool, equivalent: bool = False) -> Difference:
+def judged(difference: Difference, *, excludes_zero: bool, equivalent: bool = False) -> Difference:
     """The difference with its verdict.
 
     Args:
-        difference: the difference.
-        shown: whether the interval excludes 0.
+        excludes_zero: whether the interval excludes 0.
         equivalent: whether two one-sided tests show that it is within the margin.
     """
     gain = difference.delta if difference.higher_is_better else -difference.delta
     unclear: Verdict = "equivalent" if equivalent else "no difference shown"
-    return replace(difference, verdict=unclear if not shown else _better(difference) if gain > 0 else "worse")
+    return replace(difference, verdict=unclear if not excludes_zero else _better(difference) if gain > 0 else "worse")
 
 
 def _better(difference: Difference) -> Verdict:
@@ -82,27 +82,27 @@ def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float
     Returns:
         Low and high end; None with a single seed.
     """
-    found = score_of(condition)
-    return interval_around(found.value, found.standard_error, found.degrees_of_freedom, level)
+    estimate = score_of(condition)
+    return interval_around(estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level)
 
 
-def _p_value(found: Estimate) -> float | None:
-    if not found.standard_error or found.degrees_of_freedom is None:
+def _p_value(estimate: Estimate) -> float | None:
+    if not estimate.standard_error or estimate.degrees_of_freedom is None:
         return None
-    return two_sided(found.value / found.standard_error, found.degrees_of_freedom)
+    return two_sided(estimate.value / estimate.standard_error, estimate.degrees_of_freedom)
 
 
 def _held_back(
-    condition: Condition, control: Condition, found: Estimate, majority: float | None, *, settings_differ: bool
+    condition: Condition, control: Condition, estimate: Estimate, majority: float | None, *, settings_differ: bool
 ) -> Verdict | None:
     """The reason why there is no verdict, the most serious first; None if there is a verdict."""
-    if found.standard_error is None:
+    if estimate.standard_error is None:
         return "no examples" if condition.constant and control.constant else "one seed, no spread"
     if _has_collapsed(condition, majority):
         return "collapsed"
     if _has_collapsed(control, majority):
         return "control collapsed"
-    if _is_flat(condition) or _is_flat(control) or not found.has_spread:
+    if _is_flat(condition) or _is_flat(control) or not estimate.has_spread:
         return "seeds all alike"
     return "settings differ" if settings_differ else None
 

@@ -59,11 +59,11 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
         difference: in any unit.
         parts: variance (in that unit squared) and degrees of freedom of each part; at least one variance is above 0.
     """
-    kept = sorted(((variance, df) for variance, df in parts if variance > 0), key=lambda part: part[1])
-    if len(kept) == 1:
-        return two_sided(difference / math.sqrt(kept[0][0]), kept[0][1])
-    known = sum(variance for variance, df in kept if df >= _KNOWN)
-    estimated = [part for part in kept if part[1] < _KNOWN]
+    positive = sorted(((variance, df) for variance, df in parts if variance > 0), key=lambda part: part[1])
+    if len(positive) == 1:
+        return two_sided(difference / math.sqrt(positive[0][0]), positive[0][1])
+    known = sum(variance for variance, df in positive if df >= _KNOWN)
+    estimated = [part for part in positive if part[1] < _KNOWN]
     if not estimated:
         return math.erfc(abs(difference) / math.sqrt(2 * known))
     while len(estimated) > 2:  # merge the two with the most degrees of freedom, after Satterthwaite

@@ -17,7 +17,6 @@ def expected_best(
         values: for each setting, the value by which the best one is chosen.
         scores: for each setting, the score to expect if it is chosen, such as the score of one seed if ``values`` are
             means over seeds; ``values`` by default.
-        higher_is_better: the direction of the metric.
     """
     told, n = values if scores is None else scores, len(values)
     ranked = sorted(range(n), key=lambda place: values[place], reverse=not higher_is_better)

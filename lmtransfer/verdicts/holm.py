@@ -26,16 +26,18 @@ def corrected(differences: Sequence[Difference], *, margins: Sequence[float | No
         margins: for each, a difference that does not matter, in the metric's unit: "no difference shown" becomes
             "equivalent" if two one-sided tests show that the difference is smaller. None, or left out: no such test.
     """
-    made = list(differences)
+    results = list(differences)
     if margins:
-        made = [replace(one, margin=margin) for one, margin in zip(made, margins, strict=True)]
-    places = [place for place, found in enumerate(made) if found.verdict in VERDICTS]
-    equivalent = _equivalent(made, places)
+        results = [replace(one, margin=margin) for one, margin in zip(results, margins, strict=True)]
+    places = [place for place, difference in enumerate(results) if difference.verdict in VERDICTS]
+    equivalent = _equivalent(results, places)
     if len(places) < 2:
         for place in equivalent:
-            made[place] = judged(made[place], shown=made[place].verdict in ("better", "worse"), equivalent=True)
-        return made
-    ranked = sorted((made[place].tail or 0.0, place) for place in places)
+            results[place] = judged(
+                results[place], excludes_zero=results[place].verdict in ("better", "worse"), equivalent=True
+            )
+        return results
+    ranked = sorted((results[place].tail or 0.0, place) for place in places)
     level, so_far, failed = LEVEL, 0.0, False
     for rank, (chance, place) in enumerate(ranked):
         left = len(ranked) - rank
@@ -43,16 +45,16 @@ def corrected(differences: Sequence[Difference], *, margins: Sequence[float | No
         if not failed:
             level = LEVEL / left
             failed = chance > level
-        one = replace(made[place], level=level, num_comparisons=len(ranked), corrected_p_value=so_far)
-        made[place] = judged(one, shown=not failed, equivalent=place in equivalent)
-    return made
+        one = replace(results[place], level=level, num_comparisons=len(ranked), corrected_p_value=so_far)
+        results[place] = judged(one, excludes_zero=not failed, equivalent=place in equivalent)
+    return results
 
 
 def _equivalent(differences: Sequence[Difference], places: Sequence[int]) -> set[int]:
     """The places at which Holm's procedure shows that the difference is within its margin."""
-    found: set[int] = set()
+    places_of_equivalent: set[int] = set()
     for rank, place in enumerate(sorted(places, key=lambda place: differences[place].not_equivalent)):
         if differences[place].not_equivalent > LEVEL / (len(places) - rank):
             break
-        found.add(place)
-    return found
+        places_of_equivalent.add(place)
+    return places_of_equivalent

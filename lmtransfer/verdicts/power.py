@@ -37,7 +37,6 @@ def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, lev
     """The true difference that is found with this probability, in the unit of the standard error.
 
     Args:
-        standard_error: standard error of the difference.
         degrees_of_freedom: degrees of freedom of the standard error.
         level: level of the two-sided test.
         chance: probability to find it.
@@ -114,7 +113,6 @@ def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, .
 
     Args:
         degrees_of_freedom: at least 1.
-        num: number of nodes.
     """
     width = 10 / math.sqrt(2 * degrees_of_freedom)
     low, high = max(0.0, 1 - width), 1 + width

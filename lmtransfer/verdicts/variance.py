@@ -127,7 +127,6 @@ def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[
 
     Args:
         one: the first condition.
-        other: the second condition.
         rows: the rows of ``one``.
         others: the rows of ``other``.
     """
@@ -257,9 +256,9 @@ def _difference_with_constant(
     )
     if condition.constant and control.constant:
         return _constant_estimate(both, clusters, notes)
-    found = _estimate([both], [both], clusters, [*notes, *more], paired=False)
-    seeds = found.num_seeds[0]
-    return replace(found, num_seeds=(0, seeds) if condition.constant else (seeds, 0))
+    estimate = _estimate([both], [both], clusters, [*notes, *more], paired=False)
+    seeds = estimate.num_seeds[0]
+    return replace(estimate, num_seeds=(0, seeds) if condition.constant else (seeds, 0))
 
 
 def _constant_estimate(row: Rows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:

@@ -81,10 +81,10 @@ def test_points_that_time_or_a_resumed_run_does_not_reach_are_named() -> None:
     assert "5M" in line
     assert "1k" not in line
     assert not not_reached([0, 1000], 1000.0)
-    (line,) = passed([0, 1000, 2000], tokens=1500, kept=[0])
+    (line,) = passed([0, 1000, 2000], tokens=1500, revisions=[0])
     assert "1k" in line
     assert "2k" not in line
-    assert not passed([0, 1000], tokens=999, kept=[0])
+    assert not passed([0, 1000], tokens=999, revisions=[0])
 
 
 class _Watching:

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, Name, Prob, TextFormat
 from lmtransfer.data.corpora.readers import Boundary, format_of, is_extracted, read_documents
 from lmtransfer.data.corpora.sources import locate, source_digest
@@ -105,8 +107,8 @@ class BaseCorpus(Corpus):
         }
         return blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
+    @override
     def fraction_read(self) -> float | None:
-        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
         return min(1.0, self._meter.done / self._meter.total) if self._meter.total else None
 
     def _capped(self, notes: Notes, meter: Meter) -> Iterator[Document]:

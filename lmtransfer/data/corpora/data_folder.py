@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
@@ -71,8 +73,8 @@ class DataFolderCorpus(Corpus):
         self._data_root = None if data_root is None else Path(data_root).expanduser().resolve()
         if self._data_root and not self._data_root.is_dir():
             raise DataError(f"data_root={data_root}: no such folder; correct data_root= or LMTRANSFER_DATA")
-        found = [find_file(self._data_root / file) for file in files] if self._data_root else []
-        paths = [str(path) for path in found if path]
+        candidates = [find_file(self._data_root / file) for file in files] if self._data_root else []
+        paths = [str(path) for path in candidates if path]
         self._source: FileCorpus | HubCorpus
         if paths and len(paths) == len(files):
             self._source = FileCorpus(
@@ -105,20 +107,20 @@ class DataFolderCorpus(Corpus):
             raise DataError(self._missing("The hub has no copy of it."))
         self.notes = self._source.notes
 
+    @override
     def fraction_read(self) -> float | None:
-        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
         return self._source.fraction_read()
 
+    @override
     def documents(self) -> Iterator[Document]:
-        """The documents, in the source's order."""
         return self._opened.documents()
 
+    @override
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` is held out; equal texts are always in the same part."""
         return self._source.is_validation(document)
 
+    @override
     def fingerprint(self) -> str:
-        """Hex digest of the content and of every setting that changes the documents."""
         return self._opened.fingerprint()
 
     @cached_property

@@ -250,10 +250,10 @@ def read_docstrings(
     stamp = blake2b(f"{_VERSION}\n".encode(), digest_size=16)
     for name in libraries:
         library = find_library(name)
-        found = source_files(library)
-        files += found
+        of_library = source_files(library)
+        files += of_library
         stamp.update(f"{name} {library.version} {library.root}\n".encode())
-        for file in found:
+        for file in of_library:
             status = file.path.stat()
             stamp.update(f"{file.path} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     memo = Path(cache_dir) / "python_docs" / f"{stamp.hexdigest()}.json"

@@ -44,7 +44,6 @@ def shuffled(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
     that all runs read the same text.
 
     Args:
-        items: the stream.
         buffer: number of items in memory, at least 1.
     """
     held = list(islice(items, buffer))
@@ -213,11 +212,7 @@ class HubCorpus(BaseCorpus):
         return loaded.select_columns([self.text_field])
 
     def open(self) -> None:
-        """Load the data set, so that a missing data set raises before any work.
-
-        Raises:
-            DataError: the data set cannot be loaded, or has no such column.
-        """
+        """Load the data set, so that a missing data set raises before any work."""
         _ = self._loaded, self._held_out
 
     def _missing(self, reason: str, split: str) -> str:
@@ -273,11 +268,7 @@ class HubCorpus(BaseCorpus):
                 yield document
 
     def _records(self, records: Iterable[Any], label: str) -> Iterator[Mapping[str, Any]]:
-        """The records, with one error for all that can go wrong on the way to them.
-
-        Raises:
-            DataError: the service does not answer any more, or a file of the data set is damaged.
-        """
+        """The records, with one error for all that can go wrong on the way to them."""
         source, number = iter(records), 0
         while True:
             try:
@@ -321,11 +312,7 @@ class HubCorpus(BaseCorpus):
 
     @property
     def commit(self) -> str | None:
-        """The commit of a stream from the hub, 40 hex digits; None for a local folder or a loaded data set.
-
-        Raises:
-            DataError: there is no such data set, or the hub does not answer.
-        """
+        """The commit of a stream from the hub, 40 hex digits; None for a local folder or a loaded data set."""
         return self._commit
 
     @cached_property

@@ -49,7 +49,6 @@ def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Note
             line that is not blank is a document; ``heading``: a document begins at a line ``= Title =`` after a blank
             line, as in WikiText; ``doc``: lines ``<doc ...>`` and ``</doc>``, which are no text, stand around a
             document, as in the files of WikiExtractor.
-        notes: counts irregularities.
     """
     paragraphs: list[str] = []
     key, size, blank_before = "", 0, True
@@ -94,7 +93,6 @@ def as_document(text: object, where: str, notes: Notes, line_break: str | None =
     Args:
         text: the record's text; None counts as empty.
         where: ``file:line``.
-        notes: counts irregularities.
         line_break: a mark for a line end in this source, such as ``<br />``.
 
     Raises:
@@ -180,11 +178,7 @@ def read_documents(
         delimiter: the character between the columns of a table; None: see ``TableLayout``.
         encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.text_lines.decode``).
         line_break: a mark for a line end in the rows of a table.
-        notes: counts irregularities.
         meter: counts the bytes read from disk.
-
-    Raises:
-        DataError: bytes, a line or a record cannot be read; the message has ``file:line``.
     """
     if file_format == "text" or (file_format is None and format_of(path) == "text"):
         return _text_documents(path, boundary, encoding_errors, notes, meter)

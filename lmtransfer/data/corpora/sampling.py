@@ -92,8 +92,8 @@ class Sampling:
         most_tokens = np.array([self.max_tokens.get(name, np.inf) for name in names])
         most_epochs = np.array([self.max_epochs.get(name, np.inf) for name in names])
         most = np.floor(np.minimum(most_tokens / length, np.where(size > 0, most_epochs, 0.0) * size) + 1e-9)
-        given = _filled(self._shares(sizes, length), size.sum(), most)
-        return dict(zip(names, given.tolist(), strict=True))
+        amounts = _filled(self._shares(sizes, length), size.sum(), most)
+        return dict(zip(names, amounts.tolist(), strict=True))
 
     def _shares(self, sizes: Mapping[str, float], tokens_per_unit: np.ndarray) -> np.ndarray:
         size = np.array(list(sizes.values()), dtype=np.float64)
@@ -112,14 +112,13 @@ def _filled(shares: np.ndarray, total: float, most: np.ndarray) -> np.ndarray:
 
     Args:
         shares: float64, shape (parts,), with the sum 1.
-        total: the amount to divide.
         most: the most that each part takes, may be infinite, shape (parts,).
     """
-    given = shares * total
+    amounts = shares * total
     full = np.zeros(len(shares), dtype=bool)
-    while (given[~full] > most[~full]).any():
-        full |= given > most
+    while (amounts[~full] > most[~full]).any():
+        full |= amounts > most
         free = np.where(full, 0.0, shares)
         left = max(total - most[full].sum(), 0.0)
-        given = np.where(full, most, free * (left / free.sum() if free.any() else 0.0))
-    return given
+        amounts = np.where(full, most, free * (left / free.sum() if free.any() else 0.0))
+    return amounts

@@ -69,9 +69,9 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
             files.append(str(file))
             continue
         if path.is_dir():
-            found, others = _search(path, key)
+            matches, others = _search(path, key)
             left_out.extend(others)
-            if not found:
+            if not matches:
                 pattern = f"{entry}/**/*{Path(others[0]).suffix}" if others else f"{entry}/**/*"
                 raise DataError(
                     f"{key}={entry}: there is no file of a known format in {path} (known: "
@@ -79,23 +79,19 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
                     f"select them by a pattern such as {pattern}"
                 )
         else:
-            found = sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
-            if not found:
+            matches = sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
+            if not matches:
                 raise DataError(
                     f"{key}={entry}: no such file, folder or pattern (looked for {path}; relative paths start at the "
                     "folder where the command was started)"
                 )
-        files.extend(found)
-        named = named and len(found) == 1
+        files.extend(matches)
+        named = named and len(matches) == 1
     return Located(tuple(dict.fromkeys(files)), named, tuple(left_out))
 
 
 def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
-    """Texts below a folder, and tables and JSON, sorted by path; without compressed copies of uncompressed files.
-
-    Raises:
-        DataError: a file is a broken link or not a regular file, or a folder holds several splits of a data set.
-    """
+    """Texts below a folder, and tables and JSON, sorted by path; without compressed copies of uncompressed files."""
     texts: dict[str, str] = {}
     others: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):

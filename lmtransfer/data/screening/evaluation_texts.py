@@ -33,8 +33,8 @@ class EvaluationTexts:
         self.num_searched: dict[str, int] = {}
         self._texts: list[tuple[str, str]] = []
         grams: list[np.ndarray] = []
-        for name, given in texts.items():
-            different = list(dict.fromkeys(given))
+        for name, of_set in texts.items():
+            different = list(dict.fromkeys(of_set))
             hashes = [word_hashes(text) for text in different]
             long = [place for place, words in enumerate(hashes) if len(words) >= ngram_words]
             self.num_texts[name], self.num_searched[name] = len(different), len(long)
@@ -61,5 +61,5 @@ class EvaluationTexts:
         if not len(places):
             return []
         owners = np.concatenate([self._owners[self._starts[place] : self._ends[place]] for place in places])
-        found, counts = np.unique(owners, return_counts=True)
-        return [self._texts[owner] for owner in found[counts >= self._needed[found]].tolist()]
+        indices, counts = np.unique(owners, return_counts=True)
+        return [self._texts[owner] for owner in indices[counts >= self._needed[indices]].tolist()]

@@ -61,9 +61,9 @@ class Findings:
         """Number of documents that ``drop`` leaves out."""
         return self.near_duplicates + self.overlapping
 
-    def write(self, folder: Path, found: np.ndarray) -> None:
+    def write(self, folder: Path, documents: np.ndarray) -> None:
         """Write the counts, and the numbers of the documents that were found."""
-        np.save(folder / "found.npy", found)
+        np.save(folder / "found.npy", documents)
         write_json(folder / "findings.json", asdict(self))
 
     @classmethod

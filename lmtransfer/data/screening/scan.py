@@ -174,8 +174,6 @@ def scan(
         corpus: the documents; read once.
         folder: where the findings go; on the way also the shingles, 8 bytes for each word of the corpus.
         min_jaccard: lowest Jaccard similarity of near-duplicates; None: they are not searched for.
-        shingle_words: words of a shingle.
-        evaluation: the evaluation texts.
     """
     spool = folder / "spool"
     spool.mkdir()
@@ -204,35 +202,35 @@ def scan(
             if held:
                 line["holds"] = [{"set": name, "text": text[:_SHOWN]} for name, text in held]
             listed.write(json.dumps(line) + "\n")
-    found: dict[int, NearDuplicate | None] = dict.fromkeys(overlapping)
+    matches: dict[int, NearDuplicate | None] = dict.fromkeys(overlapping)
     for pair in () if near is None else near.find():
-        found[pair.document] = pair
+        matches[pair.document] = pair
         findings.near_duplicates += 1
         findings.same_shingles += pair.similarity == 1
         findings.across_split += held_out[pair.document] != held_out[pair.of]
     for name, texts in seen.items():
         findings.overlaps[name].found = len(texts)
     findings.documents, findings.overlapping = len(words), len(overlapping)
-    findings.words, findings.found_words = sum(words), sum(words[number] for number in found)
+    findings.words, findings.found_words = sum(words), sum(words[number] for number in matches)
     with list_path(folder).open("w", encoding="utf-8") as file:
-        for line in _lines(spool / "documents.jsonl", found):
+        for line in _lines(spool / "documents.jsonl", matches):
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             if len(findings.examples) < _EXAMPLES:
                 findings.examples.append(line)
-    findings.write(folder, np.array(sorted(found), dtype=np.int64))
+    findings.write(folder, np.array(sorted(matches), dtype=np.int64))
     shutil.rmtree(spool)
 
 
-def _lines(documents: Path, found: dict[int, NearDuplicate | None]) -> Iterator[dict[str, Any]]:
+def _lines(documents: Path, matches: dict[int, NearDuplicate | None]) -> Iterator[dict[str, Any]]:
     """A line for each document that was found, in order; the text of an earlier document is looked up first."""
-    wanted = {pair.of for pair in found.values() if pair is not None}
+    wanted = {pair.of for pair in matches.values() if pair is not None}
     keys: dict[int, str] = {}
     with documents.open(encoding="utf-8") as lines:
         for number, raw in enumerate(lines):
             if number in wanted:
                 keys[number] = json.loads(raw)["key"]
-            if number in found:
-                pair, line = found[number], json.loads(raw)
+            if number in matches:
+                pair, line = matches[number], json.loads(raw)
                 if pair is not None:
                     line |= {"near_duplicate_of": keys[pair.of], "jaccard": round(pair.similarity, 4)}
                 yield line

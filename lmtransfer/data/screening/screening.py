@@ -9,6 +9,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, NgramWords, PositiveProb
 from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.data.screening.evaluation_texts import EvaluationTexts
@@ -111,8 +113,8 @@ class ScreenedCorpus(Corpus):
                     self.screening.scan(self.source, staged)
         return folder
 
+    @override
     def documents(self) -> Iterator[Document]:
-        """The documents, in the source's order."""
         if self.screening.action == "report":
             yield from self.source.documents()
             return
@@ -123,8 +125,8 @@ class ScreenedCorpus(Corpus):
             else:
                 yield document
 
+    @override
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` is held out, as in the source."""
         return self.source.is_validation(document)
 
     def fingerprint(self) -> str:
@@ -135,10 +137,10 @@ class ScreenedCorpus(Corpus):
         return blake2b(settings.encode(), digest_size=16).hexdigest()
 
     @property
+    @override
     def commit(self) -> str | None:
-        """The commit of the source."""
         return self.source.commit
 
+    @override
     def fraction_read(self) -> float | None:
-        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
         return self.source.fraction_read()

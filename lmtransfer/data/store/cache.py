@@ -75,7 +75,6 @@ def prepare(
     """Tokenise a corpus, or read it from the cache; each part of a mixture is cached separately.
 
     Args:
-        corpus: the documents.
         tokenizer: turns sentences into ids; must be picklable, because worker processes get a copy.
         cache_dir: folder of the cache; None: see ``default_cache_dir``.
         num_workers: number of worker processes; 0 and 1 use this process only; None: one for each core. The result does
@@ -152,9 +151,6 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
         corpus: the documents; held-out documents are not used.
         trainer: the settings; takes its own seeded sample of the lines.
         cache_dir: folder of the cache; None: see ``default_cache_dir``.
-
-    Raises:
-        DataError: the corpus has no text, or too little of it for the trainer's settings.
     """
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
     folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
@@ -166,11 +162,7 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
 
 
 def _some(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:
-    """The lines, after a check that at least one of them has text.
-
-    Raises:
-        DataError: no line has text.
-    """
+    """The lines, after a check that at least one of them has text."""
     blank: list[str] = []
     for line in lines:
         if line and not line.isspace():

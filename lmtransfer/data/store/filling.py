@@ -64,7 +64,6 @@ def fill(
 
     Args:
         folder: the prepared corpus's folder.
-        corpus: the documents.
         tokenizer: turns sentences into ids.
         num_workers: number of worker processes; 0 and 1 use this process only.
         on_progress: called after each block.
@@ -78,14 +77,14 @@ def fill(
     (folder / "blocks").mkdir(parents=True, exist_ok=True)
     total = CorpusStatistics()
     records: list[BlockRecord] = []
-    kept = 0
-    with closing(_records(folder, corpus, tokenizer, num_workers)) as found:  # closing ends its workers
-        for record, was_kept in found:
+    num_kept = 0
+    with closing(_records(folder, corpus, tokenizer, num_workers)) as block_records:  # closing ends its workers
+        for record, was_kept in block_records:
             records.append(record)
             total.add(record.statistics)
-            kept += was_kept
+            num_kept += was_kept
             if on_progress:
-                on_progress(Progress(total.documents, total.tokens, corpus.fraction_read(), kept))
+                on_progress(Progress(total.documents, total.tokens, corpus.fraction_read(), num_kept))
     if total.tokens == 0:
         raise no_text(corpus)
     for side in SIDES:
@@ -113,15 +112,15 @@ def _records(
     source = chain(head, source)
     if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenising one block
         for block in source:
-            found = _kept(folder, block)
-            yield found or tokenise_block(block, folder, tokenizer), found is not None
+            record = _kept(folder, block)
+            yield record or tokenise_block(block, folder, tokenizer), record is not None
         return
     pending: deque[tuple[Future[BlockRecord] | BlockRecord, bool]] = deque()
     try:
         with workers(num_workers, set_up_worker, pickle.dumps(tokenizer)) as pool:
             for block in source:
-                found = _kept(folder, block)
-                pending.append((found or pool.submit(work, block, folder), found is not None))
+                record = _kept(folder, block)
+                pending.append((record or pool.submit(work, block, folder), record is not None))
                 if len(pending) > num_workers + 1:
                     yield _finished(*pending.popleft())
             while pending:
@@ -133,8 +132,8 @@ def _records(
         ) from None
 
 
-def _finished(result: Future[BlockRecord] | BlockRecord, kept: bool) -> tuple[BlockRecord, bool]:
-    return (result.result() if isinstance(result, Future) else result), kept
+def _finished(result: Future[BlockRecord] | BlockRecord, was_kept: bool) -> tuple[BlockRecord, bool]:
+    return (result.result() if isinstance(result, Future) else result), was_kept
 
 
 def _kept(folder: Path, block: Block) -> BlockRecord | None:

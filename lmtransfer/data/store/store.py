@@ -145,9 +145,9 @@ class TokenStore:
         for name, (size, _) in _all_files(shards, _pairs(manifest["index"])):
             file = folder / name
             if not file.is_file() or file.stat().st_size != size:
-                found = f"{file.stat().st_size} bytes" if file.is_file() else "no file"
+                actual = f"{file.stat().st_size} bytes" if file.is_file() else "no file"
                 raise DataError(
-                    f"{file}: expected {size} bytes, found {found}; delete {folder} and run `prepare` again"
+                    f"{file}: expected {size} bytes, found {actual}; delete {folder} and run `prepare` again"
                 )
         return cls(folder, shards)
 

@@ -93,7 +93,6 @@ def part_shares(
 
     Args:
         store: the training part.
-        tokenizer: the tokenizer of the store.
         most_tokens: only the first ``most_tokens`` tokens of a large part are counted.
     """
     if isinstance(store, TokenStore):

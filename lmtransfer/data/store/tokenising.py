@@ -138,7 +138,6 @@ def tokenise_block(block: Block, folder: Path, tokenizer: Tokenizer) -> BlockRec
     """Tokenise a block and write its shards and its record to the corpus's folder.
 
     Args:
-        block: the documents.
         folder: the corpus's folder.
         tokenizer: turns each sentence into ids.
     """

@@ -29,12 +29,10 @@ def evaluation_batches(
     row follows does not depend on them either.
 
     Args:
-        source: the rows.
         micro_batch_tokens: maximum number of tokens of a batch (a longer row is a batch by itself).
         max_tokens: take a random subset of at most this many tokens (at least one row); None takes all.
         seed: seed of the subset.
         rank: rank of this process; each rank gets about the same number of tokens.
-        world_size: number of ranks.
         num_streams: the rows are contiguous text, as in a contiguous ``PlannedStream``. They are read in this number of
             parallel contiguous streams of equal length. The remaining rows are one more stream, which is shorter. With
             ``max_tokens`` only the first rows of each stream are taken. Each rank gets a share of the streams. None:

@@ -24,9 +24,6 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
 
     Returns:
         Edges from 0 to ``len(lengths)``; group i is rows [edges[i], edges[i + 1]).
-
-    Raises:
-        ConfigError: a row is longer than ``max_tokens``.
     """
     check_longest(lengths, max_tokens, key=key)
     tokens = np.cumsum(lengths, dtype=np.int64).data
@@ -104,7 +101,6 @@ def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_s
     Args:
         batch_tokens: maximum number of tokens of a step over all ranks.
         micro_batch_tokens: maximum number of tokens of a share; None: one pass for each rank.
-        world_size: number of ranks.
     """
     passes = 1 if micro_batch_tokens is None else -(-batch_tokens // (world_size * micro_batch_tokens))
     return -(-batch_tokens // (world_size * passes))
@@ -119,7 +115,6 @@ def capacity_of_pass(
         batch_tokens: maximum number of tokens of a step over all ranks.
         longest: tokens of the longest row.
         micro_batch_tokens: see ``tokens_of_pass``.
-        world_size: number of ranks.
     """
     share = tokens_of_pass(batch_tokens, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
     return min(batch_tokens, -(-(share + longest) // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE)
@@ -153,8 +148,6 @@ def rank_share(
         lengths: tokens of each row.
         pass_tokens: tokens of a micro-batch, which may have less than one row more; None: one micro-batch for each
             rank.
-        rank: the rank.
-        world_size: number of ranks.
     """
     rows, lengths = _by_length(rows, lengths)
     passes = 1 if pass_tokens is None else max(1, -(-int(lengths.sum(dtype=np.int64)) // (world_size * pass_tokens)))
@@ -176,11 +169,7 @@ def micro_batches(
         rows: row numbers.
         lengths: tokens of each row.
         micro_batch_tokens: maximum number of tokens of a micro-batch.
-        rank: the rank.
         world_size: number of ranks, which share the tokens evenly.
-
-    Raises:
-        ConfigError: a row is longer than ``micro_batch_tokens``.
     """
     rows, lengths = _by_length(rows, lengths)
     own = cut_evenly(lengths, world_size)[rank]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
+from typing_extensions import override
 
 from lmtransfer.data.stream.step_plan import (
     capacity_of_pass,
@@ -86,8 +87,6 @@ class Source(ABC):
         """Build a micro-batch.
 
         Args:
-            epoch: number of the epoch.
-            plan: the plan of the epoch.
             row_ids: the rows of the micro-batch.
             follows: for contiguous rows, whether each row continues the same row of the previous batch; None: rows are
                 independent.
@@ -186,12 +185,7 @@ class PlannedStream:
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """An endless iterator of steps, from number ``start`` on.
-
-        Raises:
-            DataError: an epoch has no rows.
-            ConfigError: a row does not fit a step or a micro-batch.
-        """
+        """An endless iterator of steps, from number ``start`` on."""
         micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
@@ -299,7 +293,7 @@ class PlannedStream:
         return order, [*range(0, len(lengths), self.batch_examples), len(lengths)]
 
 
-class RenumberedStream:
+class RenumberedStream(BatchStream):
     """A stream that starts at a later step and has other step numbers, for a run that already took steps elsewhere.
 
     Args:
@@ -312,18 +306,19 @@ class RenumberedStream:
         self.stream, self.begins, self.number = stream, begins, number
 
     @property
+    @override
     def steps_per_epoch(self) -> int:
-        """See ``BatchStream``."""
         return self.stream.steps_per_epoch
 
+    @override
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """See ``BatchStream``; ``start`` is a new number."""
+        """``start`` is a new number."""
         moved = self.number - self.begins
         for step in self.stream.steps(start - moved):
             yield replace(step, number=step.number + moved)
 
+    @override
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """See ``BatchStream``."""
         self.stream.set_micro_batch_tokens(tokens)
 
 
@@ -337,7 +332,7 @@ class _Plans:
     def __getitem__(self, epoch: int) -> Any:
         if epoch not in self._plans:
             # Prefetching reads at most one epoch ahead, so two are in use at the same time.
-            self._plans = {kept: plan for kept, plan in self._plans.items() if kept == epoch - 1}
+            self._plans = {number: plan for number, plan in self._plans.items() if number == epoch - 1}
             self._plans[epoch] = self._source.plan(epoch)
         return self._plans[epoch]
 

@@ -85,8 +85,6 @@ def measure(
 
     Args:
         learner: the learner, on the device.
-        optimizer: optimizer of its parameters.
-        batch: the batch that is repeated.
         hardware: device and number format.
         seed: of dropout.
     """
@@ -133,16 +131,15 @@ def memory_on_a_gpu(
         learner: the learner, on ``device``.
         batches: two batches, the second larger than the first if there are rows enough.
         tokens: tokens of a forward pass on the GPU.
-        device: where to compute.
         seed: of dropout.
     """
     in_bf16 = Hardware(device, Precision(name="bf16", device=device), reason="", threads=1, compile=False)
     learner.train()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derived_seed(seed, "inspect"))
-        kept = [_kept_for_backward(learner, batch.to(device), in_bf16) for batch in batches]
+        sizes = [_kept_for_backward(learner, batch.to(device), in_bf16) for batch in batches]
     more_tokens = batches[1].num_tokens - batches[0].num_tokens
-    of_token = (kept[1] - kept[0]) / more_tokens if more_tokens else kept[0] / batches[0].num_tokens
+    of_token = (sizes[1] - sizes[0]) / more_tokens if more_tokens else sizes[0] / batches[0].num_tokens
     return round(_BYTES_OF_A_PARAMETER * sum(p.numel() for p in learner.parameters()) + of_token * tokens)
 
 
@@ -156,17 +153,17 @@ def _total(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardw
 def _kept_for_backward(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> int:
     """Bytes that autograd keeps for the backward pass, each storage once, without parameters and the batch."""
     known = {p.untyped_storage().data_ptr() for p in learner.parameters()}
-    kept: dict[int, tuple[int, Tensor]] = {}
+    tensors: dict[int, tuple[int, Tensor]] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # referenced, so that the address is not reused
+            tensors[storage.data_ptr()] = (storage.nbytes(), tensor)  # referenced, so that the address is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         _total(learner, batch, hardware)
-    return sum(size for size, _ in kept.values())
+    return sum(size for size, _ in tensors.values())
 
 
 def _now(hardware: Hardware) -> float:

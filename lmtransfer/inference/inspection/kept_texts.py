@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from lmtransfer.data.files import COMPRESSIONS, find_file
 from lmtransfer.errors import LmtransferError
-from lmtransfer.reporting.page.texts import ExampleText, FoundTexts
+from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.tasks.folds import FOLDS
 from lmtransfer.tasks.metrics.scored_examples import Kept, example_keys
@@ -31,7 +33,7 @@ _HUB = ("hub", "hub_dataset")
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-class TaskTexts:
+class TaskTexts(Texts):
     """Finds the texts of examples in the files of a run's task; each file is read once.
 
     Args:
@@ -42,27 +44,29 @@ class TaskTexts:
         self._data_root = data_root
         self._read: dict[str, Mapping[int, ExampleText] | str] = {}
 
-    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
-        """Find the texts of some examples of a run; see ``reporting.page.texts.Texts``."""
-        texts = self._texts(run, kept)
+    @override
+    def find(self, run: Run, predictions: Kept, keys: Sequence[int]) -> FoundTexts:
+        texts = self._texts(run, predictions)
         if isinstance(texts, str):
             return FoundTexts(missing=texts)
-        found = {key: texts[key] for key in keys if key in texts}
-        changed = f"the data of the task {kept.task} are not those that the run was scored on"
-        return FoundTexts(found, changed if len(found) < len(set(keys)) else "")
+        present = {key: texts[key] for key in keys if key in texts}
+        changed = f"the data of the task {predictions.task} are not those that the run was scored on"
+        return FoundTexts(present, changed if len(present) < len(set(keys)) else "")
 
-    def _texts(self, run: Run, kept: Kept) -> Mapping[int, ExampleText] | str:
+    def _texts(self, run: Run, predictions: Kept) -> Mapping[int, ExampleText] | str:
         """All texts of a split by key, or why there are none."""
         node = run.config.get("task")
         if not isinstance(node, Mapping) or "_target_" not in node:
-            return f"the configuration of the run does not say where the data of the task {kept.task} are"
-        split = "train" if kept.split == FOLDS else kept.split
+            return f"the configuration of the run does not say where the data of the task {predictions.task} are"
+        split = "train" if predictions.split == FOLDS else predictions.split
         name = json.dumps([node, split, run.config.get("data_root")], sort_keys=True, default=str)
         if name not in self._read:
-            self._read[name] = self._read_texts(run, node, kept, split)
+            self._read[name] = self._read_texts(run, node, predictions, split)
         return self._read[name]
 
-    def _read_texts(self, run: Run, node: Mapping[str, Any], kept: Kept, split: str) -> Mapping[int, ExampleText] | str:
+    def _read_texts(
+        self, run: Run, node: Mapping[str, Any], answers: Kept, split: str
+    ) -> Mapping[int, ExampleText] | str:
         # Imported here, since these import torch, and a report without kept predictions does not need it.
         from lmtransfer.runs.run_directory import RunDirectory
         from lmtransfer.runs.trust import is_own, local_task
@@ -76,17 +80,17 @@ class TaskTexts:
             if not trusted:
                 allowed = local_task(node, directory, data_root=data_root)
         except LmtransferError:
-            return f"the run was not made here, and its task {kept.task} names files that are not in the data folder"
-        given = {name: None if name in _HUB else value for name, value in allowed.items()}
-        if given.get("labels", ()) is None:
-            given["labels"] = list(kept.examples.labels)  # not read from the training split
+            return f"the run was not made here, and its task {answers.task} names files that are not in the data folder"
+        values = {name: None if name in _HUB else value for name, value in allowed.items()}
+        if values.get("labels", ()) is None:
+            values["labels"] = list(answers.examples.labels)  # not read from the training split
         try:
-            if _num_bytes(given, split, data_root) > MOST_BYTES:
-                return f"the files of the task {kept.task} are larger than {MOST_BYTES >> 20} MiB"
-            return _texts_of(_task(given, data_root), split)
+            if _num_bytes(values, split, data_root) > MOST_BYTES:
+                return f"the files of the task {answers.task} are larger than {MOST_BYTES >> 20} MiB"
+            return _texts_of(_task(values, data_root), split)
         except (LmtransferError, *_UNREADABLE):
             return (
-                f"the files of the task {kept.task} cannot be read here; set data_root= or LMTRANSFER_DATA to the "
+                f"the files of the task {answers.task} cannot be read here; set data_root= or LMTRANSFER_DATA to the "
                 "folder that holds them"
             )
 

@@ -56,10 +56,6 @@ _SHORT = 0.5
 def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     """Print everything; only the cache of the corpus is written.
 
-    Args:
-        cfg: the checked configuration.
-        console: console to print to.
-
     Raises:
         DataError: the corpus is missing, empty, or too small for its rows.
     """

@@ -89,17 +89,17 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
     for heading in ("tokens", "of all", "sampled", "passes", "per word", "unknown", "pieces", "own"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, part in prepared.parts.items():
-        found, counted = shares[name], part.statistics
+        part_share, counted = shares[name], part.statistics
         table.add_row(
             name,
             f"{counted.tokens:,}",
-            f"{found.share:.1%}",
-            f"{found.sampled:.1%}",
-            f"{found.passes:.2f}",
+            f"{part_share.share:.1%}",
+            f"{part_share.sampled:.1%}",
+            f"{part_share.passes:.2f}",
             f"{counted.tokens / max(1, counted.words):.2f}",
             f"{counted.unknown_rate:.3%}",
-            f"{found.vocabulary:.1%}",
-            f"{found.own:.1%}",
+            f"{part_share.vocabulary:.1%}",
+            f"{part_share.own:.1%}",
         )
     return table
 
@@ -155,11 +155,9 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
     """Estimated memory and time.
 
     Args:
-        cost: the measured cost.
         tokens: tokens of an epoch.
         steps: steps of an epoch.
         pass_tokens: tokens of a forward pass.
-        train: settings with the budget.
     """
     table = table_with_title("estimate from a few steps without compilation")
     fixed = cost.peak_bytes(0)
@@ -186,7 +184,6 @@ def gpu_table(
     """How long GPUs take for the budget; None if it is a time.
 
     Args:
-        train: settings with the budget.
         tokens: tokens of an epoch.
         steps: steps of an epoch.
         flops: FLOP per token of training.

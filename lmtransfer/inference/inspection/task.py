@@ -28,10 +28,6 @@ _NAMED = 5
 def inspect_task(cfg: DictConfig, console: Console) -> None:
     """Print everything; nothing is written.
 
-    Args:
-        cfg: the checked configuration.
-        console: console to print to.
-
     Raises:
         ConfigError: no run is given, or the task has no labels.
         DataError: a split is malformed, or no split can be read.
@@ -87,8 +83,6 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
     """Notes for the user about a split.
 
     Args:
-        encoded: the encoded split.
-        split: name of the split.
         seen: texts of all splits read so far, by digest of their tokens; this function adds to it.
     """
     if encoded.unreachable:

@@ -58,10 +58,10 @@ def address_of(host: str, port: int, *, allow_remote: bool) -> Address:
     if not 0 <= port <= _HIGHEST_PORT:
         raise ConfigError(f"port={port}: must be 1 to {_HIGHEST_PORT}, or 0 for any free port")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise ConfigError(f"host={host}: there is no such address; leave it out for this machine alone") from None
-    ip = str(found[0][4][0])
+    ip = str(addresses[0][4][0])
     number = _number(ip)
     is_local = number is not None and number.is_loopback
     if not is_local and not allow_remote:

@@ -61,8 +61,6 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
     """The page of a run as an ASGI app.
 
     Args:
-        served: the run.
-        address: the address that is served.
         limits: what one request may take.
 
     Raises:
@@ -142,7 +140,7 @@ class Answers:
         self._served, self._seconds = served, limits.max_seconds
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
 
-    async def to(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def to(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one input.
 
         Raises:
@@ -155,7 +153,7 @@ class Answers:
         def is_over() -> bool:
             return left.is_set() or time.monotonic() > deadline
 
-        working = asyncio.get_running_loop().run_in_executor(self._worker, self._answer, given, is_over)
+        working = asyncio.get_running_loop().run_in_executor(self._worker, self._answer, fields, is_over)
         try:
             answer = await asyncio.wait_for(working, self._seconds)
         except TimeoutError:
@@ -166,9 +164,9 @@ class Answers:
             left.set()
         return {**answer, "seconds": round(time.monotonic() - start_time, 3)}
 
-    def _answer(self, given: Mapping[str, Any], is_over: Callable[[], bool]) -> dict[str, Any]:
+    def _answer(self, fields: Mapping[str, Any], is_over: Callable[[], bool]) -> dict[str, Any]:
         try:
-            answer = self._served.answer(given, is_over=is_over)
+            answer = self._served.answer(fields, is_over=is_over)
             json_line(answer)  # numbers that are not finite are refused
         except LmtransferError as error:
             raise Refused(422, str(error)) from None

@@ -59,8 +59,6 @@ def leave_one_out(
     """The effect of each word of a text or a pair, in the order of the text.
 
     Args:
-        example: the text or the pair.
-        score: scores examples.
         tokenizer: cuts text without spaces into tokens, which then count as words.
         is_over: whether the time is over; the work is then given up.
 

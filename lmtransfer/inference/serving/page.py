@@ -22,7 +22,7 @@ _WEAK = 0.05
 def page(
     served: Served,
     max_bytes: int,
-    given: Mapping[str, str] | None = None,
+    entries: Mapping[str, str] | None = None,
     *,
     answer: Mapping[str, Any] | None = None,
     problem: str | None = None,
@@ -30,9 +30,8 @@ def page(
     """The page as HTML; everything in it is escaped.
 
     Args:
-        served: the run.
         max_bytes: largest request.
-        given: what was typed, by field.
+        entries: what was typed, by field.
         answer: the answer to it, as in JSON.
         problem: why there is no answer.
     """
@@ -46,7 +45,7 @@ def page(
         task=task.get("name"),
         max_bytes=max_bytes,
         most_words=MOST_WORDS,
-        given=given or {},
+        given=entries or {},
         problem=problem,
         answer=answer,
         evidence=None if answer is None else _evidence(answer),

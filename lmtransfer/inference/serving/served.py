@@ -76,32 +76,29 @@ class Served(ABC):
             "labels": list(self.labels),
         }
 
-    def answer(self, given: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
+    def answer(self, texts: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
         """The answer to one input, as JSON: what ``predict`` writes, with ``remarks`` for people.
 
         Args:
-            given: the texts by the names of ``fields``.
+            texts: the texts by the names of ``fields``.
             is_over: whether the time for the evidence of words is over; then only the answer itself is given.
-
-        Raises:
-            DataError: a text is missing, empty, or cannot be answered.
         """
         notes = Notes()
-        example = self._example(given, notes)
+        example = self._example(texts, notes)
         line = self._answered(example, notes, is_over)
         remarks = [*line.pop("remarks", []), *(f"{count:,} {kind}" for kind, count in notes.counts.items())]
         return {key: value for key, value in line.items() if key != "id"} | {"remarks": remarks}
 
     @abstractmethod
     def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """The answer to an example; see ``answer``."""
+        """The answer to an example, as JSON."""
 
-    def _example(self, given: Mapping[str, Any], notes: Notes) -> Any:
+    def _example(self, entries: Mapping[str, Any], notes: Notes) -> Any:
         names = [field.name for field in self.fields]
-        unknown = sorted(set(given) - set(names))
+        unknown = sorted(set(entries) - set(names))
         if unknown:
             raise DataError(f"{unknown[0]}: there is no such field; the fields are {', '.join(names)}")
-        texts = [given.get(name) for name in names]
+        texts = [entries.get(name) for name in names]
         for name, text in zip(names, texts, strict=True):
             if not isinstance(text, str):
                 raise DataError(f"{name}: must be a text")
@@ -202,7 +199,6 @@ def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: 
         evidence: whether to show the evidence of words.
         top_k: number of candidates for each [MASK].
         trust: whether to read files that the run names, although somebody else made the run.
-        hardware: device and precision.
 
     Raises:
         RunDirectoryError: there is no such run, or it was not trained.

@@ -22,8 +22,6 @@ def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -
     """Answer requests until a signal ends this process.
 
     Args:
-        app: what answers.
-        listening: the socket.
         on_start: called when the first request can come.
 
     Raises:

@@ -121,11 +121,7 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, named: str) -
 
 
 def _apart(run: OpenRun) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
-    """The tensors of the encoder without updates, and the updates; those of shared layers once.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """The tensors of the encoder without updates, and the updates; those of shared layers once."""
     names = weights(run.encoder).keys()
     encoder, updates = split_updates(read_weights(run.checkpoint, prefix="encoder."))
     encoder = {name: tensor for name, tensor in encoder.items() if name in names}
@@ -151,22 +147,19 @@ def _trained(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
 
 
 def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
-    """Check that a folder holds the encoder to which the updates belong; a pooler is part of the adapter.
-
-    Raises:
-        ConfigError: it is not such a folder.
-    """
+    """Check that a folder holds the encoder to which the updates belong; a pooler is part of the adapter."""
     try:
         published = read_published(place)
     except CheckpointError as error:
         raise ConfigError(f"base={place}: {error}; give the folder of an exported encoder, or none") from error
-    found = dict(published.encoder)
-    if run.family.token in found:
-        found[run.family.token] = found[run.family.token][: run.encoder.vocab_size]  # there may be a row for padding
+    tensors = dict(published.encoder)
+    if run.family.token in tensors:
+        # There may be a row for padding.
+        tensors[run.family.token] = tensors[run.family.token][: run.encoder.vocab_size]
     wrong = [
         name
         for name, tensor in encoder.items()
-        if not name.startswith("pooler.") and (name not in found or not torch.equal(found[name].float(), tensor))
+        if not name.startswith("pooler.") and (name not in tensors or not torch.equal(tensors[name].float(), tensor))
     ]
     if wrong:
         raise ConfigError(
@@ -177,11 +170,7 @@ def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
 
 
 def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: PublishedFiles) -> str:
-    """Read the adapter back, and compare base plus adapter with the merged model.
-
-    Raises:
-        CheckpointError: a weight differs.
-    """
+    """Read the adapter back, and compare base plus adapter with the merged model."""
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     base = {f"{run.family.prefix}{name}": tensor for name, tensor in body.tensors.items()}
     merged = _with_adapter(base, config, load_file(folder / WEIGHT_FILE))
@@ -191,9 +180,9 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
         if not difference <= _ROUNDING:
             raise CheckpointError(f"{WEIGHT_FILE}: {name} differs by {difference:.1e}; nothing was exported")
         largest = max(largest, difference)
-    shown = f"{largest:.0e}" if largest else "0"
+    rounded = f"{largest:.0e}" if largest else "0"
     modules = len(config["target_modules"])
-    return f"read back: base and adapter are the merged weights, {modules} updates, largest difference {shown}"
+    return f"read back: base and adapter are the merged weights, {modules} updates, largest difference {rounded}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +208,12 @@ def _to_adapter(
     """Convert low-rank updates of an encoder to the settings and the tensors of an adapter.
 
     Args:
-        family: the family of the encoder.
         updates: the updates, by our names of the encoder's layers; each layer has a published name.
         encoder: the encoder's tensors by our names, without updates.
         trained: tensors that are saved as a whole, by their full published names: the head, and a trained pooler.
         kind: kind of the task's head.
         dropout: dropout of the updates.
         base: folder or name of the base, which is recorded.
-
-    Raises:
-        CheckpointError: peft has no such updates for this family.
     """
     modules: dict[str, _ModuleUpdate] = {}
     for layer in dict.fromkeys(update.layer for update in updates):
@@ -262,11 +247,7 @@ def _to_adapter(
 
 
 def _modules(rewrite: Rewrite, updates: Sequence[SavedUpdate], *, num_rows: int) -> dict[str, _ModuleUpdate]:
-    """The updates of one of our layers by their modules: one for each matrix, or one for all of a fused module.
-
-    Raises:
-        CheckpointError: transformers stores these matrices as parameters of a larger module, which peft cannot update.
-    """
+    """The updates of one of our layers by their modules: one for each matrix, or one for all of a fused module."""
     names = [name.removesuffix(".weight") for name in rewrite.theirs]
     if rewrite.layout not in ("same", "in_out"):
         raise CheckpointError(

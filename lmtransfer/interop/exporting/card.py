@@ -114,7 +114,6 @@ def metadata(
         license: an identifier such as ``apache-2.0``; None: not stated.
         languages: codes such as ``en``; empty: not stated.
         base_model: hub name of the model that this one started from; None: none, or none on the hub.
-        tags: tags for the hub.
     """
     task = pipeline_of(architecture) if architecture else None
     return ModelCardData(
@@ -179,10 +178,8 @@ def card_of(
     """Collect the content of the model card.
 
     Args:
-        run: the exported run.
         library: library that loads the export: "transformers", "sentence-transformers", "peft", "onnx" or "lmtransfer".
         architecture: class in transformers; empty if there is none.
-        notes: notes of the export.
         checked_with: version of transformers that the export was compared with; None: it was not compared.
         settings: what the user says.
     """
@@ -315,7 +312,6 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
     """Collect the facts, one line each, by the name of the fact; a fact that the files do not give is left out.
 
     Args:
-        run: the exported run.
         lineage: the run, then the runs that it started from.
         architecture: class in transformers; empty if there is none.
         source: where the first run of the lineage was imported from; None if it was not imported.
@@ -346,7 +342,7 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
         "max_length": "rows of up to {} tokens",
     }
     details = [text.format(objective[key]) for key, text in settings.items() if number(objective.get(key)) is not None]
-    found = {
+    facts = {
         "pretraining text": _corpus_label(stage),
         "objective": ", ".join([" and ".join(losses), *details]),
         "phases": _phases(stage),
@@ -355,7 +351,7 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
         "hardware": _hardware(stage.versions),
         "validation": _validation(stage.result),
     }
-    return {key: text for key, text in found.items() if text}
+    return {key: text for key, text in facts.items() if text}
 
 
 def _phases(stage: Run) -> str:
@@ -391,7 +387,7 @@ def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
     task, transfer = config["task"], config["transfer"]
     num_train = number(named.result.get("num_train"))
     seed = number(config.get("seed"))
-    found = {
+    facts = {
         "task": node_label(task) + (f", {num_train:,.0f} labelled examples" if num_train else ""),
         "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
         "transfer": _METHODS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
@@ -399,7 +395,7 @@ def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
         "task budget": _budget(read_run(run.saved.path).result),  # of the exported seed
         "task hardware": _hardware(named.versions),
     }
-    return {key: text for key, text in found.items() if text}
+    return {key: text for key, text in facts.items() if text}
 
 
 def _budget(result: Mapping[str, Any]) -> str:

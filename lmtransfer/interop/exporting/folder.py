@@ -50,7 +50,6 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
     """Write the run as transformers' ``save_pretrained`` would.
 
     Args:
-        run: the run.
         folder: where to; exists.
         without: names of the objectives whose heads are left out, each with the reason.
 
@@ -154,7 +153,6 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
     A class of transformers has one epsilon for encoder and head, so these heads cannot be published.
 
     Args:
-        run: the run.
         heads: names of the heads whose logits change once they are written.
     """
     owner = {inner: objective.name for objective in run.objectives for inner in objective.inner()}
@@ -177,8 +175,6 @@ def read_equally(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text
     are equally likely (see ``tokens_differ``).
 
     Args:
-        run: the run.
-        folder: the export.
         texts: single texts and pairs.
 
     Raises:
@@ -197,11 +193,7 @@ def read_equally(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text
 
 
 def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
-    """Load the model from the written files, with the run's tokenizer.
-
-    Raises:
-        CheckpointError: the files cannot be read, or differ from what was written.
-    """
+    """Load the model from the written files, with the run's tokenizer."""
     _check_bytes(written.files, folder)
     for name, more in written.files.more.items():
         _check_bytes(more, folder / name)
@@ -231,8 +223,6 @@ def as_published(
     """The parts of a run that are published.
 
     Args:
-        run: the run.
-        words: its written tokenizer.
         without: see ``write_folder``.
     """
     return RunToPublish(
@@ -253,7 +243,6 @@ def write_published(files: PublishedFiles, folder: Path, published: Mapping[str,
     """Write config.json and model.safetensors.
 
     Args:
-        files: their content.
         folder: where to; exists.
         published: the config.json that the run was imported with; empty if the run was not imported.
     """
@@ -271,15 +260,15 @@ def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any])
         published: the config.json that the run was imported with; empty if the run was not imported.
     """
     labels = {"id2label", "label2id", "num_labels", "problem_type"}
-    kept = {key: value for key, value in published.items() if key not in _DROPPED | labels}
-    return {**kept, **config}
+    rest = {key: value for key, value in published.items() if key not in _DROPPED | labels}
+    return {**rest, **config}
 
 
 def _check_bytes(files: PublishedFiles, folder: Path) -> None:
     """Check that the file holds the tensors that were meant to be written, bit for bit."""
-    found = load_file(folder / "model.safetensors")
+    tensors = load_file(folder / "model.safetensors")
     wrong: Sequence[str] = sorted(
-        name for name in found.keys() | files.tensors.keys() if not _same(found.get(name), files.tensors.get(name))
+        name for name in tensors.keys() | files.tensors.keys() if not _same(tensors.get(name), files.tensors.get(name))
     )
     if wrong:
         raise CheckpointError(f"model.safetensors: these tensors differ from the written ones: {', '.join(wrong[:5])}")

@@ -102,12 +102,11 @@ def texts_of(run: OpenRun, *, data_root: str | None) -> list[Text]:
     """Return the built-in texts and pairs, and some texts of the run's data if it is on this machine.
 
     Args:
-        run: the run.
         data_root: the data folder; None: the folder at the time of the run.
     """
     trusted = run.saved.trusted  # files that an untrusted run names are not read
-    found = _own(run.saved.config, data_root or run.saved.data_root, run) if trusted else iter(())
-    return [*((text, None) for text in SENTENCES), *PAIRS, *islice(found, OWN_LINES)]
+    own_texts = _own(run.saved.config, data_root or run.saved.data_root, run) if trusted else iter(())
+    return [*((text, None) for text in SENTENCES), *PAIRS, *islice(own_texts, OWN_LINES)]
 
 
 def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[Text]:
@@ -144,8 +143,8 @@ def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> It
         return
     folders = [*([Path(data_root)] if data_root else []), Path.cwd()]
     for split in sorted(files, key=lambda split: split != "dev"):  # training files are long
-        given: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
-        if any(find_file(folder / name) for folder in folders for name in given):
+        names: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
+        if any(find_file(folder / name) for folder in folders for name in names):
             task = task_of(run.saved, data_root=data_root)
             yield from (_shown(example.content, is_words=run.kind == "tagging") for example in task.examples(split))
             return
@@ -191,7 +190,6 @@ def write_model(
     Args:
         run: the run as the user gave it.
         folder: where to; made, or replaced with ``overwrite``.
-        form: the format.
         checkpoint: which checkpoint; None: ``best`` if it exists, else ``last``.
         overwrite: whether an existing export may be replaced.
         data_root: folder with data, for texts to compare on.
@@ -239,7 +237,6 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
     """Write ``model.onnx`` and the tokenizer's files.
 
     Args:
-        run: the run.
         folder: an existing folder.
 
     Returns:
@@ -438,26 +435,24 @@ def _ours(opened: OpenRun) -> OurModel:
 
 
 def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> str:
-    """Compare two forms of the model and describe the result in one line.
-
-    Raises:
-        CheckpointError: token ids or logits differ, or there was nothing to compare.
-    """
-    found = compare(ours, theirs, texts)
-    if found.other_ids is not None:
-        raise CheckpointError(f"{what}: the token ids of {found.other_ids[:60]!r} differ; nothing was exported")
-    if not found.differences:
+    """Compare two forms of the model and describe the result in one line."""
+    comparison = compare(ours, theirs, texts)
+    if comparison.other_ids is not None:
+        raise CheckpointError(f"{what}: the token ids of {comparison.other_ids[:60]!r} differ; nothing was exported")
+    if not comparison.differences:
         raise CheckpointError(f"{what}: there was nothing to compare; nothing was exported")
-    if found.other_heads and isinstance(theirs, TransformersModel):
-        found.rounding = theirs.rounding(texts)
-    for head in found.other_heads:
+    if comparison.other_heads and isinstance(theirs, TransformersModel):
+        comparison.rounding = theirs.rounding(texts)
+    for head in comparison.other_heads:
         raise CheckpointError(
-            f"{what}: {head} differs by {found.differences[head]:.1e}, but rounding explains at most "
-            f"{found.allowed(head):.0e}; nothing was exported"
+            f"{what}: {head} differs by {comparison.differences[head]:.1e}, but rounding explains at most "
+            f"{comparison.allowed(head):.0e}; nothing was exported"
         )
-    largest = max(found.differences.values())
-    shown = f"{largest:.0e}" if largest else "0"
-    return f"{what}: {found.num_texts} texts, largest difference {shown} ({', '.join(found.differences)})"
+    largest = max(comparison.differences.values())
+    difference = f"{largest:.0e}" if largest else "0"
+    return (
+        f"{what}: {comparison.num_texts} texts, largest difference {difference} ({', '.join(comparison.differences)})"
+    )
 
 
 def fitting_texts(opened: OpenRun, texts: Sequence[Text]) -> list[Text]:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.interop.exporting.run import BareEncoder, Learner
@@ -52,7 +53,7 @@ class Speaker(Protocol):
         ...
 
 
-class OurModel:
+class OurModel(Speaker):
     """A model of this package, on packed batches.
 
     Args:
@@ -67,7 +68,7 @@ class OurModel:
 
     @property
     def cancelling(self) -> dict[str, float]:
-        """For each head the largest sum of magnitudes that cancel in a logit; see ``Head``."""
+        """For each head the largest sum of magnitudes that cancel in a logit."""
         return {"task": self._learner.head.cancelling} if isinstance(self._learner, TaskLearner) else {}
 
     def encode(self, texts: Sequence[Text]) -> EncodedExamples:
@@ -82,17 +83,17 @@ class OurModel:
         )
 
     @torch.no_grad()
+    @override
     def __call__(self, texts: Sequence[Text]) -> TextLogits:
-        """See ``Speaker``."""
         encoded = self.encode(texts)
         source = TaskSource(encoded)
         batch = source.build(0, source.plan(0), range(len(encoded)))
         lengths = [int(n) for n in encoded.lengths]
         if isinstance(self._learner, TaskLearner):
-            found = {"task": self._learner.logits(batch)}
+            packed_logits = {"task": self._learner.logits(batch)}
         else:
-            found = _pretrained_logits(self._learner, batch.packed)
-        logits = {name: _apart(values, lengths) for name, values in found.items()}
+            packed_logits = _pretrained_logits(self._learner, batch.packed)
+        logits = {name: _apart(values, lengths) for name, values in packed_logits.items()}
         return TextLogits(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
 
 
@@ -100,17 +101,17 @@ def _pretrained_logits(learner: PretrainingLearner | BareEncoder, packed: Packed
     """Compute the last layer, and the logits of each objective that predicts from an uncorrupted text."""
     encoder, num_tokens = learner.encoder, packed.num_tokens
     hidden_TD = encoder(packed).last[:num_tokens]
-    found = {"hidden": hidden_TD}
+    outputs = {"hidden": hidden_TD}
     if encoder.pooler is not None:
-        found["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
+        outputs["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
     for objective in learner.listed() if isinstance(learner, PretrainingLearner) else ():
         head_logits = {objective.name: objective.token_logits(hidden_TD)}
-        if "pooled" in found and head_logits[objective.name] is None:
-            head_logits[objective.name] = objective.text_logits(found["pooled"])
+        if "pooled" in outputs and head_logits[objective.name] is None:
+            head_logits[objective.name] = objective.text_logits(outputs["pooled"])
         for name, inner in objective.inner().items():
             head_logits[name] = inner.token_logits(inner.encoder(packed).last[:num_tokens])
-        found |= {name: logits for name, logits in head_logits.items() if logits is not None}
-    return found
+        outputs |= {name: logits for name, logits in head_logits.items() if logits is not None}
+    return outputs
 
 
 def _apart(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
@@ -166,8 +167,6 @@ def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison
     added for padding), only the columns that both have are compared.
 
     Args:
-        ours: the run.
-        theirs: the written model.
         texts: single texts and pairs.
     """
     result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})

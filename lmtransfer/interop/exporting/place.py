@@ -22,7 +22,6 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
     """Yield a staging folder, which becomes ``folder`` if the block ends without an error and is deleted otherwise.
 
     Args:
-        folder: the path of the export.
         overwrite: whether an existing export may be replaced.
         source: the folder that the model was imported from, if any; it is never replaced.
 
@@ -31,7 +30,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
     """
     folder = folder.expanduser().resolve()
     check_place(folder, overwrite=overwrite, source=source)
-    made = [parent for parent in folder.parents if not parent.exists()]
+    missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         with staged_folder(folder) as staged:
             yield staged
@@ -45,7 +44,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
         raise ConfigError(f"to={folder}: cannot be written ({error.strerror or error}); give another folder") from error
     finally:
         if not folder.exists():
-            for parent in made:
+            for parent in missing:
                 if parent.is_dir() and not any(parent.iterdir()):
                     parent.rmdir()
 
@@ -92,8 +91,8 @@ def _problem(folder: Path, *, overwrite: bool) -> str | None:
 def _written(folder: Path) -> set[str] | None:
     """Read the names of the files that an export wrote into a folder; None if the card does not list them."""
     try:
-        found = _RECORD.findall((folder / _CARD).read_text(encoding="utf-8"))
-        names = json.loads(found[-1]) if found else None
+        records = _RECORD.findall((folder / _CARD).read_text(encoding="utf-8"))
+        names = json.loads(records[-1]) if records else None
     except (OSError, ValueError):
         return None
     return set(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None

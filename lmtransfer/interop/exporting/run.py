@@ -44,7 +44,6 @@ def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, o
     """Copy the files of a run and write a card that says how to use them.
 
     Args:
-        directory: the run.
         folder: where to; exists.
         name: name of the run in its card.
         place: where others find the copy: a folder, or ``owner/name`` on the hub.
@@ -151,11 +150,7 @@ class OpenRun:
         return family_of_model(self.saved.config["model"])[0]
 
     def write_tokenizer(self, folder: Path) -> WrittenTokenizer:
-        """Write the tokenizer's files in the format of transformers; see ``interop.tokenizers.written_tokenizer``.
-
-        Raises:
-            CheckpointError: transformers has no such model, or its files cannot express the tokenizer.
-        """
+        """Write the tokenizer's files in the format of transformers; see ``interop.tokenizers.written_tokenizer``."""
         return write_tokenizer(
             self.saved.tokenizer,
             folder,
@@ -185,11 +180,7 @@ class OpenRun:
 
     @property
     def published_config(self) -> dict[str, Any]:
-        """The config.json that an imported run came with; empty for other runs.
-
-        Raises:
-            CheckpointError: it is damaged.
-        """
+        """The config.json that an imported run came with; empty for other runs."""
         path = self.saved.path / PUBLISHED_CONFIG
         if not path.exists():
             return {}
@@ -232,7 +223,6 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
     """Build the heads to export, with random weights, on an encoder.
 
     Args:
-        saved: the run.
         encoder: the run's encoder, or one that was read back.
     """
     learner = _learner_maker(saved).learner(encoder)

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.exporting.logits import Text, TextLogits, compare
+from lmtransfer.interop.exporting.logits import Speaker, Text, TextLogits, compare
 from lmtransfer.system.optional import missing
 
 #: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
@@ -79,7 +80,7 @@ class Adapter:
     num_labels: int
 
 
-class TransformersModel:
+class TransformersModel(Speaker):
     """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
 
     Args:
@@ -113,12 +114,12 @@ class TransformersModel:
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(
                     str(folder if adapter is None else adapter.folder), **known
                 )
-                made = getattr(transformers, auto_class(architecture)).from_pretrained(
+                model_and_report = getattr(transformers, auto_class(architecture)).from_pretrained(
                     str(folder), output_loading_info=True, **known, **sizes
                 )
             except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
                 raise CheckpointError(f"transformers {transformers.__version__} cannot load it: {error}") from error
-        model, loading = made
+        model, loading = model_and_report
         if type(model).__name__ != architecture:
             raise CheckpointError(f"transformers loads {type(model).__name__}, but {architecture} was written")
         wrong = [str(name) for key in ("missing_keys", "mismatched_keys") for name in loading[key]]
@@ -130,8 +131,8 @@ class TransformersModel:
         self._model = model.float().eval()
 
     @torch.no_grad()
+    @override
     def __call__(self, texts: Sequence[Text]) -> TextLogits:
-        """See ``logits.Speaker``."""
         pairs = [pair for _, pair in texts if pair is not None] or None
         padded = self._tokenizer(
             [text for text, _ in texts],
@@ -148,8 +149,8 @@ class TransformersModel:
             if values.dim() == 2:  # one row a text
                 logits[name] = [row[None].numpy() for row in values.float()]
             else:
-                logits[name] = [row[kept].numpy() for row, kept in zip(values.float(), real, strict=True)]
-        ids = [row[kept].numpy().astype(np.int64) for row, kept in zip(padded["input_ids"], real, strict=True)]
+                logits[name] = [row[mask].numpy() for row, mask in zip(values.float(), real, strict=True)]
+        ids = [row[mask].numpy().astype(np.int64) for row, mask in zip(padded["input_ids"], real, strict=True)]
         return TextLogits(ids, logits)
 
     def rounding(self, texts: Sequence[Text]) -> dict[str, float]:
@@ -170,8 +171,8 @@ class TransformersModel:
         if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
         if self._heads:
-            found = {name: getattr(output, head.output) for name, head in self._heads.items()}
-            return {n: v[..., None] if v.dim() == 2 and not self._heads[n].of_texts else v for n, v in found.items()}
+            outputs = {name: getattr(output, head.output) for name, head in self._heads.items()}
+            return {n: v[..., None] if v.dim() == 2 and not self._heads[n].of_texts else v for n, v in outputs.items()}
         if hasattr(output, "logits"):
             return {"task": output.logits}
         pooled = getattr(output, "pooler_output", None)
@@ -179,11 +180,7 @@ class TransformersModel:
 
 
 def _adapted(model: Any, folder: Path) -> Any:
-    """A model with an adapter on it.
-
-    Raises:
-        CheckpointError: peft cannot load the adapter.
-    """
+    """A model with an adapter on it."""
     peft: Any = importlib.import_module("peft")
     try:
         with warnings.catch_warnings():

@@ -39,7 +39,6 @@ def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
     """The run's embedder on the CPU in float32, if the library can compute the same vectors.
 
     Args:
-        run: the run.
         pooling: the user's choice; None: as the run's head, or the mean.
 
     Raises:
@@ -86,7 +85,6 @@ def write_modules(folder: Path, embedder: Embedder, *, normalise: bool) -> None:
     """Write the files beside those of transformers.
 
     Args:
-        folder: the export.
         embedder: the vectors to reproduce.
         normalise: whether vectors get the length 1.
     """
@@ -115,7 +113,6 @@ def compared_vectors(folder: Path, embedder: Embedder, texts: Sequence[Text], *,
     """Load the folder with the library, compare its vectors with ours, and describe the result in one line.
 
     Args:
-        folder: the export.
         embedder: gives our vectors.
         texts: single texts are compared; pairs are not.
         normalise: whether vectors get the length 1.

@@ -51,7 +51,6 @@ def write_tensors(run: OpenRun, folder: Path) -> None:
     """Write the run in this layout.
 
     Args:
-        run: the run.
         folder: an existing folder.
     """
     tensors = {name: tensor.contiguous() for name, tensor in weights(run.learner).items()}
@@ -88,11 +87,7 @@ def read_tensors(run: OpenRun, folder: Path) -> OurModel:
 
 
 def layout_of(learner: nn.Module) -> dict[str, Any]:
-    """Describe every tensor of a model: its shape, dtype, aliases and meaning.
-
-    Args:
-        learner: encoder and heads.
-    """
+    """Describe every tensor of a model: its shape, dtype, aliases and meaning."""
     shared: dict[str, list[str]] = {}
     for alias, name in aliases(learner).items():
         shared.setdefault(name, []).append(alias)

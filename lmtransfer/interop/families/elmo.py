@@ -77,13 +77,13 @@ def elmo_weight_file(folder: Path) -> Path:
     Raises:
         CheckpointError: there is no such file, or there are several.
     """
-    found = sorted(path for path in Path(folder).glob("*.hdf5") if "weights" in path.name)
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    files = sorted(path for path in Path(folder).glob("*.hdf5") if "weights" in path.name)
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "none"
         raise CheckpointError(
             f"{folder}: next to options.json there must be exactly one weight file, weights.hdf5; found {names}"
         )
-    return found[0]
+    return files[0]
 
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
         CheckpointError: the package h5py is missing, or the file is damaged.
     """
     h5py = optional("h5py", work=f"{path}", error=CheckpointError)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     problem = not_regular(path)
     if problem is not None:
         raise CheckpointError(f"{path}: {problem}")
@@ -103,7 +103,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
         if isinstance(item, h5py.Dataset):
             if item.nbytes > max_bytes:
                 raise ValueError(f"{name} needs {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
-            found[name] = torch.from_numpy(item[...])
+            tensors[name] = torch.from_numpy(item[...])
 
     try:
         with h5py.File(path, "r") as file:
@@ -112,7 +112,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path}: is damaged or incomplete, or is not an HDF5 file of weights: {error}"
         ) from error
-    return found
+    return tensors
 
 
 def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -345,9 +345,6 @@ class Quirks:
         """Change the output of the tables in place.
 
         Args:
-            body: tensors of the encoder.
-            head: tensors of the head.
-            config: content of config.json.
             arguments: arguments of the encoder, defaults included.
             pad_id: padding id of the tokenizer.
         """
@@ -414,8 +411,8 @@ class Family:
     @property
     def pooler_names(self) -> list[str]:
         """The published tensor names of the pooler, without prefix."""
-        found = [rewrite.theirs for rewrite in self.key_map if rewrite.ours.startswith("pooler.")]
-        return [name for names in found for name in names]
+        groups = [rewrite.theirs for rewrite in self.key_map if rewrite.ours.startswith("pooler.")]
+        return [name for names in groups for name in names]
 
 
 def target_of(cls: type) -> str:

@@ -44,7 +44,6 @@ def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
     """Return the family that config.json names.
 
     Args:
-        config: content of config.json.
         source: the file, for messages.
 
     Raises:
@@ -76,8 +75,8 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     name = target.rpartition(".")[2]
     if not families:
         raise NotInTransformers(f"{name} has no counterpart in transformers")
-    given = {key: value for key, value in model.items() if key != "_target_"}
-    arguments = {**defaults_of(families[0].encoder), **given}
+    values = {key: value for key, value in model.items() if key != "_target_"}
+    arguments = {**defaults_of(families[0].encoder), **values}
     if all(family.no_class for family in families):
         raise NotInTransformers(f"{name} has no counterpart in transformers: {families[0].no_class}")
     misfits = [family.config.misfits(arguments) for family in families]

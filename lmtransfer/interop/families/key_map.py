@@ -43,7 +43,6 @@ class Rewrite:
         """Convert our tensor to published tensors.
 
         Args:
-            tensor: our tensor.
             num_heads: H, for the layouts with a dimension for heads.
         """
         return [_theirs_of(piece, self.layout, num_heads).contiguous() for piece in tensor.chunk(len(self.theirs))]
@@ -102,7 +101,6 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
 
     Args:
         tensors: published tensors by name.
-        key_map: the family's rewrites.
 
     Raises:
         CheckpointError: a published tensor matches no rewrite, or part of a fused tensor is missing.
@@ -128,7 +126,6 @@ def to_theirs(
 
     Args:
         tensors: our tensors by name.
-        key_map: the family's rewrites.
         num_heads: H, for published tensors with a dimension for heads.
 
     Raises:
@@ -158,7 +155,6 @@ def expected_tensors(
 
     Args:
         module: the module; a shared tensor counts once, under its first name. The module may be on the device ``meta``.
-        key_map: the family's rewrites.
         num_heads: see ``to_theirs``.
         prefix: prefix of the module's tensors in the key map.
         without: prefixes (after ``prefix``) of tensors that are published elsewhere.
@@ -172,15 +168,15 @@ def expected_tensors(
     return to_theirs(own, key_map, num_heads=num_heads)
 
 
-def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:
     """Compare names, shapes and dtypes of tensors with the expected ones.
 
     Raises:
         CheckpointError: a tensor is missing, unexpected, has another shape, or holds no floating-point numbers.
     """
-    problems = [f"{name} is missing" for name in expected if name not in found]
-    problems += [f"{name} is not expected" for name in found if name not in expected]
-    for name, tensor in found.items():
+    problems = [f"{name} is missing" for name in expected if name not in tensors]
+    problems += [f"{name} is not expected" for name in tensors if name not in expected]
+    for name, tensor in tensors.items():
         if name not in expected:
             continue
         if tensor.shape != expected[name].shape:

@@ -100,17 +100,17 @@ def as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, e
         raise CheckpointError(
             "the last norm of the encoder has a weight of 0, so no classifier of ModernBERT has this head"
         )
-    made = {
+    tensors = {
         "head.dense.weight": torch.diag(dense_D),
         "head.norm.weight": torch.ones_like(scale_D),
         "classifier.weight": weight_KD * scale_D / _SMALL,
         "classifier.bias": bias_K,
     }
     if "bias" in norm:
-        made["head.dense.bias"] = -dense_D * norm["bias"]
-        made["head.norm.bias"] = torch.zeros_like(scale_D)
-        made["classifier.bias"] = bias_K + weight_KD @ norm["bias"]
-    return made
+        tensors["head.dense.bias"] = -dense_D * norm["bias"]
+        tensors["head.norm.bias"] = torch.zeros_like(scale_D)
+        tensors["classifier.bias"] = bias_K + weight_KD @ norm["bias"]
+    return tensors
 
 
 def from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, Tensor]:
@@ -221,12 +221,18 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _every(layers: Any, given: Any) -> int | None:
+def _every(layers: Any, fallback: Any) -> int | None:
     """Return every how many layers a global layer comes; None if the list is missing or has no such period."""
     if not isinstance(layers, list) or not layers:
         return None
     places = [place for place, kind in enumerate(layers) if kind == "full_attention"]
-    every = places[1] if len(places) > 1 else given if isinstance(given, int) and given > 0 else max(len(layers), 1)
+    every = (
+        places[1]
+        if len(places) > 1
+        else fallback
+        if isinstance(fallback, int) and fallback > 0
+        else max(len(layers), 1)
+    )
     kinds = ["sliding_attention" if place % every else "full_attention" for place in range(len(layers))]
     return every if kinds == layers else None
 

@@ -44,17 +44,17 @@ class FusedAndRepeated(Quirks):
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
     ) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        pieces: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             bias = re.fullmatch(r"layers\.\d+\.dec_attn\.(r_[wr]_bias)", name)
             if bias and bias[1] in tensors and torch.equal(tensors[bias[1]], tensor):
                 continue
             if name.endswith("dec_attn.qkv_net.weight") and tensor.ndim and len(tensor) % 3 == 0:
                 for part, piece in zip("qkv", tensor.chunk(3), strict=True):
-                    found[name.replace("qkv_net", f"{part}_net")] = piece
+                    pieces[name.replace("qkv_net", f"{part}_net")] = piece
                 continue
-            found[name] = tensor
-        return found
+            pieces[name] = tensor
+        return pieces
 
 
 TRANSFORMER_XL_FAMILY = Family(

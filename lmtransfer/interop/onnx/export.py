@@ -268,7 +268,6 @@ def export_onnx(
         task: see ``DenseModel``.
         labels: names of the outputs of a task's head, in order. The file has them in its metadata as JSON, with the key
             ``labels``.
-        name: name of the file.
 
     Raises:
         CheckpointError: a package is missing; the model has no such graph; it is too large; or the outputs of the file
@@ -323,8 +322,8 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
             expected = [output.numpy() for output in model.packed(pack(tokens, segments))]
         fed = padded_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
         real = fed["attention_mask"].astype(bool)
-        found = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})
-        for expected_one, found_one in zip(expected, found, strict=True):
+        outputs = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})
+        for expected_one, found_one in zip(expected, outputs, strict=True):
             found_one = found_one if model.per_row else found_one[real]
             if found_one.shape != expected_one.shape or not np.isfinite(found_one).all():
                 worst = float("inf")

@@ -58,7 +58,6 @@ def library_tokenizer(
     """Make the tokenizer, without special tokens around a text and without special tokens that text can contain.
 
     Args:
-        model: content of the model file.
         source: path of the file, for messages.
         prefix: where ``add_dummy_prefix`` puts a space: "first" before a text only, "always" also after an added token.
         layout: "own", or "fairseq": its four special tokens first, and a mask last, as XLM-R has them.
@@ -119,11 +118,7 @@ def _parse(model: bytes) -> ModelProto:
 
 
 def _check_kind(proto: ModelProto, source: str) -> None:
-    """Check that the library has such tokenizers.
-
-    Raises:
-        CheckpointError: it has none.
-    """
+    """Check that the library has such tokenizers."""
     trainer, problem = proto.trainer_spec, None
     if trainer.model_type not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE):
         kind = TrainerSpec.ModelType.Name(trainer.model_type).lower()

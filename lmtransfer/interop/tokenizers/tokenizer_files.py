@@ -113,9 +113,6 @@ def sentencepiece_json(path: Path, *, family: str, settings: Mapping[str, Any]) 
         path: the sentencepiece model.
         family: albert, xlnet or xlm-roberta.
         settings: content of ``tokenizer_config.json``; ``do_lower_case`` and ``keep_accents`` are used.
-
-    Raises:
-        CheckpointError: the file is damaged.
     """
     layout: Layout = "fairseq" if family == "xlm-roberta" else "own"
     library = library_tokenizer(_bytes(path), source=str(path), prefix="always", layout=layout)
@@ -204,10 +201,10 @@ def _class_of(folder: Path, named: Mapping[str, Any]) -> _Class:
     usual = _USUAL.get(model_type)
     if usual not in _AS_WRITTEN:
         for file, content in (("tokenizer_config.json", named), ("config.json", config)):
-            if (given := content.get("tokenizer_class")) and isinstance(given, str):
-                name = given.removesuffix("Fast")
+            if (class_name := content.get("tokenizer_class")) and isinstance(class_name, str):
+                name = class_name.removesuffix("Fast")
                 is_known = name in _AS_WRITTEN or name in _KINDS or name in _USUAL.values()
-                return _Class(_KINDS.get(name), is_known, f"tokenizer_class={given} ({file})")
+                return _Class(_KINDS.get(name), is_known, f"tokenizer_class={class_name} ({file})")
     if usual is not None:
         return _Class(_KINDS.get(usual), True, f"{usual}, the class of model_type={model_type}")
     # No file says anything, so the older files are recognised by their names.
@@ -252,13 +249,13 @@ def _model(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: li
 
 
 def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    specials: dict[str, str] = {}
     for role in _NAMES:
         named = [_content(settings.get(key)) for key in _NAMES[role]]
         token = next((token for token in [*named, *_WELL_KNOWN[role]] if token in vocabulary), None)
         if token is not None:
-            found[role] = token
-    return found
+            specials[role] = token
+    return specials
 
 
 def _content(token: Any) -> str | None:

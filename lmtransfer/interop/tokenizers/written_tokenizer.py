@@ -65,7 +65,6 @@ def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
     """Convert one of our tokenizers to the library's format.
 
     Args:
-        tokenizer: our tokenizer.
         prefix: for kinds that put a space before a text: "first" puts it before the text only, "always" also after an
             added or special token.
 
@@ -170,7 +169,6 @@ def write_tokenizer(
 
     Args:
         tokenizer: a tokenizer of any kind except whole words.
-        folder: the folder.
         max_length: longest input of the model in tokens, specials included.
         num_segments: number of segment ids of the model.
         continues: the family continues text: its files have their own names for the tokens that begin and end it.

@@ -33,7 +33,6 @@ def sample_softmax(
     Args:
         hidden_MD: output states.
         weight_VD: output embedding.
-        bias_V: output bias.
         uniform_M: one number per position, in [0, 1).
         temperature: above 0.
 
@@ -73,8 +72,8 @@ def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 
     for part in _chunks(size, vocabulary, device):
         logits = logits_MV[part].to(dtype, copy=True).div_(temperature)
         sums = logits.sub_(logits.amax(-1, keepdim=True)).exp_().cumsum_(-1)
-        found = torch.searchsorted(sums, uniform_M[part, None].to(dtype) * sums[:, -1:], right=True)
-        samples[part] = found[:, 0]
+        places = torch.searchsorted(sums, uniform_M[part, None].to(dtype) * sums[:, -1:], right=True)
+        samples[part] = places[:, 0]
     return samples.clamp_(max=vocabulary - 1)  # rounding at the upper end
 
 
@@ -212,8 +211,8 @@ class _CrossEntropySum(torch.autograd.Function):
         hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
         bias_gradient_V = torch.zeros(0 if bias is None else vocabulary, dtype=accumulate, device=hidden_MD.device)
-        given = (hidden_MD, weight, bias, targets_M, weights_M, read_logits)
-        for part, chunk in _chunks_of_logits(*given, needs_gradient=needs_gradient):
+        inputs = (hidden_MD, weight, bias, targets_M, weights_M, read_logits)
+        for part, chunk in _chunks_of_logits(*inputs, needs_gradient=needs_gradient):
             losses_M[part], hits_M[part] = chunk.losses, chunk.best == targets_M[part]
             if chunk.gradient is not None:
                 gradient_MV[part] = chunk.gradient
@@ -261,8 +260,8 @@ class _LargeCrossEntropySum(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_MD) if needs_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if needs_gradient else None
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=accumulate)
-        given = (hidden_MD, weight, bias, targets_M, weights_M, read_logits)
-        for part, chunk in _chunks_of_logits(*given, needs_gradient=needs_gradient):
+        inputs = (hidden_MD, weight, bias, targets_M, weights_M, read_logits)
+        for part, chunk in _chunks_of_logits(*inputs, needs_gradient=needs_gradient):
             total += (chunk.losses * weights_M[part]).sum()
             hits_M[part] = chunk.best == targets_M[part]
             if grad_hidden is None or grad_weight is None or chunk.gradient is None:
@@ -342,7 +341,6 @@ def cross_entropy_sum_and_samples(
     Args:
         hidden_MD: output states at the prediction positions.
         weight_VD: output embedding; may be the tied input embedding.
-        bias_V: output bias.
         targets_M: target ids, int64.
         weights_M: weight of the loss at each position (0 for spare places), float.
         uniform_M: one random number per position, in [0, 1); see ``sample_logits``.
@@ -458,8 +456,8 @@ class _SampledCrossEntropies(torch.autograd.Function):
             part = slice(start, start + rows)
             logits = torch.nn.functional.linear(hidden_MD[part], samples_SD, bias_S)
             place = excluded_M[part, None].clamp(max=num_samples - 1)
-            kept = logits.gather(1, place)
-            logits.scatter_(1, place, torch.where(excluded_M[part, None] < num_samples, lowest, kept))
+            gold_logits = logits.gather(1, place)
+            logits.scatter_(1, place, torch.where(excluded_M[part, None] < num_samples, lowest, gold_logits))
             top, best = logits.max(-1, keepdim=True)
             probabilities = logits.softmax(-1, dtype=accumulate)
             log_sum = top.to(accumulate) - probabilities.gather(-1, best).log_()

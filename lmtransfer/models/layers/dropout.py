@@ -28,8 +28,8 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     limits = torch.empty((*shape[:-1], 1) if shape else (), dtype=torch.uint8)
     torch.lt(torch.rand(limits.shape), rest, out=limits).add_(int(limit))
     # Write directly in the dtype of the values: converting booleans to numbers takes several times as long.
-    kept = torch.ge(sampled, limits, out=torch.empty_like(values, requires_grad=False))
-    return values * kept.mul_(1 / (1 - probability))
+    mask = torch.ge(sampled, limits, out=torch.empty_like(values, requires_grad=False))
+    return values * mask.mul_(1 / (1 - probability))
 
 
 class Dropout(nn.Module):

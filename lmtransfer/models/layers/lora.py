@@ -150,13 +150,13 @@ def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
     Args:
         tensors: tensors by name, such as those of a checkpoint.
     """
-    found: dict[tuple[str, int], dict[str, Tensor]] = {}
+    of_layers: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         match = _OF_AN_UPDATE.fullmatch(name)
         if match is not None:
-            found.setdefault((match[1], int(match[2])), {})[match[3]] = tensor
+            of_layers.setdefault((match[1], int(match[2])), {})[match[3]] = tensor
     own, updates = dict(tensors), []
-    for (layer, number), parts in found.items():
+    for (layer, number), parts in of_layers.items():
         weight = own.get(f"{layer}.weight")
         if weight is None or len(parts) < len(_PARTS):
             continue

@@ -30,7 +30,6 @@ class StackedLinear(nn.Linear):
         """The outputs of some layers side by side, (T, D) -> (T, S E).
 
         Args:
-            input_TD: the input.
             first: index of the first layer to compute.
             stop: index after the last layer to compute.
         """

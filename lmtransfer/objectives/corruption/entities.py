@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.selection import Chosen, Selection, sampled_order
@@ -76,12 +77,8 @@ class Entities(Selection):
         self.entity_share, self.max_words = entity_share, max_words
         self._forms: dict[tuple[int, ...], WordForm] = {}
 
+    @override
     def bind(self, tokenizer: Tokenizer) -> None:
-        """See ``Selection``.
-
-        Raises:
-            ConfigError: the vocabulary has no capital letters.
-        """
         self.starts_word = tokenizer.starts_word
         special = tokenizer.is_special.tolist()
         self.texts = ["" if special[i] else tokenizer.decode([i]) for i in range(tokenizer.num_pieces)]
@@ -92,8 +89,9 @@ class Entities(Selection):
                 "no capital letters: use tokenizer.lowercase=false, or objective/corruption=spans"
             )
 
+    @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """See ``Selection``; chooses at most the budget, or one word if each unit exceeds the budget."""
+        """Choose at most the budget, or one word if each unit exceeds the budget."""
         words = words_of(tokens, maskable, self.starts_word)
         weights = word_weights(words, tokens, self.token_weights)
         edges = words.edges.tolist()
@@ -129,7 +127,7 @@ class Entities(Selection):
             return self._form(tuple(pieces[edges[word] : edges[word + 1]]))
 
         continues = (has_upper & words.follows).tolist()
-        found, end = [], 0
+        spans, end = [], 0
         for start in has_upper.nonzero()[0].tolist():
             if start < end or not (last := form(start)).is_capitalised:
                 continue
@@ -139,8 +137,8 @@ class Entities(Selection):
             # A capital letter alone means no name where a sentence begins.
             alone = end - start == 1 and (start == 0 or not words.follows[start] or form(start - 1).ends_sentence)
             if end - start <= self.max_words and not alone:
-                found.append((start, end))
-        return found
+                spans.append((start, end))
+        return spans
 
     def _form(self, ids: tuple[int, ...]) -> WordForm:
         """The form of the word of these pieces, from a cache."""

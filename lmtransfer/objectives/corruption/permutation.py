@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
@@ -68,8 +69,9 @@ class PermutationTargets(Corruption):
         shares = 1 / np.arange(1, max_ngram + 1)
         self.cumulative = np.cumsum(shares / shares.sum())
 
+    @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """See ``Corruption``; the tokens stay as they are."""
+        """The tokens stay as they are."""
         maskable = np.flatnonzero(self.maskable[row.tokens])
         positions = maskable[self.choose(len(maskable), rng).positions]
         if len(positions) == len(row.tokens):  # a single token: there is no context to predict it from
@@ -113,6 +115,6 @@ class PermutationTargets(Corruption):
         left[order] = np.clip(budget - before, 0, spans[order])
         return left
 
+    @override
     def expected_targets(self, num_tokens: int) -> int:
-        """See ``Corruption``."""
         return round(num_tokens / self.context)

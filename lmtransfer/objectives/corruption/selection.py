@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -68,7 +69,6 @@ class Selection(ABC):
             tokens: the row, int32.
             maskable: positions that may be chosen, int64, ascending.
             budget: number of tokens to choose, from 1 to ``len(maskable)``.
-            rng: source of random numbers.
         """
 
 
@@ -77,8 +77,8 @@ class SingleTokens(Selection):
 
     supports_weights = True
 
+    @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """See ``Selection``."""
         weights = None if self.token_weights is None else self.token_weights[tokens[maskable]]
         positions = sampled_order(maskable, weights, rng)[:budget]
         positions.sort()

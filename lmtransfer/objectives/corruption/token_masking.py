@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import PositiveProb
 from lmtransfer.data.store.store import MixedStore, TokenStore
@@ -53,7 +54,6 @@ class Replacement:
         Args:
             tokens: ids of the chosen tokens, int32, shape (m,).
             units: number of the unit of each token, from 0, shape (m,).
-            rng: source of random numbers.
         """
         kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
         replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
@@ -148,14 +148,15 @@ class TokenMasking(Corruption):
             tokenizer=tokenizer,
         )
 
+    @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """See ``Corruption``; with "rare", reads the token frequencies, before which all tokens have equal weight."""
+        """With "rare", read the token frequencies; before that all tokens have equal weight."""
         if self.weighting == "rare":
             weights = token_information(store, size=len(self.maskable))
             self.selection.token_weights = np.maximum(weights, _LEAST_INFORMATION)
 
+    @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """See ``Corruption``."""
         tokens = row.tokens
         if self.causal_share and rng.random() < self.causal_share:
             none = np.zeros(0, dtype=np.int64)
@@ -175,6 +176,6 @@ class TokenMasking(Corruption):
         corrupted[positions] = self.replacement.draw(targets, units, rng)
         return Corrupted(corrupted, positions, targets, chosen.per_target)
 
+    @override
     def expected_targets(self, num_tokens: int) -> int:
-        """See ``Corruption``."""
         return round(self.mask_prob * num_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import kept_rates, token_shares
@@ -93,8 +94,9 @@ class ContextWindows(Corruption):
         self.set_frequencies(np.ones(tokenizer.vocab_size) / tokenizer.vocab_size)
         self.keep = self.ordinary.astype(np.float64)
 
+    @override
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """See ``Corruption``; reads the frequencies of the words."""
+        """Read the frequencies of the words."""
         self.set_frequencies(token_shares(store))
 
     def set_frequencies(self, shares: np.ndarray) -> None:
@@ -112,8 +114,9 @@ class ContextWindows(Corruption):
         if self.subsample is not None:
             self.keep *= kept_rates(frequency, threshold=self.subsample)
 
+    @override
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """See ``Corruption``; the tokens stay as they are."""
+        """The tokens stay as they are."""
         tokens = row.tokens
         (words,) = (rng.random(len(tokens)) < self.keep[tokens]).nonzero()
         segment_of_word = np.cumsum(self.borders[tokens])[words]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Prob
 from lmtransfer.errors import ConfigError
@@ -83,10 +84,8 @@ def random_runs(
     something to predict.
 
     Args:
-        words: the words of the row.
         lengths: number of words of the run that would start at each word, int64, shape (W,).
         budget: number of tokens to mask.
-        rng: source of the random order.
         weights: weight of each word as a first word; see ``sampled_order``.
     """
     order = sampled_order(np.arange(len(lengths)), weights, rng).tolist()
@@ -114,12 +113,12 @@ class WholeWords(Selection):
 
     supports_weights = True
 
+    @override
     def bind(self, tokenizer: Tokenizer) -> None:
-        """See ``Selection``."""
         self.starts_word = tokenizer.starts_word
 
+    @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """See ``Selection``."""
         words = words_of(tokens, maskable, self.starts_word)
         weights = word_weights(words, tokens, self.token_weights)
         return random_runs(words, np.ones(len(words.follows), dtype=np.int64), budget, rng, weights)
@@ -146,12 +145,12 @@ class NGrams(Selection):
         shares = 1 / np.arange(1, max_words + 1)
         self.cumulative = np.cumsum(shares / shares.sum())[:-1]
 
+    @override
     def bind(self, tokenizer: Tokenizer) -> None:
-        """See ``Selection``."""
         self.starts_word = tokenizer.starts_word
 
+    @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """See ``Selection``."""
         words = words_of(tokens, maskable, self.starts_word)
         lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
         return random_runs(words, lengths, budget, rng, word_weights(words, tokens, self.token_weights))
@@ -190,12 +189,12 @@ class Spans(Selection):
         shares = (1 - stop_prob) ** np.arange(max_words)
         self.cumulative = np.cumsum(shares / shares.sum())[:-1]
 
+    @override
     def bind(self, tokenizer: Tokenizer) -> None:
-        """See ``Selection``."""
         self.starts_word = tokenizer.starts_word
 
+    @override
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """See ``Selection``."""
         inner = maskable[(maskable > 0) & (maskable < len(tokens) - 1)]
         if not len(inner):
             return _with_distances(Chosen(inner, inner))

@@ -88,7 +88,11 @@ class Rows(ABC):
 
     @abstractmethod
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
-        """The rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""
+        """The rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``.
+
+        Raises:
+            DataError: the store has too little text for such rows.
+        """
 
 
 def checked_length(max_length: int, *, num_special: int) -> int:

@@ -49,12 +49,9 @@ class FullSentences(Rows):
         self.capacity = checked_length(max_length, num_special=2)
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
+    @override
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> FullSentencesPlan:
-        """The rows; they do not depend on ``seed`` and ``epoch``.
-
-        Raises:
-            DataError: the store holds no text.
-        """
+        """The rows do not depend on ``seed`` and ``epoch``."""
         check_not_empty(store)
         return FullSentencesPlan(self, store)
 
@@ -78,8 +75,8 @@ class FullSentencesPlan(RowPlan):
         self.sizes = np.frombuffer(sizes, dtype=np.int32)
         self.lengths = self.sizes + np.int32(2)
 
+    @override
     def row(self, index: int) -> Row:
-        """Row ``index``, in the order of the corpus."""
         start, (cls_id, sep_id) = int(self.starts[index]), self.special_ids
         stop = start + int(self.sizes[index])
         tokens = with_specials(self.text.read(start, stop), frame="both", cls_id=cls_id, sep_id=sep_id)

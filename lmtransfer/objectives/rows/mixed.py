@@ -111,9 +111,6 @@ def quotas(lengths: Mapping[str, np.ndarray], sampling: Sampling) -> dict[str, i
 
     Returns:
         The numbers by part, at least one row for each part. Without caps their sum is the number of all rows.
-
-    Raises:
-        ConfigError: the cap of a part is less than one of its rows.
     """
     sizes = {name: len(rows) for name, rows in lengths.items()}
     means = {name: float(np.mean(rows)) for name, rows in lengths.items()}

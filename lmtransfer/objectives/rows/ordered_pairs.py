@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
@@ -68,12 +69,8 @@ class OrderedPairs(Rows):
         self.lone_with_other_document = lone_with_other_document
         self.tokenizer = tokenizer
 
+    @override
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
-        """The pairs of one epoch.
-
-        Raises:
-            DataError: the store holds no text, or no document of two sentences.
-        """
         check_not_empty(store)
         if self.lone_with_other_document and store.num_documents < 2:
             raise DataError(

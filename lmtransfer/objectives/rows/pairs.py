@@ -56,7 +56,6 @@ def paired_row(
         store: holds both texts.
         first: token range [start, stop) of A in the store.
         second: token range of B.
-        labels: labels of the row.
         special_ids: ids of [CLS] and [SEP].
     """
     (a_start, a_stop), (b_start, b_stop) = first, second
@@ -121,7 +120,6 @@ def draw_pairs(store: TokenStore, draw: Draw, *, least: int) -> Pairs:
     """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left.
 
     Args:
-        store: the documents.
         draw: draws the rows of a round.
         least: number of sentences that a row needs.
 
@@ -194,10 +192,10 @@ def reach(
     near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
     enough = starts[near] >= wanted[:, None]
     enough |= near == high[:, None]
-    found = low + enough.argmax(axis=1)
+    ends = low + enough.argmax(axis=1)
     far = np.flatnonzero(~enough[:, -1] & ~enough.any(axis=1))
-    found[far] = np.searchsorted(starts, wanted[far])
-    return np.minimum(np.maximum(found, low), high)
+    ends[far] = np.searchsorted(starts, wanted[far])
+    return np.minimum(np.maximum(ends, low), high)
 
 
 def from_other_documents(
@@ -255,8 +253,8 @@ class PairsPlan(RowPlan):
         truncate(pairs, capacity, rng)
         self.lengths = pairs.a_size + pairs.b_size + np.int32(NUM_SPECIAL)
 
+    @override
     def row(self, index: int) -> Row:
-        """Pair ``index``, with its label."""
         pairs = self.pairs
         a_start, b_start = int(pairs.a_start[index]), int(pairs.b_start[index])
         return paired_row(
@@ -287,9 +285,9 @@ def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
     # While one side is longer, it loses tokens; once both have the same length, they lose tokens in turn, B first.
     half = -(-capacity // 2)
     a_kept = np.where(a > b, np.maximum(a - excess, half), np.minimum(a, half))
-    for starts, sizes, kept in (
+    for starts, sizes, new_sizes in (
         (pairs.a_start, pairs.a_size, a_kept),
         (pairs.b_start, pairs.b_size, capacity - a_kept),
     ):
-        starts[long] += rng.binomial(sizes[long] - kept, 0.5)
-        sizes[long] = kept
+        starts[long] += rng.binomial(sizes[long] - new_sizes, 0.5)
+        sizes[long] = new_sizes

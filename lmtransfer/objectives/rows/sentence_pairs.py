@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Count, Prob
 from lmtransfer.data.store.store import TokenStore
@@ -60,12 +61,8 @@ class SentencePairs(Rows):
         self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
         self.tokenizer = tokenizer
 
+    @override
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
-        """The pairs of one epoch.
-
-        Raises:
-            DataError: the store holds no text, or a single document.
-        """
         check_not_empty(store)
         if store.num_documents < 2:
             raise DataError(

@@ -56,12 +56,8 @@ class LanguageStream(Rows):
         self.capacity = checked_length(max_length, num_special=NUM_SPECIAL[frame])
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
+    @override
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> LanguageStreamPlan:
-        """The windows of one epoch.
-
-        Raises:
-            DataError: the store holds no text.
-        """
         check_not_empty(store)
         return LanguageStreamPlan(self, store, seed=seed, epoch=epoch)
 

@@ -74,9 +74,9 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
         basis = torch.linalg.qr(transposed @ basis)[0]
         basis = torch.linalg.qr(matrix @ basis)[0]
     left, values, _ = torch.linalg.svd((transposed @ basis).t(), full_matrices=False)
-    found = (basis @ left) * values.sqrt()
-    kept = min(columns, size)
-    return torch.nn.functional.pad(found[:, :kept], (0, columns - kept))
+    vectors = (basis @ left) * values.sqrt()
+    num_columns = min(columns, size)
+    return torch.nn.functional.pad(vectors[:, :num_columns], (0, columns - num_columns))
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
@@ -96,20 +96,19 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
     """The number of the segment of each token of ``token_ids``: a document or a part of it, int64, shape (N,).
 
     Args:
-        store: the corpus.
         most_tokens: as in ``token_ids``.
         longest: most tokens of a segment; longer documents are cut.
     """
-    found, number = [], 0
+    segment_lists, number = [], 0
     for one, size in _taken(store, most_tokens):
         starts = np.asarray(one.sentence_starts)[np.asarray(one.document_starts)]
         places = np.arange(size)
         documents = np.searchsorted(starts, places, side="right") - 1
         begins_T = (places - starts[documents]) % longest == 0
         segments = np.cumsum(begins_T) - 1 + number
-        found.append(segments)
+        segment_lists.append(segments)
         number = int(segments[-1]) + 1 if size else number
-    return np.concatenate(found)
+    return np.concatenate(segment_lists)
 
 
 def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
@@ -247,7 +246,6 @@ class CountedEmbeddings:
         Args:
             table: the token embeddings, (V, E).
             store: the text, as tokens.
-            seed: seed of the run.
             most_tokens: a lower limit than ``max_tokens``.
 
         Returns:

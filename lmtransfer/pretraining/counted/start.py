@@ -61,8 +61,8 @@ def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP:
     products_FP = torch.zeros(features, vectors_VP.shape[1], dtype=torch.float64)
     variance = 0.0
     for row in rows:
-        found = network.features(characters_VC[row.numpy()])
-        read = nn.functional.pad(found.float().cpu(), (0, 1), value=1.0)
+        states = network.features(characters_VC[row.numpy()])
+        read = nn.functional.pad(states.float().cpu(), (0, 1), value=1.0)
         weight = weights_V[row].float()[:, None]
         products_FF += (weight * read).T @ read
         products_FP += (weight * read).T @ vectors_VP[row]
@@ -141,7 +141,6 @@ def count_first(
         encoder: an encoder with token embeddings, or one that reads words as characters.
         store: the training text.
         characters_VC: character ids of each token id, if the tokenizer gives them.
-        seed: seed of the run.
         fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
         budget: budget of the run in seconds. Of a short one counting takes about half at most: it begins with little
             text, and counts more as long as there is time.

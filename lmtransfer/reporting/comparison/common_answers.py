@@ -32,7 +32,7 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
             return None, 0, [*note, "no difference: the scored examples, their gold answers or their labels differ"]
         return None, None if numbers[0] is None else int(numbers[0]), note
     answers = [[member.kept for member in side.members if member.kept is not None] for side in (one, other)]
-    everyone = [kept.examples.keys for side in answers for kept in side]
+    everyone = [predictions.examples.keys for side in answers for predictions in side]
     common = everyone[0]
     for keys in everyone[1:]:
         common = np.intersect1d(common, keys)
@@ -42,17 +42,17 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
     note = []
     if len(common) < most:
         note = [f"compared on the {len(common):,} examples that both sides were scored on, out of {most:,}"]
-    chosen = [[only(kept, common) for kept in side] for side in answers]
+    chosen = [[only(predictions, common) for predictions in side] for side in answers]
     changed = _gold_differs(chosen[0][0].examples, chosen[1][0].examples)
     note += [f"the gold answers of {changed:,} examples differ between the sides"] if changed else []
     return (chosen[0], chosen[1]), len(common), note
 
 
-def only(kept: Kept, keys: np.ndarray) -> Kept:
+def only(predictions: Kept, keys: np.ndarray) -> Kept:
     """The answers to the examples with these keys, in the order of the keys."""
-    order = np.argsort(kept.examples.keys)
-    rows = order[np.searchsorted(kept.examples.keys[order], keys)]
-    return replace(kept, examples=kept.examples.select(rows))
+    order = np.argsort(predictions.examples.keys)
+    rows = order[np.searchsorted(predictions.examples.keys[order], keys)]
+    return replace(predictions, examples=predictions.examples.select(rows))
 
 
 def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:

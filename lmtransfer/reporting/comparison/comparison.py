@@ -74,28 +74,27 @@ class Comparison:
 
 
 def corrected_together(rows: Sequence[GroupDifference], *, margin: float | None = None) -> tuple[GroupDifference, ...]:
-    """The rows of one table, with verdicts corrected for all of its comparisons; see ``with_margin``."""
+    """The rows of one table, with verdicts corrected for all of its comparisons."""
     compared = [(row.difference, in_unit(margin, row.metric)) for row in rows if row.difference is not None]
     together = iter(corrected([one for one, _ in compared], margins=[of_row for _, of_row in compared]))
     return tuple(row if row.difference is None else replace(row, difference=next(together)) for row in rows)
 
 
-def with_margin(found: Comparison, margin: float | None) -> Comparison:
+def with_margin(comparison: Comparison, margin: float | None) -> Comparison:
     """The comparison with verdicts on equivalence.
 
     Args:
-        found: the comparison.
         margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
     """
-    if margin is None or found.difference is None:
-        return found
-    (difference,) = corrected([found.difference], margins=[in_unit(margin, found.sides[0].metric)])
+    if margin is None or comparison.difference is None:
+        return comparison
+    (difference,) = corrected([comparison.difference], margins=[in_unit(margin, comparison.sides[0].metric)])
     return replace(
-        found,
+        comparison,
         difference=difference,
-        classes=corrected_together(found.classes, margin=margin),
-        lengths=corrected_together(found.lengths, margin=margin),
-        losses=corrected_together(found.losses, margin=margin),
+        classes=corrected_together(comparison.classes, margin=margin),
+        lengths=corrected_together(comparison.lengths, margin=margin),
+        losses=corrected_together(comparison.losses, margin=margin),
     )
 
 
@@ -118,13 +117,13 @@ def setting_differences(one: Side, other: Side) -> tuple[Setting, ...]:
     """The weights first, then the settings of the task, then those of pretraining if both sides had one."""
     weights = [", ".join(dict.fromkeys(member.pretraining or "random" for member in s.members)) for s in (one, other)]
     apart = weights[0] != weights[1] and not one.first.is_pretraining  # pretraining compares the weights themselves
-    found = [Setting("weights", *weights)] if apart else []
+    differences = [Setting("weights", *weights)] if apart else []
     settings = [("", one.first.settings, other.first.settings)]
     before = one.pretraining_settings(), other.pretraining_settings()
     settings += [("pretraining: ", _folded(*before), _folded(*reversed(before)))] if all(before) else []
     for prefix, first, second in settings:
-        found += [Setting(f"{prefix}{key}", first.get(key), second.get(key)) for key in differing(first, second)]
-    return tuple(found)
+        differences += [Setting(f"{prefix}{key}", first.get(key), second.get(key)) for key in differing(first, second)]
+    return tuple(differences)
 
 
 def _folded(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

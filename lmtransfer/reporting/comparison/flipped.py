@@ -64,7 +64,7 @@ def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
     examples = one[0].examples
     ratios = examples.ratios
     named = [name for name in (one[0].main_metric, "accuracy", "f1", "squared_error") if name in ratios]
-    if not named or not all(named[0] in kept.examples.ratios for kept in (*one, *other)):
+    if not named or not all(named[0] in predictions.examples.ratios for predictions in (*one, *other)):
         return None
     score = named[0]
     first, second = (_mean_scores(side, score) for side in (one, other))
@@ -100,8 +100,10 @@ def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
 def _mean_scores(side: Sequence[Kept], score: str) -> np.ndarray:
     """The mean score of each example over the runs of a side, shape (N,); NaN if the example does not count."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = [kept.examples.ratios[score].parts / kept.examples.ratios[score].counts for kept in side]
-    return np.mean(found, axis=0)
+        scores = [
+            predictions.examples.ratios[score].parts / predictions.examples.ratios[score].counts for predictions in side
+        ]
+    return np.mean(scores, axis=0)
 
 
 def _gold(examples: ScoredExamples, row: int) -> str:
@@ -120,8 +122,8 @@ def _gold(examples: ScoredExamples, row: int) -> str:
 def _said(side: Sequence[Kept], row: int) -> str:
     """The most frequent answer of the runs, with its count if they do not all agree."""
     if side[0].examples.kind == "regression":
-        return f"{np.mean([kept.examples.predicted[row] for kept in side]):.3f}"
-    answers = Counter(_answer(kept.examples, row) for kept in side)
+        return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"
+    answers = Counter(_answer(predictions.examples, row) for predictions in side)
     answer, times = answers.most_common(1)[0]
     return answer if times == len(side) else f"{answer} ({times} of {len(side)})"
 

@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from lmtransfer.system.console import Console
 
 
-def print_comparison(found: Comparison, console: Console, *, most: int) -> None:
+def print_comparison(comparison: Comparison, console: Console, *, most: int) -> None:
     """Print the difference, notes on what is missing, and the tables."""
-    console.print(headline(found), style="bold", markup=False, soft_wrap=True)
-    for line in remarks(found):
+    console.print(headline(comparison), style="bold", markup=False, soft_wrap=True)
+    for line in remarks(comparison):
         console.print(line, markup=False, soft_wrap=True)
-    for table in tables(found, most=most):
+    for table in tables(comparison, most=most):
         print_table(table, console)
 
 
-def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Path:
+def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) -> Path:
     """Write the page and a JSON file next to it; return the path of the page.
 
     Args:
-        found: the comparison.
         folder: where to write; None: the folder ``compare`` in the nearest folder that holds both sides and is not a
             run.
         most: the highest number of flipped examples shown for each side.
@@ -38,12 +37,12 @@ def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Pa
     Raises:
         RunDirectoryError: the files cannot be written.
     """
-    folder = _default_folder(found) if folder is None else folder
-    path = folder / f"{_slug(found.sides[0].name)}-against-{_slug(found.sides[1].name)}.html"
+    folder = _default_folder(comparison) if folder is None else folder
+    path = folder / f"{_slug(comparison.sides[0].name)}-against-{_slug(comparison.sides[1].name)}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(html_comparison(found, most=most), encoding="utf-8")
-        path.with_suffix(".json").write_text(to_json(found), encoding="utf-8")
+        path.write_text(html_comparison(comparison, most=most), encoding="utf-8")
+        path.with_suffix(".json").write_text(to_json(comparison), encoding="utf-8")
     except OSError as error:
         raise RunDirectoryError(
             f"to={folder}: the comparison cannot be written ({error.strerror or error}); give another folder with to="
@@ -51,20 +50,20 @@ def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Pa
     return path
 
 
-def html_comparison(found: Comparison, *, most: int) -> str:
+def html_comparison(comparison: Comparison, *, most: int) -> str:
     """The page as HTML."""
     return document(
         "comparison.html.j2",
-        title=f"{found.sides[0].name} against {found.sides[1].name}",
-        headline=headline(found),
-        remarks=remarks(found),
-        tables=tables(found, most=most),
+        title=f"{comparison.sides[0].name} against {comparison.sides[1].name}",
+        headline=headline(comparison),
+        remarks=remarks(comparison),
+        tables=tables(comparison, most=most),
     )
 
 
-def _default_folder(found: Comparison) -> Path:
+def _default_folder(comparison: Comparison) -> Path:
     """The folder ``compare`` in the nearest folder above both sides that is not a run."""
-    tops = [entry.run.path.resolve() for side in found.sides for entry in side.entries]
+    tops = [entry.run.path.resolve() for side in comparison.sides for entry in side.entries]
     common = Path(os.path.commonpath([top.parent for top in tops]))
     while (common / "config.yaml").is_file() and common != common.parent:
         common = common.parent

@@ -75,17 +75,19 @@ def _differences(one: Side, other: Side) -> str:
         return f"no difference: the sides were scored by different metrics ({one.metric}, {other.metric})"
     measured = _measured(one.first), _measured(other.first)
     for key, what in ((_TEXT, "held-out text"), (TOKENIZER, "tokenizer")):
-        unknown = [side.name for side, found in zip((one, other), measured, strict=True) if found.get(key) is None]
+        unknown = [
+            side.name for side, settings in zip((one, other), measured, strict=True) if settings.get(key) is None
+        ]
         if unknown:
             return (
                 f"no difference: the {what} that {' and '.join(unknown)} was measured with is not known: measure again "
                 "with lmtransfer evaluate run=..."
             )
-    for side, found in zip((one, other), measured, strict=True):
+    for side, settings in zip((one, other), measured, strict=True):
         for entry in side.entries[1:]:
-            inside = differing(found, _measured(entry))
+            inside = differing(settings, _measured(entry))
             if inside:
-                named = differences_text(found, _measured(entry), inside)
+                named = differences_text(settings, _measured(entry), inside)
                 return f"no difference: the runs of {side.name} were measured with different settings: {named}"
     keys = differing(*measured, but=[_LOSSES])
     known = next((_WHY[key] for key in (_TEXT, TOKENIZER) if key in keys), "")
@@ -98,38 +100,38 @@ def _measured(entry: Entry) -> dict[str, Any]:
     """What a loss was measured on: text, tokenizer, rows, corruption and losses; by dotted key."""
     run, source = entry.run, _source(entry)
     data = run.versions.get("data")
-    found: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
+    settings: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
     train = run.config.get("train")
     evaluated_with = run.config if run.command == "evaluate" else {"eval_tokens": _of(train).get("eval_tokens")}
-    found |= {key: evaluated_with.get(key) for key in _ASKED if evaluated_with.get(key)}
+    settings |= {key: evaluated_with.get(key) for key in _ASKED if evaluated_with.get(key)}
     objective = _of(source.config.get("objective"))
-    found |= flatten({f"objective.{part}": _of(objective.get(part)) for part in ("rows", "corruption")})
-    found[_LOSSES] = _objectives(entry)
-    return found
+    settings |= flatten({f"objective.{part}": _of(objective.get(part)) for part in ("rows", "corruption")})
+    settings[_LOSSES] = _objectives(entry)
+    return settings
 
 
 def _not_shared(one: Side, other: Side) -> dict[str, str]:
     """The metrics that measure different things on the two sides, with the reason."""
     first, second = (_objectives(side.first) for side in (one, other))
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for metric in _metrics(one.first) | _metrics(other.first):
         name = metric.partition("/")[0].removesuffix("_accuracy")
         for part in {*first, *second} if name == "loss" else {name}:
             targets = {_target(node, part) for node in (first, second)}
             if any(target.endswith(_OWN_NOISE) for target in targets):
-                found[metric] = "each run's own generator decides which tokens are replaced"
+                reasons[metric] = "each run's own generator decides which tokens are replaced"
             elif len(targets) > 1:
-                found[metric] = f"it has different parts on each side ({' + '.join(first)}, {' + '.join(second)})"
-        if name == "loss" and metric not in found and first != second:
-            found[metric] = "its parts have different weights on each side"
-    return found
+                reasons[metric] = f"it has different parts on each side ({' + '.join(first)}, {' + '.join(second)})"
+        if name == "loss" and metric not in reasons and first != second:
+            reasons[metric] = "its parts have different weights on each side"
+    return reasons
 
 
 def _losses(
     one: Side, other: Side, not_shared: Mapping[str, str], *, settings_differ: bool
 ) -> tuple[GroupDifference, ...]:
     """The comparison by each loss and accuracy of both sides, also for each part of a mixture, judged together."""
-    made: list[GroupDifference] = []
+    losses: list[GroupDifference] = []
     other_metrics = _metrics(other.first)
     left_out = {*not_shared, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
     for metric in (name for name in _metrics(one.first) if name in other_metrics and name not in left_out):
@@ -138,9 +140,11 @@ def _losses(
             continue
         conditions = [_condition(side) for side in sides]
         higher = metric.partition("/")[0].endswith("_accuracy")
-        found = compare_conditions(*conditions, higher_is_better=higher, settings_differ=settings_differ)
-        made.append(GroupDifference(metric, None, metric, conditions[0].spread.mean, conditions[1].spread.mean, found))
-    return corrected_together(made)
+        difference = compare_conditions(*conditions, higher_is_better=higher, settings_differ=settings_differ)
+        losses.append(
+            GroupDifference(metric, None, metric, conditions[0].spread.mean, conditions[1].spread.mean, difference)
+        )
+    return corrected_together(losses)
 
 
 def _condition(side: Side) -> Condition:
@@ -184,7 +188,7 @@ def _is_one_part(side: Side) -> bool:
 def _equally_trained(side: Side) -> bool:
     """Whether the runs of a side differ only in their seed."""
     first, *others = (side.settings_of(entry) for entry in side.entries)
-    return not any(differing(first, found, but=["seed"]) for found in others)
+    return not any(differing(first, settings, but=["seed"]) for settings in others)
 
 
 def _source(entry: Entry) -> Run:

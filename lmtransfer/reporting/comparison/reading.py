@@ -47,7 +47,6 @@ def read_side(folder: Path, name: str) -> Side:
 
     Args:
         folder: folder of the run, or of the group.
-        name: name of the side.
 
     Raises:
         RunDirectoryError: see ``read_sides``.
@@ -88,7 +87,7 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
     results = [seed.result for seed in entry.seeds if seed.result]
     values = scores.seed_values(entry.run.result, metric, results)
     problems += entry.run.problems
-    kept = kept_of(
+    predictions = kept_of(
         kept_answers(entry.run.path, problems),
         [(value.seed, value.pretraining_seed) for value in values],
         split=entry.split,
@@ -106,7 +105,7 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
             value=value.value,
             seed=value.seed,
             pretraining=f"{weights}/seed-{value.pretraining_seed}" if several else weights,
-            kept=None if kept is None else kept[place],
+            kept=None if predictions is None else predictions[place],
         )
         for place, value in enumerate(values)
     ]

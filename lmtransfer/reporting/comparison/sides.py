@@ -108,10 +108,10 @@ class Side:
             collapsed: number of members that give every example the same label.
         """
         apart = self.are_distinguishable
-        found = tuple(
+        member_scores = tuple(
             Score(value, member.seed if apart and member.seed is not None else f"{place}", member.pretraining)
             for place, (member, value) in enumerate(zip(self.members, values, strict=True))
         )
         drawn = any(entry.is_control or entry.run.result.get("deterministic") is not True for entry in self.entries)
         constant = not drawn and len({member.pretraining for member in self.members}) == 1
-        return Condition(found, examples, collapsed, design="" if apart else None, constant=constant)
+        return Condition(member_scores, examples, collapsed, design="" if apart else None, constant=constant)

@@ -24,10 +24,10 @@ _LONGEST = 60
 _MOST_SETTINGS = 40
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """The difference in one sentence."""
-    one, other = found.sides
-    difference, metric = found.difference, one.metric
+    one, other = comparison.sides
+    difference, metric = comparison.difference, one.metric
     where = one.scored_on
     if difference is None:
         return f"There is no valid difference between {one.name} and {other.name}."
@@ -36,36 +36,36 @@ def headline(found: Comparison) -> str:
         f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
     )
     if difference.verdict in VERDICTS:
-        return f"{start}, {verdict_text(difference, metric)} ({_grounds(found, difference)})."
-    known = f" ({_grounds(found, difference)})" if difference.interval else ""
+        return f"{start}, {verdict_text(difference, metric)} ({_grounds(comparison, difference)})."
+    known = f" ({_grounds(comparison, difference)})" if difference.interval else ""
     return f"{start}{known}: no verdict."
 
 
-def remarks(found: Comparison) -> list[str]:
+def remarks(comparison: Comparison) -> list[str]:
     """Notes: what was not compared and why, and which difference could be found; one line each."""
-    if found.difference is None:
-        return [printable(line) for line in found.missing]
-    one, other = (side.name for side in found.sides)
+    if comparison.difference is None:
+        return [printable(line) for line in comparison.missing]
+    one, other = (side.name for side in comparison.sides)
     explanation = "predicts the same label for every example, or scores the same as the majority label"
     why = {
         "collapsed": f"no verdict: every seed of {one} {explanation}",
         "control collapsed": f"no verdict: every seed of {other} {explanation}",
         "seeds all alike": "no verdict: all seeds of one side, or the differences of all pairs, are equal",
-    }.get(found.difference.verdict, "")
+    }.get(comparison.difference.verdict, "")
     counted = [
         f"{side.name}: {words_do_as_well(entry.baseline_difference, entry.better_baseline)}"
-        for side in found.sides
+        for side in comparison.sides
         for entry in side.entries[:1]
         if entry.baseline_difference is not None and words_do_as_well(entry.baseline_difference, entry.better_baseline)
     ]
-    lines = [why, *counted, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
-    return [printable(line) for line in (*found.missing, *lines) if line]
+    lines = [why, *counted, reach(comparison.difference, comparison.sides[0].metric), _variance(comparison.difference)]
+    return [printable(line) for line in (*comparison.missing, *lines) if line]
 
 
-def _grounds(found: Comparison, difference: Difference) -> str:
+def _grounds(comparison: Comparison, difference: Difference) -> str:
     """The basis of the verdict; for pretraining it names the held-out text instead of examples."""
-    of = "this text" if found.sides[0].first.is_pretraining else "these examples"
-    return grounds(difference, found.sides[0].metric, of=of)
+    of = "this text" if comparison.sides[0].first.is_pretraining else "these examples"
+    return grounds(difference, comparison.sides[0].metric, of=of)
 
 
 def _variance(difference: Difference) -> str:
@@ -80,25 +80,24 @@ def _variance(difference: Difference) -> str:
     return f"variance of the difference: {listed}"
 
 
-def tables(found: Comparison, *, most: int) -> list[Table]:
+def tables(comparison: Comparison, *, most: int) -> list[Table]:
     """The tables that have lines.
 
     Args:
-        found: the comparison.
         most: the highest number of flipped examples shown for each side.
     """
-    made = [
-        _scores(found),
-        _losses(found),
-        _groups(found, "By class", found.classes),
-        _groups(found, "By length of the input", found.lengths),
-        *_flips(found, most),
-        _settings(found),
+    candidates = [
+        _scores(comparison),
+        _losses(comparison),
+        _groups(comparison, "By class", comparison.classes),
+        _groups(comparison, "By length of the input", comparison.lengths),
+        *_flips(comparison, most),
+        _settings(comparison),
     ]
-    return [replace(table, title=table.name) for table in made if table.lines]
+    return [replace(table, title=table.name) for table in candidates if table.lines]
 
 
-def to_json(found: Comparison) -> str:
+def to_json(comparison: Comparison) -> str:
     """The whole comparison as JSON, in plain units."""
 
     def groups(rows: Sequence[GroupDifference]) -> list[dict[str, Any]]:
@@ -126,41 +125,41 @@ def to_json(found: Comparison) -> str:
                     for value, member in zip(values, side.members, strict=True)
                 ],
             }
-            for side, values in zip(found.sides, found.values, strict=True)
+            for side, values in zip(comparison.sides, comparison.values, strict=True)
         ],
-        "difference": None if found.difference is None else found.difference.as_values(),
-        "examples": found.num_examples,
-        "missing": remarks(found),
-        "losses": groups(found.losses),
-        "classes": groups(found.classes),
-        "lengths": groups(found.lengths),
+        "difference": None if comparison.difference is None else comparison.difference.as_values(),
+        "examples": comparison.num_examples,
+        "missing": remarks(comparison),
+        "losses": groups(comparison.losses),
+        "classes": groups(comparison.classes),
+        "lengths": groups(comparison.lengths),
         "flipped": None
-        if found.flips is None
+        if comparison.flips is None
         else {
-            "score": found.flips.score,
-            "counts": found.flips.counts,
-            "to_one": flips(found.flips.to_one),
-            "to_other": flips(found.flips.to_other),
+            "score": comparison.flips.score,
+            "counts": comparison.flips.counts,
+            "to_one": flips(comparison.flips.to_one),
+            "to_other": flips(comparison.flips.to_other),
         },
-        "settings": [{"key": s.key, "one": s.one, "other": s.other} for s in found.settings],
+        "settings": [{"key": s.key, "one": s.one, "other": s.other} for s in comparison.settings],
     }
     return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
 
 
-def _scores(found: Comparison) -> Table:
+def _scores(comparison: Comparison) -> Table:
     """The scores of both sides, and of their baselines and majority, each once if it scores the same on both."""
     rows = []
-    for side, values in zip(found.sides, found.values, strict=True):
+    for side, values in zip(comparison.sides, comparison.values, strict=True):
         pretrainings = {member.pretraining for member in side.members}
         weights = "random" if pretrainings == {None} else f"{len(pretrainings)} pretrained"
         rows.append(_score(side.name, side, spread(values), weights))
     baselines: dict[tuple[str, float], tuple[str, ...]] = {}
-    for side in found.sides:
+    for side in comparison.sides:
         first = side.first
         majority = {} if first.majority is None or not first.baselines else {"majority": spread((first.majority,))}
         for name, score in {**majority, **first.baselines}.items():
             baselines.setdefault((name, score.mean), _score(name, side, score, "none"))
-    number = "" if not found.num_examples else f" on {found.num_examples:,} examples"
+    number = "" if not comparison.num_examples else f" on {comparison.num_examples:,} examples"
     headings = ("", "scored on", "metric", "mean", "seeds", "weights")
     return plain_table(f"Scores{number}", headings, [*rows, *baselines.values()])
 
@@ -169,14 +168,14 @@ def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...
     return name, side.scored_on, metric_heading(side.metric), score_text(score, side.metric), str(score.n), weights
 
 
-def _losses(found: Comparison) -> Table:
+def _losses(comparison: Comparison) -> Table:
     """The table by loss and accuracy of pretraining, which has no examples."""
-    table = _groups(found, "", found.losses)
+    table = _groups(comparison, "", comparison.losses)
     return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 
 
-def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) -> Table:
-    names = [side.name for side in found.sides]
+def _groups(comparison: Comparison, title: str, groups: Sequence[GroupDifference]) -> Table:
+    names = [side.name for side in comparison.sides]
     rows = []
     for group in groups:
         d, metric = group.difference, group.metric
@@ -197,31 +196,31 @@ def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) ->
     return plain_table(f"{title}: {heading}", headings, rows, note=note)
 
 
-def _flips(found: Comparison, most: int) -> list[Table]:
-    if found.flips is None:
+def _flips(comparison: Comparison, most: int) -> list[Table]:
+    if comparison.flips is None:
         return []
-    one, other = (side.name for side in found.sides)
-    flips, made = found.flips, []
+    one, other = (side.name for side in comparison.sides)
+    flips, flip_tables = comparison.flips, []
     if flips.counts is not None:
         both, first, second, neither = flips.counts
         counted = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
         headings = ("both", f"only {one}", f"only {other}", "neither")
         note = f"A side answers an example correctly if the mean {flips.score} of its seeds is above one half."
-        made.append(plain_table("Examples answered correctly by", headings, counted, note=note))
+        flip_tables.append(plain_table("Examples answered correctly by", headings, counted, note=note))
     better = "closer" if flips.counts is None else "right"
     for name, rows_of in ((one, flips.to_one), (other, flips.to_other)):
         rows = [(_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in rows_of[:most]]
         more = f"{len(rows_of) - most:,} more are in the .json" if len(rows_of) > most else ""
         title, headings = f"Examples on which only {name} is {better}", ("example", "gold", one, other)
-        made.append(plain_table(title, headings, rows, note=more))
-    return made
+        flip_tables.append(plain_table(title, headings, rows, note=more))
+    return flip_tables
 
 
-def _settings(found: Comparison) -> Table:
-    rows = [(_cut(s.key), _value(s.one), _value(s.other)) for s in found.settings[:_MOST_SETTINGS]]
-    more = len(found.settings) - _MOST_SETTINGS
+def _settings(comparison: Comparison) -> Table:
+    rows = [(_cut(s.key), _value(s.one), _value(s.other)) for s in comparison.settings[:_MOST_SETTINGS]]
+    more = len(comparison.settings) - _MOST_SETTINGS
     note = f"{more} more are in the .json" if more > 0 else ""
-    return plain_table("Settings that differ", ("", *(side.name for side in found.sides)), rows, note=note)
+    return plain_table("Settings that differ", ("", *(side.name for side in comparison.sides)), rows, note=note)
 
 
 def _value(value: object) -> str:

@@ -59,14 +59,14 @@ def class_groups(examples: ScoredExamples) -> list[Group]:
     return sorted((group for group in groups if group.num), key=lambda group: -group.num)[:_MOST_CLASSES]
 
 
-def _of_tag(kept: Kept, tag: str) -> Kept:
+def _of_tag(predictions: Kept, tag: str) -> Kept:
     """The answers restricted to the words with one gold tag."""
-    examples = kept.examples
+    examples = predictions.examples
     wanted = np.array([label == tag for label in examples.labels])[examples.gold]
     right = wanted & (examples.predicted == examples.gold)
     starts = examples.offsets[:-1]  # every chosen sentence has words
     parts, counts = (np.add.reduceat(of_word, starts).astype(np.float64) for of_word in (right, wanted))
-    return replace(kept, examples=replace(examples, ratios={"accuracy": Ratio(parts, counts)}))
+    return replace(predictions, examples=replace(examples, ratios={"accuracy": Ratio(parts, counts)}))
 
 
 def length_groups(lengths: np.ndarray) -> list[Group]:
@@ -85,16 +85,16 @@ def length_groups(lengths: np.ndarray) -> list[Group]:
 
 def compare_groups(
     groups: Sequence[Group],
-    kept: tuple[list[Kept], list[Kept]],
+    predictions: tuple[list[Kept], list[Kept]],
     sides: tuple[Side, Side],
     metric: str,
     settings_differ: bool,
 ) -> tuple[GroupDifference, ...]:
     """Compare two sides on each group of examples; the differences are judged together."""
-    made: list[GroupDifference] = []
+    differences: list[GroupDifference] = []
     for group in groups:
-        keys = kept[0][0].examples.keys[group.rows]
-        parts = [[only(one, keys) for one in side] for side in kept]
+        keys = predictions[0][0].examples.keys[group.rows]
+        parts = [[only(one, keys) for one in side] for side in predictions]
         if group.tag is not None:
             parts = [[_of_tag(one, group.tag) for one in side] for side in parts]
         values = [[metric_value(one.examples, metric) for one in side] for side in parts]
@@ -104,9 +104,11 @@ def compare_groups(
             side.condition([value for value in of_side if value is not None], examples_of(part, metric))
             for side, part, of_side in zip(sides, parts, values, strict=True)
         )
-        found = compare_conditions(one, other, settings_differ=settings_differ)
-        made.append(GroupDifference(group.name, group.num, metric, one.spread.mean, other.spread.mean, found))
-    return corrected_together(made)
+        difference = compare_conditions(one, other, settings_differ=settings_differ)
+        differences.append(
+            GroupDifference(group.name, group.num, metric, one.spread.mean, other.spread.mean, difference)
+        )
+    return corrected_together(differences)
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:
@@ -119,13 +121,14 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     missing += uneven_seeds(one, other)
     setting_note, comparable = _setting_note(one, other)
     missing += [setting_note] if setting_note else []
-    kept, num, note = common_answers(one, other)
+    predictions, num, note = common_answers(one, other)
     missing += note
     if num == 0:
         return Comparison((one, other), values, settings, tuple(missing), num_examples=0)
     metric = one.metric
     conditions = [
-        _condition(side, None if kept is None else kept[place], metric) for place, side in enumerate((one, other))
+        _condition(side, None if predictions is None else predictions[place], metric)
+        for place, side in enumerate((one, other))
     ]
     difference = compare_conditions(
         *conditions,
@@ -136,8 +139,8 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     )
     missing += difference.notes
     values = tuple(s.value for s in conditions[0].scores), tuple(s.value for s in conditions[1].scores)
-    found = Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, num)
-    return found if kept is None else _by_example(found, kept, settings_differ=not comparable)
+    comparison = Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, num)
+    return comparison if predictions is None else _by_example(comparison, predictions, settings_differ=not comparable)
 
 
 def _differences(one: Side, other: Side) -> str:
@@ -181,27 +184,31 @@ def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
     return f"{differ}: the difference is that of all these settings together", True
 
 
-def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Condition:
-    """A side as a condition; with the contributions of the examples if ``kept`` is given."""
+def _condition(side: Side, predictions: Sequence[Kept] | None, metric: str) -> Condition:
+    """A side as a condition; with the contributions of the examples if ``predictions`` is given."""
     values = [member.value for member in side.members]
-    if kept is not None:
-        restarts = [metric_value(one.examples, metric) for one in kept]
-        values = [value if found is None else found for value, found in zip(values, restarts, strict=True)]
-    return side.condition(values, None if kept is None else examples_of(kept, metric), collapsed=side.num_collapsed)
+    if predictions is not None:
+        restarts = [metric_value(one.examples, metric) for one in predictions]
+        values = [value if restart is None else restart for value, restart in zip(values, restarts, strict=True)]
+    return side.condition(
+        values, None if predictions is None else examples_of(predictions, metric), collapsed=side.num_collapsed
+    )
 
 
-def _by_example(found: Comparison, kept: tuple[list[Kept], list[Kept]], *, settings_differ: bool) -> Comparison:
+def _by_example(
+    comparison: Comparison, predictions: tuple[list[Kept], list[Kept]], *, settings_differ: bool
+) -> Comparison:
     """Add the comparison by class and by length and the flipped examples."""
-    examples, metric = kept[0][0].examples, found.sides[0].metric
+    examples, metric = predictions[0][0].examples, comparison.sides[0].metric
     of_class = "accuracy" if examples.kind in ("classification", "tagging") else metric
     by_class, by_length = class_groups(examples), length_groups(examples.lengths)
 
     def compared(groups: Sequence[Group], by: str) -> tuple[GroupDifference, ...]:
-        return compare_groups(groups, kept, found.sides, by, settings_differ) if len(groups) > 1 else ()
+        return compare_groups(groups, predictions, comparison.sides, by, settings_differ) if len(groups) > 1 else ()
 
     return replace(
-        found,
+        comparison,
         classes=compared(by_class, of_class),
         lengths=compared(by_length, metric),
-        flips=flipped(kept[0], kept[1]),
+        flips=flipped(predictions[0], predictions[1]),
     )

@@ -71,7 +71,6 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
     """Draw a figure and save it as SVG and PNG.
 
     Args:
-        chart: the figure.
         folder: folder for the files; made if needed.
     """
     panels = chart.panels
@@ -202,11 +201,11 @@ def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts
 
 def _far_apart(places: Sequence[float]) -> list[int]:
     """Which of the ascending positions get a tick: the first, the last, and those between that are far from others."""
-    gap, kept = _TICK_GAP * (places[-1] - places[0]), [0]
+    gap, ticks = _TICK_GAP * (places[-1] - places[0]), [0]
     for index, place in enumerate(places[1:-1], start=1):
-        if place - places[kept[-1]] >= gap and places[-1] - place >= gap:
-            kept.append(index)
-    return [*kept, *([len(places) - 1] if len(places) > 1 else [])]
+        if place - places[ticks[-1]] >= gap and places[-1] - place >= gap:
+            ticks.append(index)
+    return [*ticks, *([len(places) - 1] if len(places) > 1 else [])]
 
 
 def _label_values(axes: Any, points: Sequence[tuple[float, Spread]], metric: str) -> None:

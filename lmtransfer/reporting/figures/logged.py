@@ -51,9 +51,9 @@ def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
         logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in lines)]
         part = logged[0] if logged else None
         label = labels[entry.run.key]
-        found = [curve for run in runs if (curve := loss_curve(run, label, part)) is not None]
-        if found:
-            curves.setdefault(part or "loss", {}).setdefault(label, []).extend(found)
+        curves_of_runs = [curve for run in runs if (curve := loss_curve(run, label, part)) is not None]
+        if curves_of_runs:
+            curves.setdefault(part or "loss", {}).setdefault(label, []).extend(curves_of_runs)
     return [_loss_chart(part, by_label) for part, by_label in curves.items()]
 
 
@@ -105,15 +105,15 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
 
 def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
     """Where a new phase of a run starts: at the last logged line of the phase before."""
-    found, before = [], None
+    changes, before = [], None
     for line in run.metrics:
         phase, tokens, seconds = line.get("phase"), number(line.get("tokens")), number(line.get("seconds"))
         if not isinstance(phase, str) or tokens is None or seconds is None:
             continue
         if before is not None and before[2] != phase:
-            found.append((before[0], before[1], phase))
+            changes.append((before[0], before[1], phase))
         before = (tokens, seconds, phase)
-    return tuple(found)
+    return tuple(changes)
 
 
 def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
@@ -278,10 +278,10 @@ def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
 
 def _validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
     """Tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
-    found: dict[object, tuple[float, float]] = {}
+    losses: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
         tokens, value = number(line.get("tokens")), number(line.get(name))
         if tokens is not None and value is not None:
             step = number(line.get("step"))
-            found[f"{tokens} tokens" if step is None else step] = (tokens, value)
-    return found
+            losses[f"{tokens} tokens" if step is None else step] = (tokens, value)
+    return losses

@@ -37,8 +37,6 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
     """Draw all figures for which the runs have numbers, as SVG and PNG.
 
     Args:
-        entries: entries of the report.
-        sweeps: sweeps of the report.
         folder: folder for the files; made if needed.
     """
     labels = distinct_names(entries)
@@ -298,13 +296,13 @@ def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iter
 def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
     """Accuracy against confidence, as trained and after temperature scaling, for each task with such runs."""
     groups = _grouped(
-        (entry.group, (labels[entry.run.key], found))
+        (entry.group, (labels[entry.run.key], calibration))
         for entry in entries
-        if (found := read_calibration(entry.run.result)) is not None
+        if (calibration := read_calibration(entry.run.result)) is not None
     )
     for group, runs in groups.items():
-        plain = tuple(_reliability(label, found.plain) for label, found in runs[:MAX_CURVES])
-        scaled = tuple(_reliability(label, found.scaled) for label, found in runs[:MAX_CURVES])
+        plain = tuple(_reliability(label, calibration.plain) for label, calibration in runs[:MAX_CURVES])
+        scaled = tuple(_reliability(label, calibration.scaled) for label, calibration in runs[:MAX_CURVES])
         x, trained = "confidence (%)", "as trained; dashed: as often right as the probability says"
         panels = (
             Panel("reliability", x, "accuracy", plain, note=trained),
@@ -353,11 +351,11 @@ def _by_run(curves: Sequence[_Evaluation]) -> list[list[_Evaluation]]:
         of_seed = path is not None and is_seed(path.name)
         values = tuple(value for value, _ in points)
         groups.setdefault((path.parent, key, values) if of_seed and path else place, []).append(curves[place])
-    made = []
+    evaluations = []
     for members in groups.values():
         once = len({_evaluated(entry) for entry, _, _ in members}) == len(members)
-        made += [members] if once else [[member] for member in members]
-    return made
+        evaluations += [members] if once else [[member] for member in members]
+    return evaluations
 
 
 def _measured(entry: Entry) -> str:
@@ -378,8 +376,8 @@ def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
     if not isinstance(node, Mapping) or not isinstance(node.get("values"), list):
         return "", []
     pairs = zip(map(number, node["values"]), map(number, node.get("losses") or []), strict=False)
-    found = [(value, loss) for value, loss in pairs if value is not None and loss is not None]
-    return str(node.get("key") or ""), sorted(found)
+    points = [(value, loss) for value, loss in pairs if value is not None and loss is not None]
+    return str(node.get("key") or ""), sorted(points)
 
 
 def search_charts(entries: Sequence[Entry]) -> list[Chart]:

@@ -129,7 +129,6 @@ def seed_dots(
     """Draw a white dot with an edge of colour ``ink`` for each seed; this looks the same in every figure.
 
     Args:
-        axes: axes to draw on.
         xs: positions in data units.
         ys: heights in data units, the same number.
         ink: colour of the edge.

@@ -75,15 +75,15 @@ def confusion(answers: Sequence[Kept]) -> Confusion | None:
     if not answers or answers[0].examples.kind not in ("classification", "tagging"):
         return None
     names = answers[0].examples.labels
-    gold_R = np.concatenate([kept.examples.gold for kept in answers])
-    predicted_R = np.concatenate([kept.examples.predicted for kept in answers])
+    gold_R = np.concatenate([of_seed.examples.gold for of_seed in answers])
+    predicted_R = np.concatenate([of_seed.examples.predicted for of_seed in answers])
     if not len(gold_R):
         return None
     # A pair is one number, so that many labels need no C x C array.
     codes, counts = np.unique(gold_R * len(names) + predicted_R, return_counts=True)
     gold_answers, predictions = codes // len(names), codes % len(names)
     totals = dict(zip(*(values.tolist() for values in np.unique(gold_R, return_counts=True)), strict=True))
-    found = dict(zip(zip(gold_answers.tolist(), predictions.tolist(), strict=True), counts.tolist(), strict=True))
+    pair_counts = dict(zip(zip(gold_answers.tolist(), predictions.tolist(), strict=True), counts.tolist(), strict=True))
     used = sorted({*gold_answers.tolist(), *predictions.tolist()})
     with_matrix = len(used) <= MOST_LABELS
     unit = "words" if answers[0].examples.kind == "tagging" else "answers"
@@ -92,29 +92,31 @@ def confusion(answers: Sequence[Kept]) -> Confusion | None:
         num_answers=len(gold_R),
         num_seeds=len(answers),
         labels=tuple(names[label] for label in used),
-        rows=_rows(found, totals, used, names) if with_matrix else (),
-        pairs=None if with_matrix else _pairs(found, totals, names, unit),
-        num_pairs=sum(gold != predicted for gold, predicted in found),
+        rows=_rows(pair_counts, totals, used, names) if with_matrix else (),
+        pairs=None if with_matrix else _pairs(pair_counts, totals, names, unit),
+        num_pairs=sum(gold != predicted for gold, predicted in pair_counts),
     )
 
 
 _Counts = dict[tuple[int, int], int]
 
 
-def _rows(found: _Counts, totals: dict[int, int], used: Sequence[int], names: Sequence[str]) -> tuple[GoldRow, ...]:
-    made = []
+def _rows(
+    pair_counts: _Counts, totals: dict[int, int], used: Sequence[int], names: Sequence[str]
+) -> tuple[GoldRow, ...]:
+    rows = []
     for gold in used:
         total = totals.get(gold, 0)
         cells = tuple(
             CountCell(count, count / total if total else 0.0, gold == predicted)
-            for predicted, count in ((predicted, found.get((gold, predicted), 0)) for predicted in used)
+            for predicted, count in ((predicted, pair_counts.get((gold, predicted), 0)) for predicted in used)
         )
-        made.append(GoldRow(names[gold], cells, total))
-    return tuple(made)
+        rows.append(GoldRow(names[gold], cells, total))
+    return tuple(rows)
 
 
-def _pairs(found: _Counts, totals: dict[int, int], names: Sequence[str], unit: str) -> Table:
-    wrong = sorted((-count, pair) for pair, count in found.items() if pair[0] != pair[1])
+def _pairs(pair_counts: _Counts, totals: dict[int, int], names: Sequence[str], unit: str) -> Table:
+    wrong = sorted((-count, pair) for pair, count in pair_counts.items() if pair[0] != pair[1])
     rows = [
         (names[gold], names[predicted], f"{-count:,}", f"{-100 * count / totals[gold]:.1f} %")
         for count, (gold, predicted) in wrong[:MOST_PAIRS]

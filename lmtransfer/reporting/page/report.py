@@ -80,7 +80,6 @@ def html_report(
         entries: all runs of the report.
         sweeps: the sweeps of the report; their points are in the tables of the sweeps and not in the main table.
         figures: saved figures, put into the page in this order.
-        title: heading of the page.
         sections: parts that come right after the answer.
         texts: finds the texts of examples; None: no texts are shown.
 

@@ -71,7 +71,6 @@ def find_span(passage: str, answer: str, *, start: int | None, near: int | None 
     """The place of an answer in its passage; None if it is not there.
 
     Args:
-        passage: the passage.
         answer: text of the answer; a cut answer is found by its beginning.
         start: its first character, if it is known.
         near: otherwise, the occurrence that starts nearest to this character is taken; None: the first one.
@@ -97,16 +96,15 @@ def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: 
     Without any answer it is the beginning of the passage.
 
     Args:
-        passage: the passage.
         gold: place of the gold answer.
         predicted: place of the predicted answer.
         around: characters that are shown before and after an answer, at most; the rest is left out.
     """
     spans = [span for span in (gold, predicted) if span is not None]
-    shown = _windows(passage, spans or [Span(0, 0)], around)
-    edges = sorted({edge for span in (*spans, *shown) for edge in (span.start, span.stop)})
+    windows = _windows(passage, spans or [Span(0, 0)], around)
+    edges = sorted({edge for span in (*spans, *windows) for edge in (span.start, span.stop)})
     pieces: list[Piece] = []
-    for window in shown:
+    for window in windows:
         if window.start > 0:
             pieces.append(Piece("", "gap"))
         own = [edge for edge in edges if window.start <= edge <= window.stop]
@@ -114,7 +112,7 @@ def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: 
             Piece(passage[start:stop], _kind(start, stop, gold, predicted))
             for start, stop in zip(own, own[1:], strict=False)
         ]
-    if shown[-1].stop < len(passage):
+    if windows[-1].stop < len(passage):
         pieces.append(Piece("", "gap"))
     return pieces
 
@@ -152,20 +150,24 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:
         entry: a scored run of a task.
         problems: gets one message for each file that cannot be read.
     """
-    found = [kept for kept in kept_answers(entry.run.path, problems) if kept.split == entry.split and not kept.baseline]
-    own = [kept for kept in found if not kept.is_control]
+    of_split = [
+        predictions
+        for predictions in kept_answers(entry.run.path, problems)
+        if predictions.split == entry.split and not predictions.baseline
+    ]
+    own = [predictions for predictions in of_split if not predictions.is_control]
     # The folder of a control that was given as a run itself.
-    return _of_same_examples(own or (found if entry.is_control else []))
+    return _of_same_examples(own or (of_split if entry.is_control else []))
 
 
-def _of_same_examples(found: Sequence[Kept]) -> list[Kept]:
-    if not found:
+def _of_same_examples(answers: Sequence[Kept]) -> list[Kept]:
+    if not answers:
         return []
-    first = found[0].examples
-    made = [found[0]]
+    first = answers[0].examples
+    comparable = [answers[0]]
     order = np.argsort(first.keys)
-    for kept in found[1:]:
-        other = kept.examples
+    for predictions in answers[1:]:
+        other = predictions.examples
         if (other.kind, other.labels, len(other)) != (first.kind, first.labels, len(first)):
             continue
         if not np.array_equal(other.keys, first.keys):
@@ -174,10 +176,12 @@ def _of_same_examples(found: Sequence[Kept]) -> list[Kept]:
                 continue
             rows = np.empty_like(own)
             rows[order] = own
-            kept = replace(kept, examples=other.select(rows))
-        if np.array_equal(kept.examples.gold, first.gold) and np.array_equal(kept.examples.offsets, first.offsets):
-            made.append(kept)
-    return made
+            predictions = replace(predictions, examples=other.select(rows))
+        if np.array_equal(predictions.examples.gold, first.gold) and np.array_equal(
+            predictions.examples.offsets, first.offsets
+        ):
+            comparable.append(predictions)
+    return comparable
 
 
 def class_scores(answers: Sequence[Kept]) -> Table | None:
@@ -186,7 +190,7 @@ def class_scores(answers: Sequence[Kept]) -> Table | None:
     Args:
         answers: the kept answers of each seed to the same examples.
     """
-    scores = mean_by_class([scores_by_class(kept.examples) for kept in answers]) if answers else {}
+    scores = mean_by_class([scores_by_class(predictions.examples) for predictions in answers]) if answers else {}
     if not scores:
         return None
     frequent = sorted(scores, key=lambda name: -scores[name]["support"])[:MOST_CLASSES]
@@ -266,14 +270,10 @@ class RunAnswers:
 def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers], int]:
     """The answers of the runs that kept predictions.
 
-    Args:
-        entries: the entries of the report.
-        texts: finds the texts of examples.
-
     Returns:
         The answers, task by task, and the number of further runs that are not shown.
     """
-    kept = [
+    with_answers = [
         entry
         for entry in entries
         if entry.score is not None
@@ -283,33 +283,35 @@ def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers
     ]
     ranks: dict[str, int] = {}
     ranked = []
-    for entry in sorted(kept, key=_by_score):
+    for entry in sorted(with_answers, key=_by_score):
         ranks[entry.group] = rank = ranks.get(entry.group, -1) + 1
         ranked.append((rank, entry.group, entry))
-    chosen = sorted(ranked, key=lambda found: found[:2])[:MOST_RUNS]
-    shown = [run_answers(entry, texts) for _, _, entry in sorted(chosen, key=lambda found: (found[1], found[0]))]
-    return [answers for answers in shown if answers is not None], len(ranked) - len(chosen)
+    chosen = sorted(ranked, key=lambda candidate: candidate[:2])[:MOST_RUNS]
+    displayed = [
+        run_answers(entry, texts) for _, _, entry in sorted(chosen, key=lambda candidate: (candidate[1], candidate[0]))
+    ]
+    return [answers for answers in displayed if answers is not None], len(ranked) - len(chosen)
 
 
 def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
     """The answers of one run; None if it has none that could be shown."""
-    made = RunAnswers(entry.name, entry.transfer, entry.group)
+    heading = RunAnswers(entry.name, entry.transfer, entry.group)
     if entry.split.startswith("test"):
-        return replace(made, remarks=(_ON_TEST,))
+        return replace(heading, remarks=(_ON_TEST,))
     problems: list[str] = []
     answers = answers_of(entry, problems)
     remarks = tuple(f"{problem[0].upper()}{problem[1:]}." for problem in problems[:3])
     if not answers or not len(answers[0].examples) or answers[0].examples.kind == "pairs":
-        return replace(made, remarks=remarks) if remarks else None
+        return replace(heading, remarks=remarks) if remarks else None
     if answers[0].examples.kind == "tagging":
-        shown, missing = _sentences(entry, answers, texts)
-        found = replace(made, sentences=shown)
+        sentences, missing = _sentences(entry, answers, texts)
+        displayed = replace(heading, sentences=sentences)
     else:
         errors, missing = _errors(entry, answers, texts)
-        found = replace(made, errors=errors)
+        displayed = replace(heading, errors=errors)
     remarks += (f"Some texts are not shown: {missing}.",) if missing else ()
     return replace(
-        found,
+        displayed,
         remarks=remarks,
         confusion=confusion(answers),
         class_scores=class_scores(answers),
@@ -330,15 +332,15 @@ def _errors(entry: Entry, answers: Sequence[Kept], texts: Texts) -> tuple[tuple[
         "regression": worst_scores,
         "span": worst_spans,
     }[kind](answers)
-    found = _find(entry, answers[0], [error.row for error in worst], texts)
-    return tuple(_shown(error, answers, found) for error in worst), found.missing
+    texts_of_errors = _find(entry, answers[0], [error.row for error in worst], texts)
+    return tuple(_shown(error, answers, texts_of_errors) for error in worst), texts_of_errors.missing
 
 
-def _shown(error: WrongAnswer, answers: Sequence[Kept], found: FoundTexts) -> ShownError:
+def _shown(error: WrongAnswer, answers: Sequence[Kept], texts: FoundTexts) -> ShownError:
     examples = answers[0].examples
-    text = found.texts.get(int(examples.keys[error.row]))
+    text = texts.texts.get(int(examples.keys[error.row]))
     is_span = examples.kind == "span"
-    shown = ShownError(
+    without_text = ShownError(
         name=examples.ids[error.row],
         texts=() if text is None or is_span else tuple(_cut(part) for part in text.content),
         gold=(error.gold or "no answer") if is_span else error.gold,
@@ -346,17 +348,17 @@ def _shown(error: WrongAnswer, answers: Sequence[Kept], found: FoundTexts) -> Sh
         certainty=_certainty(error, kind=examples.kind),
     )
     if text is None or not is_span or len(text.content) < 2:
-        return shown
-    return replace(shown, question=_cut(text.content[0]), pieces=tuple(_pieces(error, answers, text)))
+        return without_text
+    return replace(without_text, question=_cut(text.content[0]), pieces=tuple(_pieces(error, answers, text)))
 
 
 def _pieces(error: WrongAnswer, answers: Sequence[Kept], text: ExampleText) -> list[Piece]:
     passage = text.content[1]
     gold = find_span(passage, error.gold, start=text.gold_start)
     starts = {
-        int(kept.examples.starts[error.row])
-        for kept in answers
-        if len(kept.examples.starts) and kept.examples.answers[error.row] == error.predicted
+        int(predictions.examples.starts[error.row])
+        for predictions in answers
+        if len(predictions.examples.starts) and predictions.examples.answers[error.row] == error.predicted
     }
     start = min((start for start in starts if start >= 0), default=None)
     near = None if gold is None else gold.start
@@ -367,19 +369,23 @@ def _pieces(error: WrongAnswer, answers: Sequence[Kept], text: ExampleText) -> l
 
 def _sentences(entry: Entry, answers: Sequence[Kept], texts: Texts) -> tuple[tuple[ShownSentence, ...], str]:
     worst = worst_sentences(answers)
-    kept = answers[0]
-    found = _find(entry, kept, [sentence.row for sentence in worst], texts)
-    shown = []
+    first = answers[0]
+    found_texts = _find(entry, first, [sentence.row for sentence in worst], texts)
+    sentences = []
     for sentence in worst:
-        text = found.texts.get(int(kept.examples.keys[sentence.row]))
+        text = found_texts.texts.get(int(first.examples.keys[sentence.row]))
         if text is not None and len(text.content) == len(sentence.predicted):
-            words = tagged_words(kept, sentence, [printable(word) for word in text.content])
-            shown.append(ShownSentence(kept.examples.ids[sentence.row], tuple(words), sentence.num_wrong))
-    return tuple(shown), found.missing
+            words = tagged_words(first, sentence, [printable(word) for word in text.content])
+            sentences.append(ShownSentence(first.examples.ids[sentence.row], tuple(words), sentence.num_wrong))
+    return tuple(sentences), found_texts.missing
 
 
-def _find(entry: Entry, kept: Kept, rows: Sequence[int], texts: Texts) -> FoundTexts:
-    return texts.find(entry.run, kept, [int(kept.examples.keys[row]) for row in rows]) if rows else FoundTexts()
+def _find(entry: Entry, predictions: Kept, rows: Sequence[int], texts: Texts) -> FoundTexts:
+    return (
+        texts.find(entry.run, predictions, [int(predictions.examples.keys[row]) for row in rows])
+        if rows
+        else FoundTexts()
+    )
 
 
 def _certainty(error: WrongAnswer, *, kind: str) -> str:

@@ -66,36 +66,34 @@ def worst_sentences(answers: Sequence[Kept]) -> list[WrongSentence]:
         answers: the answers of each seed to the same sentences, of kind tagging.
     """
     examples = answers[0].examples
-    predicted_SR = np.stack([kept.examples.predicted for kept in answers])
+    predicted_SR = np.stack([predictions.examples.predicted for predictions in answers])
     weights_SR = certainties(answers)
     wrong_SR = (predicted_SR != examples.gold) * (1.0 if weights_SR is None else weights_SR)
     sums = np.concatenate([[0.0], np.cumsum(wrong_SR.sum(0))])
     certainty_N = sums[examples.offsets[1:]] - sums[examples.offsets[:-1]]
     certainty_N = np.where(np.diff(examples.offsets) > MOST_WORDS, 0.0, certainty_N)
-    found: list[WrongSentence] = []
+    sentences: list[WrongSentence] = []
     for row in np.argsort(-certainty_N, kind="stable").tolist():
-        if certainty_N[row] <= 0 or len(found) == MOST_ERRORS:
+        if certainty_N[row] <= 0 or len(sentences) == MOST_ERRORS:
             break
         start, stop = int(examples.offsets[row]), int(examples.offsets[row + 1])
         chosen = [_most_frequent(predicted_SR[:, place]) for place in range(start, stop)]
         num_wrong = sum(tag != gold for tag, gold in zip(chosen, examples.gold[start:stop].tolist(), strict=True))
         if num_wrong:
-            found.append(WrongSentence(row, tuple(chosen), num_wrong))
-    return found
+            sentences.append(WrongSentence(row, tuple(chosen), num_wrong))
+    return sentences
 
 
-def tagged_words(kept: Kept, sentence: WrongSentence, words: Sequence[str]) -> list[TaggedWord]:
+def tagged_words(predictions: Kept, sentence: WrongSentence, words: Sequence[str]) -> list[TaggedWord]:
     """The words of a sentence with their tags.
 
     Args:
-        kept: the answers of one seed, for the gold tags.
-        sentence: the sentence.
-        words: its words.
+        predictions: the answers of one seed, for the gold tags.
 
     Raises:
         ValueError: the numbers of words and of tags differ.
     """
-    examples = kept.examples
+    examples = predictions.examples
     gold = examples.gold[examples.offsets[sentence.row] : examples.offsets[sentence.row + 1]].tolist()
     colours = colours_of(examples.labels)
     return [

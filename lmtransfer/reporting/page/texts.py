@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from typing_extensions import override
+
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.tasks.metrics.scored_examples import Kept
 
@@ -39,20 +41,18 @@ class FoundTexts:
 class Texts(Protocol):
     """Finds the texts of examples; it raises no errors."""
 
-    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, predictions: Kept, keys: Sequence[int]) -> FoundTexts:
         """Find the texts of some examples of a run.
 
         Args:
-            run: the run.
-            kept: predictions of the run.
             keys: keys of the examples, from ``kept.examples.keys``.
         """
         ...
 
 
-class NoTexts:
+class NoTexts(Texts):
     """Finds nothing, where the data of the tasks are not to be read."""
 
-    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
-        """Return no texts; see ``Texts``."""
+    @override
+    def find(self, run: Run, predictions: Kept, keys: Sequence[int]) -> FoundTexts:
         return FoundTexts(missing="the data of the tasks were not read for this page")

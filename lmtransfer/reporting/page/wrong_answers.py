@@ -53,18 +53,18 @@ def worst_labels(answers: Sequence[Kept]) -> list[WrongAnswer]:
     """
     examples = answers[0].examples
     gold_N = examples.gold
-    predicted_SN = np.stack([kept.examples.predicted for kept in answers])
+    predicted_SN = np.stack([predictions.examples.predicted for predictions in answers])
     weights_SN = certainties(answers)
     seeds, rows = np.nonzero(predicted_SN != gold_N)
     # One number for each example with one of its wrong labels.
     codes, which = np.unique(rows * max(1, len(examples.labels)) + predicted_SN[seeds, rows], return_inverse=True)
     certainty = np.bincount(which, weights=(np.ones(len(seeds)) if weights_SN is None else weights_SN[seeds, rows]))
     counts = np.bincount(which)
-    found: dict[int, WrongAnswer] = {}
+    errors: dict[int, WrongAnswer] = {}
     for place in np.argsort(-certainty, kind="stable").tolist():
         row, label = divmod(int(codes[place]), max(1, len(examples.labels)))
-        if row not in found:
-            found[row] = WrongAnswer(
+        if row not in errors:
+            errors[row] = WrongAnswer(
                 row,
                 examples.labels[gold_N[row]],
                 examples.labels[label],
@@ -72,9 +72,9 @@ def worst_labels(answers: Sequence[Kept]) -> list[WrongAnswer]:
                 len(answers),
                 None if weights_SN is None else float(certainty[place] / counts[place]),
             )
-        if len(found) == MOST_ERRORS:
+        if len(errors) == MOST_ERRORS:
             break
-    return list(found.values())
+    return list(errors.values())
 
 
 def worst_label_sets(answers: Sequence[Kept]) -> list[WrongAnswer]:
@@ -88,17 +88,19 @@ def worst_label_sets(answers: Sequence[Kept]) -> list[WrongAnswer]:
     """
     examples = answers[0].examples
     weights_SR = certainties(answers)
-    wrong_SR = np.stack([kept.examples.predicted for kept in answers]) != examples.gold
+    wrong_SR = np.stack([predictions.examples.predicted for predictions in answers]) != examples.gold
     weights_R = (wrong_SR if weights_SR is None else wrong_SR * weights_SR).sum(0)
     certainty_N = weights_R.reshape(len(examples), len(examples.labels)).sum(1)
     order = np.argsort(-certainty_N, kind="stable")[:MOST_ERRORS]
-    found = []
+    errors = []
     for row in order[certainty_N[order] > 0].tolist():
         gold = examples.label_set(examples.gold, row)
-        predicted = Counter(kept.examples.label_set(kept.examples.predicted, row) for kept in answers)
+        predicted = Counter(
+            predictions.examples.label_set(predictions.examples.predicted, row) for predictions in answers
+        )
         wrong, times = next((answer, times) for answer, times in predicted.most_common() if answer != gold)
-        found.append(WrongAnswer(row, gold, wrong, times, len(answers)))
-    return found
+        errors.append(WrongAnswer(row, gold, wrong, times, len(answers)))
+    return errors
 
 
 def worst_scores(answers: Sequence[Kept]) -> list[WrongAnswer]:
@@ -108,7 +110,7 @@ def worst_scores(answers: Sequence[Kept]) -> list[WrongAnswer]:
         answers: the answers of each seed to the same examples, of kind regression.
     """
     gold_N = answers[0].examples.gold
-    predicted_SN = np.stack([kept.examples.predicted for kept in answers])
+    predicted_SN = np.stack([predictions.examples.predicted for predictions in answers])
     errors_N = ((predicted_SN - gold_N) ** 2).mean(0)
     order = np.argsort(-errors_N, kind="stable")[:MOST_ERRORS]
     return [
@@ -132,12 +134,14 @@ def worst_spans(answers: Sequence[Kept]) -> list[WrongAnswer]:
         answers: the answers of each seed to the same examples, of kind span.
     """
     first = answers[0].examples
-    if any("f1" not in kept.examples.ratios or not kept.examples.answers for kept in answers):
+    if any("f1" not in predictions.examples.ratios or not predictions.examples.answers for predictions in answers):
         return []
     with np.errstate(invalid="ignore", divide="ignore"):
         f1_N = np.mean([k.examples.ratios["f1"].parts / k.examples.ratios["f1"].counts for k in answers], axis=0)
     rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # without a score, the comparison is false
-    majority_answers = {row: Counter(kept.examples.answers[row] for kept in answers).most_common(1)[0] for row in rows}
+    majority_answers = {
+        row: Counter(predictions.examples.answers[row] for predictions in answers).most_common(1)[0] for row in rows
+    }
     rows.sort(key=lambda row: (f1_N[row], -majority_answers[row][1], row))
     return [
         WrongAnswer(
@@ -154,7 +158,7 @@ def worst_spans(answers: Sequence[Kept]) -> list[WrongAnswer]:
 
 def certainties(answers: Sequence[Kept]) -> np.ndarray | None:
     """The probability of each answer of each seed, float64, shape (S, R); None if a seed did not keep them."""
-    kept = [answer.examples.confidences for answer in answers]
-    if any(len(own) != len(answer.examples.predicted) for own, answer in zip(kept, answers, strict=True)):
+    confidences = [answer.examples.confidences for answer in answers]
+    if any(len(own) != len(answer.examples.predicted) for own, answer in zip(confidences, answers, strict=True)):
         return None
-    return np.stack(kept).astype(np.float64)
+    return np.stack(confidences).astype(np.float64)

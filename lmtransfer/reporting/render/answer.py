@@ -35,7 +35,7 @@ class BeforeAfter:
 
 def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
     """Pair each transfer from a continued run with that from the earlier run, if there is exactly one."""
-    found = []
+    pairs = []
     runs = [entry.run for entry in entries]
     for after in entries:
         if not _is_scored(after) or after.source is None:
@@ -49,11 +49,11 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 and _has_same_settings(entry, after)
             ]
             if len(candidates) == 1:
-                found.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
+                pairs.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
             if candidates:
                 break  # the nearest earlier run with transfers; if it has several, none is used
-    together = corrected([pair.difference for pair in found], margins=[pair.after.margin for pair in found])
-    return [replace(pair, difference=difference) for pair, difference in zip(found, together, strict=True)]
+    together = corrected([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
+    return [replace(pair, difference=difference) for pair, difference in zip(pairs, together, strict=True)]
 
 
 def _is_scored(entry: Entry) -> bool:
@@ -95,8 +95,8 @@ def answer(entries: Sequence[Entry]) -> str:
 
 def _counted(entries: Sequence[Entry]) -> list[str]:
     """A sentence on whether counting words does as well as the runs, which may be better than their controls."""
-    found = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
-    not_above = [entry for entry in found if not is_worse(*_means(entry), entry.metric or "", entry.run.result)]
+    with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
+    not_above = [entry for entry in with_baseline if not is_worse(*_means(entry), entry.metric or "", entry.run.result)]
     if not not_above:
         return []
     first = min(not_above, key=lambda entry: entry.is_control)
@@ -107,9 +107,9 @@ def _counted(entries: Sequence[Entry]) -> list[str]:
         f"{first.better_baseline} reaches {shown(baseline, metric)}{unit} {metric} on {first.group}, and {first.name} "
         f"({first.transfer}) {shown(mean, metric)}{unit}"
     )
-    if len(found) == 1:
+    if len(with_baseline) == 1:
         return [f"Counting words does as well: {measured}."]
-    return [f"Counting words does as well in {len(not_above)} of {len(found)} runs: {measured}."]
+    return [f"Counting words does as well in {len(not_above)} of {len(with_baseline)} runs: {measured}."]
 
 
 def _means(entry: Entry) -> tuple[float, float]:
@@ -185,7 +185,7 @@ def comparison(entry: Entry) -> str:
 
 def _continued(pair: BeforeAfter) -> str:
     """A sentence on whether continued pretraining helped."""
-    before, after, found = pair.before, pair.after, pair.difference
+    before, after, difference = pair.before, pair.after, pair.difference
     start = {
         "better": "helped",
         "better but below a baseline": "helped, but counting words or the majority does as well",
@@ -206,14 +206,14 @@ def _continued(pair: BeforeAfter) -> str:
     unit, points = (" %", " points") if in_percent(metric) else ("", "")
     text = node_label(source.config.get("corpus"))
     sentence = (
-        f"Continued pretraining{f' on {text}' if text else ''} {start[found.verdict]}: on {after.group}, "
+        f"Continued pretraining{f' on {text}' if text else ''} {start[difference.verdict]}: on {after.group}, "
         f"{after.name} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
         f"{shown(before.score.mean, metric)}{unit} of {before.name}, which started from the earlier run, a "
-        f"difference of {shown_difference(found.delta, metric)}{points}"
+        f"difference of {shown_difference(difference.delta, metric)}{points}"
     )
-    if found.standard_error is None:
+    if difference.standard_error is None:
         return f"{sentence}. Train several seeds with seeds=5."
-    return f"{sentence} ({grounds(found, metric)}; for {found.scope})."
+    return f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
 
 
 def _measured(entry: Entry) -> str:
@@ -235,9 +235,9 @@ def _measured(entry: Entry) -> str:
         return f"{sentence}. Train several seeds with seeds=5."
     if difference.verdict in NO_VERDICT:
         return f"{sentence}. Train longer, or with another learning rate."
-    found = reach(difference, metric)
+    precision = reach(difference, metric)
     grounded = f"{sentence} ({grounds(difference, metric)}; for {difference.scope})."
-    return f"{grounded} {found[0].upper()}{found[1:]}." if found else grounded
+    return f"{grounded} {precision[0].upper()}{precision[1:]}." if precision else grounded
 
 
 def _value(score: Spread, metric: str) -> str:

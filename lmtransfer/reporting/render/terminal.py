@@ -37,7 +37,6 @@ def terminal_table(table: Table, *, plus_minus: str = PLUS_MINUS) -> RichTable:
     """Draw a table: the first line of each cell as it is, the others below it and dim; an empty line between groups.
 
     Args:
-        table: the table.
         plus_minus: the sign between mean and deviation.
     """
     from rich import box

@@ -98,13 +98,13 @@ def calibration_text(result: Any) -> str:
     Args:
         result: a result; without calibration the text is empty.
     """
-    found = read_calibration(result)
-    if found is None:
+    fit = read_calibration(result)
+    if fit is None:
         return ""
-    text = f"calibration error (ECE) {100 * found.plain.error:.1f} %"
-    if found.scaled is None or found.temperature is None:
+    text = f"calibration error (ECE) {100 * fit.plain.error:.1f} %"
+    if fit.scaled is None or fit.temperature is None:
         return text
     return (
-        f"{text}, {100 * found.scaled.error:.1f} % with temperature {found.temperature:.2f}, fitted on other examples "
+        f"{text}, {100 * fit.scaled.error:.1f} % with temperature {fit.temperature:.2f}, fitted on other examples "
         "of the split"
     )

@@ -113,11 +113,7 @@ def collect(*roots: Path) -> list[Run]:
 
 
 def _check_root(root: Path) -> None:
-    """Raise if the path is not a folder, or may not be read.
-
-    Raises:
-        RunDirectoryError: it is not a readable folder.
-    """
+    """Raise if the path is not a folder, or may not be read."""
     try:
         if not root.is_dir():
             raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
@@ -134,7 +130,6 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
     """Read a run directory; missing or damaged files are reported in ``problems`` and raise no error.
 
     Args:
-        path: path of the directory.
         key: key in the report; the folder's name by default.
     """
     problems: list[str] = []
@@ -260,8 +255,8 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
     except RunDirectoryError as error:
         problems.append(_within(path.parent, error))
         return {}
-    found: Mapping[str, Any] = printable_values(value)
-    return found
+    mapping: Mapping[str, Any] = printable_values(value)
+    return mapping
 
 
 def _within(run: Path, error: RunDirectoryError) -> str:

@@ -36,12 +36,12 @@ _METHODS = {"frozen": "frozen", "full": "finetuned"}
 
 def compared(entries: Sequence[Entry]) -> list[Entry]:
     """The entries with their controls and differences; the verdicts of a column are corrected together."""
-    found = [_against_baseline(_compared(entry, entries)) for entry in entries]
-    differences = _corrected([(entry.difference, entry.margin) for entry in found])
-    counted = _corrected([(entry.baseline_difference, entry.margin) for entry in found])
+    judged = [_against_baseline(_compared(entry, entries)) for entry in entries]
+    differences = _corrected([(entry.difference, entry.margin) for entry in judged])
+    counted = _corrected([(entry.baseline_difference, entry.margin) for entry in judged])
     return [
         replace(entry, difference=difference, baseline_difference=to_baseline)
-        for entry, difference, to_baseline in zip(found, differences, counted, strict=True)
+        for entry, difference, to_baseline in zip(judged, differences, counted, strict=True)
     ]
 
 
@@ -52,43 +52,45 @@ def _corrected(column: Sequence[tuple[Difference | None, float | None]]) -> list
     return [None if difference is None else next(together) for difference, _ in column]
 
 
-def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:
+def made_control(
+    run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Kept], split: str
+) -> Scored | None:
     """The control that was made together with the run: from its result, else from the runs inside its directory."""
     node = run.result.get("control")
-    score_examples = examples_of_score(kept, node, metric, split=split, is_control=True)
+    score_examples = examples_of_score(predictions, node, metric, split=split, is_control=True)
     reported = scored(node, metric, examples=score_examples)
     if reported is not None:
         return reported
     seeds = [control.result for control in controls if control.is_seed and control.result]
     parents = [control.result for control in controls if not control.is_seed and control.result]
     node = parents[0] if parents else {}
-    score_examples = examples_of_score(kept, node, metric, seeds, split=split, is_control=True)
+    score_examples = examples_of_score(predictions, node, metric, seeds, split=split, is_control=True)
     return scored(node, metric, seeds, examples=score_examples)
 
 
-def made_baselines(run: Run, metric: str, kept: Sequence[Kept], split: str) -> dict[str, Scored]:
+def made_baselines(run: Run, metric: str, predictions: Sequence[Kept], split: str) -> dict[str, Scored]:
     """The baselines that count words, which were scored together with the run, by name."""
     nodes = run.result.get("baselines")
-    found = {}
+    baselines = {}
     for name, node in nodes.items() if isinstance(nodes, Mapping) else ():
-        score_examples = examples_of_score(kept, node, metric, split=split, baseline=name)
-        made = scored(node, metric, examples=score_examples)
-        if made is not None:
-            found[name] = made
-    return found
+        score_examples = examples_of_score(predictions, node, metric, split=split, baseline=name)
+        baseline = scored(node, metric, examples=score_examples)
+        if baseline is not None:
+            baselines[name] = baseline
+    return baselines
 
 
 def _against_baseline(entry: Entry) -> Entry:
     """The entry with its difference to the better baseline."""
     if entry.condition is None or entry.baseline_condition is None or entry.metric is None:
         return entry
-    found = compare_conditions(
+    difference = compare_conditions(
         entry.condition,
         entry.baseline_condition,
         higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
         majority=entry.majority,
     )
-    return replace(entry, baseline_difference=found)
+    return replace(entry, baseline_difference=difference)
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
@@ -131,35 +133,34 @@ def _judged(entry: Entry, control: Spread | None, control_condition: Condition |
     assert entry.condition is not None
     assert control_condition is not None
     assert entry.metric is not None
-    found = compare_conditions(
+    difference = compare_conditions(
         entry.condition,
         control_condition,
         higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
         majority=entry.majority,
         baseline=entry.baseline_mean,
     )
-    return replace(entry, control=control, difference=found)
+    return replace(entry, control=control, difference=difference)
 
 
 def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[Entry]:
     """One entry for each run, in the order of ``runs``; seeds and controls become part of their run.
 
     Args:
-        runs: the runs.
         margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
     """
     by_key = {run.key: run for run in runs}
     parts: dict[str, list[Run]] = {}
     for run in runs:
         parts.setdefault(_owner(run, by_key), []).append(run)
-    made = []
+    with_margins = []
     for key, members in parts.items():
         parent = by_key.get(key) or _unfinished_parent(key, members[0])
         seeds = tuple(run for run in members if run.key != key and run.is_seed and "control" not in _below(run, key))
         controls = tuple(run for run in members if run.key != key and run not in seeds)
         entry = _entry(parent, seeds, controls, runs)
-        made.append(replace(entry, margin=in_unit(margin, entry.metric or "")))
-    return compared(_told_apart(made))
+        with_margins.append(replace(entry, margin=in_unit(margin, entry.metric or "")))
+    return compared(_told_apart(with_margins))
 
 
 def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
@@ -257,13 +258,13 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     baselines: dict[str, Scored] = {}
     if metric is not None:
         problems: list[str] = []
-        kept = [] if of_pretraining else kept_answers(run.path, problems)
+        predictions = [] if of_pretraining else kept_answers(run.path, problems)
         run = replace(run, problems=(*run.problems, *(text.removeprefix(f"{run.path}/") for text in problems)))
         split = next((str(result["split"]) for result in [run.result, *results] if result.get("split")), "")
-        score_examples = examples_of_score(kept, run.result, metric, results, split=split)
+        score_examples = examples_of_score(predictions, run.result, metric, results, split=split)
         own_score = scored(run.result, metric, results, pretraining=weights, examples=score_examples)
-        control = made_control(run, controls, metric, kept, split)
-        baselines = made_baselines(run, metric, kept, split)
+        control = made_control(run, controls, metric, predictions, split)
+        baselines = made_baselines(run, metric, predictions, split)
     higher = scores.higher_is_better(metric or "", run.result)
     better = (max if higher else min)(baselines, key=lambda name: baselines[name].spread.mean, default="")
     return Entry(
@@ -296,7 +297,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         ),
         condition=None if own_score is None else own_score.condition,
         control_condition=None if control is None else control.condition,
-        baselines={name: made.spread for name, made in baselines.items()},
+        baselines={name: baseline.spread for name, baseline in baselines.items()},
         better_baseline=better,
         baseline_condition=baselines[better].condition if better else None,
     )
@@ -304,8 +305,8 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
 
 def _text(run: Run, source: Run | None, runs: Sequence[Run]) -> str:
     """The pretraining text of a run, or the text on which an evaluation was asked to measure."""
-    given = node_label(run.config.get("corpus")) if run.command == "evaluate" else ""
-    return given or ("" if source is None else pretraining_text(source, runs))
+    corpus = node_label(run.config.get("corpus")) if run.command == "evaluate" else ""
+    return corpus or ("" if source is None else pretraining_text(source, runs))
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:

@@ -19,46 +19,44 @@ def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
     """The kept predictions of a run, its seeds, its control and its baselines; unreadable files are skipped.
 
     Args:
-        run: the run directory.
         problems: gets one message for each skipped file.
     """
-    found = []
+    answers = []
     for file in prediction_files(run):
         try:
-            found.append(read_predictions(file))
+            answers.append(read_predictions(file))
         except RunDirectoryError as error:
             if problems is not None:
                 problems.append(str(error))
-    return found
+    return answers
 
 
-def examples_of(kept: Sequence[Kept], metric: str) -> Examples | None:
+def examples_of(predictions: Sequence[Kept], metric: str) -> Examples | None:
     """The contribution of each example to each of some scores.
 
     Args:
-        kept: the predictions, in the order of the scores.
-        metric: metric of the scores.
+        predictions: the predictions, in the order of the scores.
 
     Returns:
         The contributions; None if the predictions are of different examples, or do not determine the metric.
     """
-    if not kept:
+    if not predictions:
         return None
-    keys, order = np.unique(kept[0].examples.keys, return_index=True)
+    keys, order = np.unique(predictions[0].examples.keys, return_index=True)
     rows = []
-    for one in kept:
-        found = contributions(one.examples, metric)
+    for one in predictions:
+        parts = contributions(one.examples, metric)
         own, place = np.unique(one.examples.keys, return_index=True)
-        if found is None or not np.array_equal(own, keys):
+        if parts is None or not np.array_equal(own, keys):
             return None
-        rows.append(found[place])
-    clusters = kept[0].examples.clusters[order]
+        rows.append(parts[place])
+    clusters = predictions[0].examples.clusters[order]
     alone = len(np.unique(clusters)) == len(clusters)
     return Examples(np.stack(rows), keys, None if alone else clusters)
 
 
 def kept_of(
-    kept: Sequence[Kept],
+    predictions: Sequence[Kept],
     seeds: Sequence[tuple[int | None, int | None]],
     *,
     split: str,
@@ -68,14 +66,14 @@ def kept_of(
     """The predictions of some scores of a run, in their order; None if some are missing or ambiguous.
 
     Args:
-        kept: all predictions that the run has kept.
+        predictions: all predictions that the run has kept.
         seeds: finetuning seed and pretraining seed of each score, if known.
         split: the scored split.
         is_control: whether the scores are those of the run's control.
         baseline: the baseline whose scores they are; empty for a model.
     """
-    own = [one for one in kept if (one.split, one.is_control, one.baseline) == (split, is_control, baseline)]
-    found = []
+    own = [one for one in predictions if (one.split, one.is_control, one.baseline) == (split, is_control, baseline)]
+    of_seeds = []
     for seed, pretraining_seed in seeds:
         fitting = [
             one
@@ -85,12 +83,12 @@ def kept_of(
         ]
         if len(fitting) != 1:
             return None
-        found.append(fitting[0])
-    return found
+        of_seeds.append(fitting[0])
+    return of_seeds
 
 
 def examples_of_score(
-    kept: Sequence[Kept],
+    predictions: Sequence[Kept],
     node: Any,
     metric: str,
     seeds: Sequence[Mapping[str, Any]] = (),
@@ -102,9 +100,8 @@ def examples_of_score(
     """The contribution of each example to the scores of a result, in the order of ``scores.seed_values``.
 
     Args:
-        kept: the predictions that the run has kept.
+        predictions: the predictions that the run has kept.
         node: its result, or the control's part of one.
-        metric: metric of the scores.
         seeds: the results from the run directories of the seeds.
         split: the scored split.
         is_control: whether ``node`` is the control's part.
@@ -112,5 +109,7 @@ def examples_of_score(
     """
     values = scores.seed_values(node, metric, seeds)
     named = [(value.seed, value.pretraining_seed) for value in values]
-    found = kept_of(kept, named, split=split, is_control=is_control, baseline=baseline) if kept else None
-    return None if found is None else examples_of(found, metric)
+    of_seeds = (
+        kept_of(predictions, named, split=split, is_control=is_control, baseline=baseline) if predictions else None
+    )
+    return None if of_seeds is None else examples_of(of_seeds, metric)

@@ -19,12 +19,12 @@ def scores_in_languages(result: Any) -> dict[str, float]:
         result: a result, or the control's part of one.
     """
     metrics = result.get("metrics") if isinstance(result, Mapping) else None
-    found = {}
+    scores = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
         matched, score = _NAME.fullmatch(str(name)), number(value)
         if matched is not None and score is not None:
-            found[matched[1]] = score
-    return found
+            scores[matched[1]] = score
+    return scores
 
 
 def languages_text(result: Any) -> str:

@@ -90,15 +90,15 @@ def layer_weights_text(learned: Any, *, plus_minus: str = "+-") -> str:
         learned: mix of one run or of several together, from a ``result.json``; for anything else the text is empty.
         plus_minus: the sign between mean and deviation.
     """
-    found = read_layer_weights({"layer_weights": learned}, "")
-    if found is None:
+    mix = read_layer_weights({"layer_weights": learned}, "")
+    if mix is None:
         return ""
-    names = ["embeddings", *(f"layer {number}" for number in range(1, len(found.weights)))]
-    deviations: Sequence[float | None] = found.deviations or [None] * len(names)
-    parts = list(zip(names, found.weights, deviations, strict=True))
+    names = ["embeddings", *(f"layer {number}" for number in range(1, len(mix.weights)))]
+    deviations: Sequence[float | None] = mix.deviations or [None] * len(names)
+    parts = list(zip(names, mix.weights, deviations, strict=True))
     *weights, gamma = [
         f"{name} {mean:.2f}" + ("" if deviation is None else f" {plus_minus} {deviation:.2f}")
-        for name, mean, deviation in [*parts, ("gamma", found.gamma, found.gamma_deviation)]
+        for name, mean, deviation in [*parts, ("gamma", mix.gamma, mix.gamma_deviation)]
     ]
     return f"layer weights: {', '.join(weights)}; {gamma}"
 
@@ -107,5 +107,5 @@ def _numbers(part: Any) -> list[float]:
     """Gamma and the weights; empty if some are missing."""
     if not isinstance(part, Mapping) or not isinstance(part.get("weights"), list):
         return []
-    found = [number(value) for value in (part.get("gamma"), *part["weights"])]
-    return [] if None in found else [value for value in found if value is not None]
+    numbers = [number(value) for value in (part.get("gamma"), *part["weights"])]
+    return [] if None in numbers else [value for value in numbers if value is not None]

@@ -19,7 +19,6 @@ def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
     Of two rates each is one of these, so a grid of two has no edge.
 
     Args:
-        rate: the chosen rate.
         grid: the tried rates; anything but a list with at least three different rates counts as no grid.
     """
     tried = _rates(grid)
@@ -59,16 +58,18 @@ def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
         none.
     """
     tries = run.result.get("learning_rate_tries")
-    found: dict[float, dict[object, float]] = {}
+    scores: dict[float, dict[object, float]] = {}
     for place, one in enumerate(tries if isinstance(tries, list) else []):
         if isinstance(one, Mapping) and one.get("arm") == condition:
             rate, score = number(one.get("learning_rate")), number(one.get("score"))
             seeds = number(one.get("pretraining_seed")), number(one.get("seed"))
             if rate is not None and score is not None:
-                found.setdefault(rate, {})[place if seeds[1] is None else seeds] = score
-    everywhere = [seed for seed in next(iter(found.values()), {}) if all(seed in of_rate for of_rate in found.values())]
+                scores.setdefault(rate, {})[place if seeds[1] is None else seeds] = score
+    everywhere = [
+        seed for seed in next(iter(scores.values()), {}) if all(seed in of_rate for of_rate in scores.values())
+    ]
     values = {
-        rate: [of_rate[seed] for seed in everywhere] or [fmean(of_rate.values())] for rate, of_rate in found.items()
+        rate: [of_rate[seed] for seed in everywhere] or [fmean(of_rate.values())] for rate, of_rate in scores.items()
     }
     return {rate: spread(values[rate]) for rate in sorted(values)}
 

@@ -25,8 +25,8 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     if not isinstance(named, str) or not named:
         return None
     path, revision = split_revision(named)
-    found = _run_at(path, run, runs)
-    return found if found is None or revision is None else at_revision(found, revision)
+    start = _run_at(path, run, runs)
+    return start if start is None or revision is None else at_revision(start, revision)
 
 
 def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
@@ -46,7 +46,7 @@ def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
 def at_revision(run: Run, tokens: int) -> Run:
     """A pretraining run as it was when it had seen ``tokens`` tokens; seconds and FLOP are its share of the whole."""
     end = _of_a_seed(run, "tokens")
-    kept = {key: run.result[key] for key in ("command", "num_parameters", "seeds") if key in run.result}
+    entries = {key: run.result[key] for key in ("command", "num_parameters", "seeds") if key in run.result}
     spent = {
         name: tokens * whole / end
         for name in ("tokens", "seconds", "flops")
@@ -54,7 +54,7 @@ def at_revision(run: Run, tokens: int) -> Run:
     }
     lines = tuple(line for line in run.metrics if (seen := number(line.get("tokens"))) is not None and seen <= tokens)
     key = with_revision(run.key, tokens)
-    return replace(run, key=key, result={**kept, **spent}, metrics=lines, revision=tokens)
+    return replace(run, key=key, result={**entries, **spent}, metrics=lines, revision=tokens)
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -62,17 +62,17 @@ def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
 
     An imported published model also counts.
     """
-    return next((found for found in lineage(run, runs) if found.command in PRETRAINED), None)
+    return next((ancestor for ancestor in lineage(run, runs) if ancestor.command in PRETRAINED), None)
 
 
 def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
     """The run, its starting point, the starting point of that one, and so on."""
-    found: list[Run] = []
+    ancestors: list[Run] = []
     current: Run | None = run
-    while current is not None and current.weights not in {known.weights for known in found}:
-        found.append(current)
+    while current is not None and current.weights not in {known.weights for known in ancestors}:
+        ancestors.append(current)
         current = starting_point(current, runs)
-    return found
+    return ancestors
 
 
 def is_pretraining(run: Run) -> bool:
@@ -106,8 +106,8 @@ def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | No
 
 def _of_a_seed(run: Run, name: str) -> float | None:
     """The same as ``total``, but for a run with several seeds the mean of one seed."""
-    found, seeds = total(run, name), run.result.get("seeds")
-    return found if found is None or not isinstance(seeds, list) or not seeds else found / len(seeds)
+    cost, seeds = total(run, name), run.result.get("seeds")
+    return cost if cost is None or not isinstance(seeds, list) or not seeds else cost / len(seeds)
 
 
 def total(run: Run, name: str) -> float | None:

@@ -85,11 +85,11 @@ def reference_curves() -> tuple[ReferenceCurve, ...]:
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of ``SETTINGS`` in a run's configuration; the losses by their names."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key in SETTINGS:
         node = value_at(config, key)
-        found[key] = sorted(node) if key == "objective.losses" and isinstance(node, Mapping) else node
-    return found
+        settings[key] = sorted(node) if key == "objective.losses" and isinstance(node, Mapping) else node
+    return settings
 
 
 def references_of(run: Run, part: str) -> list[ReferenceCurve]:

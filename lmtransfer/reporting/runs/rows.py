@@ -175,8 +175,8 @@ def _collapse(result: Any, score: Spread | None) -> list[str]:
 
 def _undefined(result: Any) -> list[str]:
     """The sentences of a result about metrics that are not defined on its answers."""
-    found = result.get("undefined") if isinstance(result, Mapping) else None
-    return [sentence for sentence in found if isinstance(sentence, str)] if isinstance(found, list) else []
+    sentences = result.get("undefined") if isinstance(result, Mapping) else None
+    return [sentence for sentence in sentences if isinstance(sentence, str)] if isinstance(sentences, list) else []
 
 
 def _loss(loss: float | None) -> str:

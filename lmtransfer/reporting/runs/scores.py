@@ -32,9 +32,9 @@ def main_metric(result: Mapping[str, Any]) -> str | None:
 
 def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
     """The direction of a metric: from the result, else from its name (losses and perplexities are better if small)."""
-    given = result.get("higher_is_better")
-    if isinstance(given, bool):
-        return given
+    direction = result.get("higher_is_better")
+    if isinstance(direction, bool):
+        return direction
     return _LOWER.fullmatch(metric.lower()) is None
 
 
@@ -65,7 +65,6 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
         node: a ``result.json``, or the part of one that describes a control: a number, or a mapping with some of
             ``seeds`` (a list of values, or of mappings with ``metrics``), ``mean``, ``median``, ``deviation``, ``n``,
             and ``metrics``. Statistics may be numbers of the main metric or mappings from metric to number.
-        metric: name of the metric.
         seeds: the ``result.json`` of the run directories of the seeds.
 
     Returns:
@@ -78,9 +77,9 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
         return []
     listed = node.get("seeds", node.get("values"))
     children: Sequence[Any] = listed if isinstance(listed, list) else list(seeds)
-    found = [made for made in (_seed_value(child, metric) for child in children) if made is not None]
-    if found or _statistic(node, "mean", metric) is not None:
-        return found
+    values = [value for value in (_seed_value(child, metric) for child in children) if value is not None]
+    if values or _statistic(node, "mean", metric) is not None:
+        return values
     single = _seed_value(node, metric)
     return [] if single is None else [single]
 
@@ -116,8 +115,8 @@ def other_metrics(node: Any, metrics: Sequence[str], seeds: Sequence[Mapping[str
 
 def num_collapsed(node: Any) -> int:
     """The number of seeds that answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
-    given = node.get("collapsed") if isinstance(node, Mapping) else None
-    return int(given) if isinstance(given, bool | int) else 0
+    count = node.get("collapsed") if isinstance(node, Mapping) else None
+    return int(count) if isinstance(count, bool | int) else 0
 
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
@@ -151,7 +150,6 @@ def scored(
 
     Args:
         node: a ``result.json``, or the part of one that describes a control (see ``seed_values``).
-        metric: name of the metric.
         seeds: the ``result.json`` of the run directories of the seeds.
         pretraining: the run that the weights come from; None for random initialisation.
         examples: the contribution of each example to each score, in the order of ``seed_values``.
@@ -160,11 +158,11 @@ def scored(
         The scores; None if the metric is not in the result.
     """
     collapsed = num_collapsed(node)
-    found = seed_values(node, metric, seeds)
-    if found:
+    values = seed_values(node, metric, seeds)
+    if values:
         drawn = not (isinstance(node, Mapping) and node.get("deterministic") is True)
-        made = _condition(found, pretraining, collapsed, examples, drawn=drawn)
-        return Scored(spread([one.value for one in found]), made)
+        condition = _condition(values, pretraining, collapsed, examples, drawn=drawn)
+        return Scored(spread([one.value for one in values]), condition)
     whole = reported(node, metric)
     return (
         None
@@ -191,7 +189,7 @@ def difference_in(result: Mapping[str, Any]) -> Difference | None:
 
 
 def _condition(
-    found: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None, *, drawn: bool
+    values: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None, *, drawn: bool
 ) -> Condition:
     """A condition of single values; if a seed is unknown or occurs twice, the condition is never paired.
 
@@ -205,11 +203,11 @@ def _condition(
             if pretraining is None or one.pretraining_seed is None
             else f"{pretraining}/{one.pretraining_seed}",
         )
-        for place, one in enumerate(found)
+        for place, one in enumerate(values)
     ]
-    certain = all(one.seed is not None for one in found)
+    certain = all(one.seed is not None for one in values)
     if len({(score.pretraining, score.seed) for score in known}) < len(known):
-        known = [Score(one.value, f"unknown {place}", pretraining) for place, one in enumerate(found)]
+        known = [Score(one.value, f"unknown {place}", pretraining) for place, one in enumerate(values)]
         certain = False
     constant = not drawn and len({score.pretraining for score in known}) == 1
     return Condition(tuple(known), examples, collapsed, "" if certain else None, constant)
@@ -233,8 +231,8 @@ def _seed_value(child: Any, metric: str) -> SeedValue | None:
     value = _value(child, metric)
     if value is None:
         return None
-    given = child if isinstance(child, Mapping) else {}
-    return SeedValue(value, _whole(given.get("seed")), _whole(given.get("pretraining_seed")))
+    entries = child if isinstance(child, Mapping) else {}
+    return SeedValue(value, _whole(entries.get("seed")), _whole(entries.get("pretraining_seed")))
 
 
 def _whole(value: Any) -> int | None:

@@ -31,28 +31,28 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     config = dict(run.config)
     optimizer = dict(config.pop("optimizer", None) or {}) if isinstance(config.get("optimizer"), Mapping) else {}
     rate, grid = optimizer.pop("learning_rate", None), config.pop(LEARNING_RATES, None)
-    found = flatten({**config, "optimizer": optimizer})
-    found = {
+    settings = flatten({**config, "optimizer": optimizer})
+    settings = {
         key: value
-        for key, value in found.items()
+        for key, value in settings.items()
         if value not in (None, {}) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
     }
     grid = grid or run.result.get(LEARNING_RATES)
     rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]
     if rates:
-        found[LEARNING_RATES] = sorted(rates, key=str)
+        settings[LEARNING_RATES] = sorted(rates, key=str)
     data = run.versions.get("data")
     if isinstance(data, Mapping) and data.get(TOKENIZER) is not None:
-        found[TOKENIZER] = data[TOKENIZER]
-    found["command"] = run.command
+        settings[TOKENIZER] = data[TOKENIZER]
+    settings["command"] = run.command
     if scored is not None:
         node = scored.config.get("task")
-        found |= {
+        settings |= {
             f"scored.{key}": value
             for key, value in flatten({"task": node}).items()
             if value is not None and key != "task.name"
         }
-    return found
+    return settings
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:

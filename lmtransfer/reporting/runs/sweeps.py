@@ -155,8 +155,8 @@ def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[s
     columns: dict[str, list[str]] = {}
     for key in keys:
         columns.setdefault(repr([_plain(row.get(key)) for row in rows]), []).append(key)
-    kept = {min(same, key=len) for same in columns.values()}
-    return tuple(key for key in keys if key in kept)
+    shortest = {min(same, key=len) for same in columns.values()}
+    return tuple(key for key in keys if key in shortest)
 
 
 def _plain(value: Any) -> Any:

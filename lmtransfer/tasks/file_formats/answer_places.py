@@ -42,8 +42,6 @@ class AnswerPlaces:
         """Return an answer with its span; without a span if the text is not at ``start``; None if the text is empty.
 
         Args:
-            question: id of the question.
-            text: the answer.
             start: its first character according to the file.
             passage: the text that it quotes.
         """
@@ -53,8 +51,10 @@ class AnswerPlaces:
             return None
         end = start + len(text)
         if start < 0 or passage[start:end] != text:
-            found = f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
-            self.add_problem(question, f"answer_start={start} {found}; the answer is {_short(text)}")
+            position = (
+                f"marks {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
+            )
+            self.add_problem(question, f"answer_start={start} {position}; the answer is {_short(text)}")
             return GoldSpan(text)
         return GoldSpan(text, start, end)
 
@@ -62,21 +62,19 @@ class AnswerPlaces:
         """Return the usable answers of a question, those without a span last; empty if the question is left out.
 
         Args:
-            question: id of the question.
             gold_answers: results of ``gold``.
         """
-        found = list(gold_answers)
-        kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
-        if found and (not kept or kept[0].start is None):
+        answers = list(gold_answers)
+        spans = sorted((gold for gold in answers if gold is not None), key=lambda gold: gold.start is None)
+        if answers and (not spans or spans[0].start is None):
             self.left_out.append(question)
             return ()
-        return tuple(kept)
+        return tuple(spans)
 
     def add_problem(self, question: str, problem: str) -> None:
         """Count a bad answer.
 
         Args:
-            question: id of the question.
             problem: the problem, for the message.
         """
         self.bad.append(question)
@@ -117,15 +115,11 @@ class QuestionFile:
 
     @classmethod
     def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
-        """Keep the questions that are not left out.
-
-        Raises:
-            DataError: there are bad answers and the policy is ``refuse``.
-        """
+        """Keep the questions that are not left out."""
         places.report()
         left_out = frozenset(places.left_out)
-        kept = [example for example in examples if example.id not in left_out]
-        return cls(kept, tuple(places.bad), tuple(places.left_out))
+        remaining = [example for example in examples if example.id not in left_out]
+        return cls(remaining, tuple(places.bad), tuple(places.left_out))
 
 
 def listed(ids: Iterable[str], *, most: int = 10) -> str:

@@ -67,8 +67,8 @@ def paradigm_files(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         return {}
     plain = sorted({plain_name(path) for path in folder.iterdir() if plain_name(path).endswith(_SUFFIX)})
-    found = ((name.removesuffix(_SUFFIX), find_file(folder / name)) for name in plain)
-    return {name: path for name, path in found if path is not None}
+    paths = ((name.removesuffix(_SUFFIX), find_file(folder / name)) for name in plain)
+    return {name: path for name, path in paths if path is not None}
 
 
 def read_pairs(path: Path) -> Iterator[MinimalPair]:

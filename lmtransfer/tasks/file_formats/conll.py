@@ -129,9 +129,6 @@ def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
 
     Args:
         tags: ``O``, ``B-kind`` or ``I-kind`` of each word.
-
-    Raises:
-        DataError: a tag is not of this form.
     """
     unmarked = set(unmarked_begins(tags))
     return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
@@ -142,18 +139,15 @@ def unmarked_begins(tags: Sequence[str]) -> list[int]:
 
     Args:
         tags: tags of one sentence.
-
-    Raises:
-        DataError: a tag is not a span tag.
     """
-    found = []
+    begins = []
     last_prefix, last_kind = OUTSIDE, ""
     for word, tag in enumerate(tags):
         prefix, kind = split_tag(tag)
         if prefix == "I" and (last_prefix not in "BI" or kind != last_kind):
-            found.append(word)
+            begins.append(word)
         last_prefix, last_kind = prefix, kind
-    return found
+    return begins
 
 
 def _check_width(width: int, where: str, word_column: int, tag_column: int, with_gold: bool) -> None:

@@ -128,7 +128,7 @@ def _cut(word: str) -> _Word:
     )
     return _Word(
         words=next(words for start, end, words in pieces if (start, end) == (0, len(word))),
-        all_words=frozenset(found for *_, words in pieces for found in words),
+        all_words=frozenset(token for *_, words in pieces for token in words),
         heads=tuple((start, words) for start, end, words in pieces if end == len(word)),
         tails=tuple((end, words) for start, end, words in pieces if start == 0),
         pieces=pieces,
@@ -180,14 +180,14 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
         metadata = () if source is None else (("source", source.text()),)
         questions = conversation.field("questions").items()
         turns = [question.field("turn_id").number() for question in questions]
-        given = _answers_by_person(conversation, turns)
+        by_person = _answers_by_person(conversation, turns)
         history: tuple[Turn, ...] = ()
         for place, (question_node, turn) in enumerate(zip(questions, turns, strict=True)):
             question_id = f"{story_id}:{turn}"
             question_node.question = question_id
             ids.add(question_id, question_node)
             question = question_node.field("input_text").filled_text()
-            answers = [_answer(person[place], question_id, story, kinds, places) for person in given]
+            answers = [_answer(person[place], question_id, story, kinds, places) for person in by_person]
             first = answers[0] if answers else None
             examples.append(
                 QuestionExample(
@@ -211,7 +211,7 @@ def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[Js
     if first is None and additional is None:
         return []
     people = [conversation.field("answers"), *(node for _, node in (additional.fields() if additional else []))]
-    given = []
+    by_person = []
     for person in people:
         answers = person.items()
         answered = [answer.field("turn_id").number() for answer in answers]
@@ -220,8 +220,8 @@ def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[Js
                 f"{person.where}: the questions have turn_id {_few(turns)}, but the answers have {_few(answered)}; "
                 "each question needs one answer, in the same order"
             )
-        given.append(answers)
-    return given
+        by_person.append(answers)
+    return by_person
 
 
 def _few(turns: list[int]) -> str:

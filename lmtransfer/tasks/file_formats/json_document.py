@@ -60,11 +60,11 @@ class JsonNode:
         Raises:
             DataError: this is not an object, or lacks the key.
         """
-        found = self.maybe(key)
-        if found is None:
+        node = self.maybe(key)
+        if node is None:
             there = ", ".join(list(self.value)[:_MOST_SHOWN]) or "none"
             raise DataError(f"{self.where}: no key {key!r}; the keys are {there}")
-        return found
+        return node
 
     def maybe(self, key: str) -> JsonNode | None:
         """Return the value of a key, or None if there is no such key.
@@ -126,11 +126,7 @@ class JsonNode:
         return text
 
     def name(self) -> str:
-        """An id: a text that is not empty, or a whole number, as text.
-
-        Raises:
-            DataError: this is neither.
-        """
+        """An id: a text that is not empty, or a whole number, as text."""
         if isinstance(self.value, int) and not isinstance(self.value, bool):
             return str(self.value)
         return self.filled_text()
@@ -156,9 +152,9 @@ class JsonNode:
         return self.value
 
     def _not(self, wanted: str) -> DataError:
-        shown = json.dumps(self.value)
-        shown = shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 3] + "..."
-        return DataError(f"{self.where}: must be {wanted}; it is {shown}")
+        content = json.dumps(self.value)
+        content = content if len(content) <= _MOST_SHOWN else content[: _MOST_SHOWN - 3] + "..."
+        return DataError(f"{self.where}: must be {wanted}; it is {content}")
 
 
 class UniqueIds:
@@ -199,9 +195,9 @@ def load_json(path: Path) -> JsonNode:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
-        found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
+        octets = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
         raise DataError(
-            f"{path}:{line}: not UTF-8 at byte {column} of the line: {found}. Convert the file to UTF-8 (iconv -f "
+            f"{path}:{line}: not UTF-8 at byte {column} of the line: {octets}. Convert the file to UTF-8 (iconv -f "
             "LATIN1 -t UTF-8, or with another encoding than LATIN1)"
         ) from None
     if not text.strip():

@@ -121,5 +121,5 @@ def _answers(
     if not gold_answers:
         places.left_out.append(question_id)
         return ()
-    kept = (*gold_answers, *bad)
-    return () if all(gold.text == NO_ANSWER for gold in kept) else kept
+    spans = (*gold_answers, *bad)
+    return () if all(gold.text == NO_ANSWER for gold in spans) else spans

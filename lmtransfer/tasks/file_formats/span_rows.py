@@ -34,10 +34,6 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
         path: the file, plain or compressed, or a folder of ``datasets.save_to_disk``.
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
             ``AnswerPlaces``. Skipped answers go last.
-
-    Raises:
-        DataError: a row is not such an object (the message has ``file:line``), an id occurs twice, or bad answers are
-            refused.
     """
     wanted = [Column((name,), "task.train", required=False) for name in _COLUMNS]
     layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")
@@ -114,10 +110,10 @@ def _listed(answers: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
     """Return the gold answers of a question; empty if the question is left out."""
-    given = row.maybe("answers")
-    if given is None or given.value is None:
+    answers = row.maybe("answers")
+    if answers is None or answers.value is None:
         return None
-    return places.kept(question_id, (_answer(node, passage, question_id, places) for node in given.items()))
+    return places.kept(question_id, (_answer(node, passage, question_id, places) for node in answers.items()))
 
 
 def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> GoldSpan | None:

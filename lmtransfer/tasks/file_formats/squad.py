@@ -25,10 +25,6 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
     Args:
         path: the file, plain or compressed.
         bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``.
-
-    Raises:
-        DataError: the file is not JSON, a key is missing or has the wrong type, a question or passage is empty, an id
-            occurs twice, ``is_impossible`` contradicts the answers, or bad answers are refused.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
@@ -49,11 +45,11 @@ def _answers(
     question_node: JsonNode, passage: str, question_id: str, places: AnswerPlaces
 ) -> tuple[GoldSpan, ...] | None:
     """Return the gold answers of a question; empty if the question is left out."""
-    flag, given = question_node.maybe("is_impossible"), question_node.maybe("answers")
+    flag, answers = question_node.maybe("is_impossible"), question_node.maybe("answers")
     impossible = None if flag is None else flag.truth()
-    if given is None:
+    if answers is None:
         return () if impossible else None
-    items = given.items()
+    items = answers.items()
     if impossible is not None and impossible == bool(items):
         raise DataError(
             f"{question_node.where}: is_impossible is {str(impossible).lower()}, but there are {len(items)} answers; "

@@ -54,7 +54,6 @@ def read_tagged_rows(
         path: the file, plain or compressed.
         file_format: ``jsonl`` (one object per line, or an array) or ``parquet`` (or arrow).
         words_fields: possible fields of the words.
-        tags_field: field of the tags.
         with_gold: whether all sentences must have tags; otherwise the field may be missing or null: hidden.
         notes: counts unusual input of the file.
 
@@ -101,9 +100,7 @@ def read_tagged_hub(
     """Read the sentences of a split; tags that are stored as numbers are replaced by their names in the data set.
 
     Args:
-        source: the data set on the hub.
         split: our name of the split.
-        words_column: column of the words.
         tags_column: column of the tags; if all tags are -1, they are hidden.
         places: where a file was searched before, for the message.
 

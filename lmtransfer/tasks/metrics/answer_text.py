@@ -37,8 +37,6 @@ def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
     """F1 of the words of two normalised texts, as multisets, 0 to 1.
 
     Args:
-        answer: the predicted text.
-        reference: the gold text.
         empty_agree: whether two texts that are both empty after normalisation have F1 1 (SQuAD 2.0, CoQA) or 0
             (SQuAD 1.1, QuAC).
     """
@@ -89,15 +87,14 @@ def mean(values: Iterable[float]) -> float:
     return math.fsum(listed) / len(listed)
 
 
-def check_same_questions(given: Mapping[str, object], questions: Collection[str], *, what: str = "answer") -> None:
+def check_same_questions(entries: Mapping[str, object], questions: Collection[str], *, what: str = "answer") -> None:
     """Check that each question has exactly one entry, and that there are no entries for other questions.
 
     The official scripts skip a question without an answer, or count it as wrong. Here the caller must answer it with
     an empty text.
 
     Args:
-        given: entries by question id.
-        questions: ids of all questions.
+        entries: entries by question id.
         what: name of the entries, for the message.
 
     Raises:
@@ -105,16 +102,16 @@ def check_same_questions(given: Mapping[str, object], questions: Collection[str]
     """
     if not questions:
         raise DataError(f"there are no questions, so no {what} can be scored")
-    missing = [question for question in questions if question not in given]
+    missing = [question for question in questions if question not in entries]
     if missing:
         raise DataError(
             f"{len(missing)} of {len(questions)} questions have no {what}; the first is {missing[0]!r}. Each question "
             "needs one (an answer may be empty)"
         )
-    if len(given) > len(questions):
+    if len(entries) > len(questions):
         known = set(questions)
-        unknown = [question for question in given if question not in known]
+        unknown = [question for question in entries if question not in known]
         raise DataError(
-            f"{len(unknown)} of {len(given)} ids with {what} are not among the questions to score; the first is "
+            f"{len(unknown)} of {len(entries)} ids with {what} are not among the questions to score; the first is "
             f"{unknown[0]!r}. Remove them, or score with the file that contains these questions"
         )

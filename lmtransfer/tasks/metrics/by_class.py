@@ -56,8 +56,8 @@ def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
     right, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
     for start, stop in zip(answers.offsets[:-1].tolist(), answers.offsets[1:].tolist(), strict=True):
         of_predicted, of_gold = (set[Chunk](chunks.of(side[start:stop])) for side in (answers.predicted, answers.gold))
-        for counter, found in ((right, of_predicted & of_gold), (predicted, of_predicted), (gold, of_gold)):
-            counter.update(chunk.kind for chunk in found)
+        for counter, group in ((right, of_predicted & of_gold), (predicted, of_predicted), (gold, of_gold)):
+            counter.update(chunk.kind for chunk in group)
     return {
         kind: {**chunk_scores(right[kind], predicted[kind], gold[kind]), "support": gold[kind]}
         for kind in sorted({*predicted, *gold})

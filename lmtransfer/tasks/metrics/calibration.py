@@ -139,5 +139,5 @@ def _measured(logits_NC: np.ndarray, gold_N: np.ndarray) -> tuple[Reliability, f
 
 def _probabilities(logits_NC: np.ndarray) -> np.ndarray:
     powers_NC = np.exp(logits_NC - logits_NC.max(1, keepdims=True))
-    found: np.ndarray = powers_NC / powers_NC.sum(1, keepdims=True)
-    return found
+    probabilities_NC: np.ndarray = powers_NC / powers_NC.sum(1, keepdims=True)
+    return probabilities_NC

@@ -108,8 +108,6 @@ def chunk_scores(right: float, predicted: float, gold: float) -> dict[str, float
 
     Args:
         right: number of correct chunks, over all sentences.
-        predicted: number of predicted chunks.
-        gold: number of gold chunks.
     """
     return {
         "f1": 2 * right / (predicted + gold) if predicted + gold else 0.0,

@@ -28,9 +28,6 @@ def coqa_scores(
         answers: predicted text by question id: free text, also "yes", "no" and "unknown".
         references: by question id, the text of each person (the file's ``answers`` and ``additional_answers``).
         groups: name of the group by question id: the domain, or the kind of answer.
-
-    Raises:
-        DataError: a question has no answer, reference or group, or there is an entry for another question.
     """
     questions = coqa_questions(answers, references)
     scores = {name: mean(values.values()) for name, values in questions.items()}

@@ -67,9 +67,7 @@ def undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, positive: i
     """Say why a metric, or its part of one label, is not defined and counts as 0; empty if it is defined.
 
     Args:
-        name: name of the metric.
         predicted: answers, as in ``metric_value``; for sets of labels also decisions of 0 or 1.
-        gold: gold answers.
         positive: index of the label whose F1 is ``f1``.
     """
     if name in (*CORRELATIONS, "matthews"):
@@ -91,5 +89,5 @@ def _correlation(name: str, predicted: np.ndarray, gold: np.ndarray) -> float:
 
     if len(np.unique(predicted)) == 1 or len(np.unique(gold)) == 1:
         return 0.0
-    found = stats.pearsonr(predicted, gold) if name == "pearson" else stats.spearmanr(predicted, gold)
-    return float(found.statistic)
+    result = stats.pearsonr(predicted, gold) if name == "pearson" else stats.spearmanr(predicted, gold)
+    return float(result.statistic)

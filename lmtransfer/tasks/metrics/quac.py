@@ -38,10 +38,6 @@ def quac_scores(
         references: each person's text by question id, including ``CANNOTANSWER`` or empty; an empty list: no answer.
         dialogues: id of the dialogue by question id (in the files, the part before "_q#").
         min_f1: smallest human F1 of a question that counts.
-
-    Raises:
-        DataError: a question has no answer or dialogue, there is an entry for another question, or people agree on no
-            question.
     """
     check_same_questions(answers, references)
     check_same_questions(dialogues, references, what="id of a dialogue")
@@ -95,10 +91,10 @@ def quac_f1(answer: str, references: Sequence[str]) -> float:
         references: each person's text, as for :func:`quac_scores`.
     """
     agreed_answers = agreed_references(references)
-    given = answer or NO_ANSWER
+    prediction = answer or NO_ANSWER
     if agreed_answers == [NO_ANSWER]:
-        return float(given == NO_ANSWER)
-    return leave_one_out_max([token_f1(given, text, empty_agree=False) for text in agreed_answers])
+        return float(prediction == NO_ANSWER)
+    return leave_one_out_max([token_f1(prediction, text, empty_agree=False) for text in agreed_answers])
 
 
 def human_f1(references: Sequence[str]) -> float:

@@ -229,9 +229,7 @@ def scored_examples(
 
     Args:
         examples: N examples.
-        kind: kind of the answers.
         ratios: the metrics that are ratios of sums.
-        labels: names of the labels.
         predicted: shape (R,).
         gold: shape (R,).
         words: number of answers of each example, shape (N,); default: one each if there are any answers.
@@ -282,10 +280,10 @@ def example_keys(examples: Sequence[Identified]) -> np.ndarray:
 def _clusters(examples: Sequence[Identified]) -> np.ndarray:
     """Number the groups in order of appearance; an example with group "" gets its own number."""
     numbers: dict[str, int] = {}
-    found = np.zeros(len(examples), dtype=np.int64)
+    clusters = np.zeros(len(examples), dtype=np.int64)
     for row, example in enumerate(examples):
-        found[row] = numbers.setdefault(example.group or f"\0{row}", len(numbers))
-    return found
+        clusters[row] = numbers.setdefault(example.group or f"\0{row}", len(numbers))
+    return clusters
 
 
 def _cut(text: str, most_bytes: int) -> str:
@@ -298,8 +296,6 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     """Recompute a metric from the predictions; None if they do not determine it.
 
     Args:
-        examples: the predictions.
-        metric: name of the metric.
         rows: numbers of the examples, as a bootstrap samples them (they may repeat); None: all examples.
     """
     if metric in examples.ratios:
@@ -317,8 +313,8 @@ def undefined_metrics(examples: ScoredExamples, metrics: Iterable[str]) -> list[
     if examples.kind not in _OF_ANSWERS:
         return []
     predicted, gold = _by_example(examples)
-    found = (labels.undefined(name, predicted, gold, positive=examples.positive) for name in metrics)
-    return [sentence for sentence in found if sentence]
+    sentences = (labels.undefined(name, predicted, gold, positive=examples.positive) for name in metrics)
+    return [sentence for sentence in sentences if sentence]
 
 
 def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
@@ -327,10 +323,6 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
     For a mean the contributions are its terms. For a ratio of sums they are its linearisation. For any other metric
     they are the jackknife's pseudo-values without the bias correction (Efron & Tibshirani 1993, chapter 11). In all
     three cases their standard deviation divided by the root of N is a standard error of the metric.
-
-    Args:
-        examples: the predictions.
-        metric: name of the metric.
 
     Returns:
         None if the predictions do not determine the metric, or the metric is not defined on them.
@@ -357,8 +349,8 @@ def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
         right_NC, total_NC = predicted * gold, predicted + gold
         right_NC, total_NC = right_NC.sum(0) - right_NC, total_NC.sum(0) - total_NC
         f1_NC = np.divide(2 * right_NC, total_NC, out=np.zeros(total_NC.shape), where=total_NC > 0)
-        found: np.ndarray = f1_NC.mean(-1)
-        return found
+        mean_N: np.ndarray = f1_NC.mean(-1)
+        return mean_N
     if examples.kind == "classification":  # examples with equal label and answer are interchangeable
         pairs, which, counts = np.unique(np.stack([predicted, gold]), axis=1, return_inverse=True, return_counts=True)
         values = []

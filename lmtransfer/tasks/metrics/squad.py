@@ -21,9 +21,6 @@ def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[s
     Args:
         answers: predicted text by question id.
         references: the gold texts by question id, at least one each.
-
-    Raises:
-        DataError: a question has no answer or reference, or there is an answer to another question.
     """
     return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
 
@@ -64,9 +61,6 @@ def squad2_scores(
         references: the gold texts by question id; empty if there is no answer.
         null_odds: evidence for no answer, by question id: a probability or a difference of scores.
         threshold: answers with odds above it count as empty; without ``null_odds`` all answers are kept.
-
-    Raises:
-        DataError: a question has no answer or odds, there is an entry for another question, or odds are not a number.
     """
     has_answer = {question: bool(texts) for question, texts in references.items()}
     raw = _unthresholded(answers, references)
@@ -101,15 +95,15 @@ def _thresholded(
     unanswered: set[str] = set()
     if null_odds is not None:
         unanswered = {question for question, odds in null_odds.items() if odds > threshold}
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for name, values in raw.items():
-        kept = {q: float(not references[q]) if q in unanswered else score for q, score in values.items()}
-        found[name] = kept
+        thresholded = {q: float(not references[q]) if q in unanswered else score for q, score in values.items()}
+        scores[name] = thresholded
         for prefix, wanted in (("HasAns", True), ("NoAns", False)):
-            group = {q: score for q, score in kept.items() if bool(references[q]) == wanted}
+            group = {q: score for q, score in thresholded.items() if bool(references[q]) == wanted}
             if group:
-                found[f"{prefix}_{name}"] = group
-    return found
+                scores[f"{prefix}_{name}"] = group
+    return scores
 
 
 def _unthresholded(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:

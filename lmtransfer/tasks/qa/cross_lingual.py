@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import QuestionFile
 from lmtransfer.tasks.languages import (
@@ -53,34 +55,41 @@ class CrossLingualQa(SpanQa):
         self.languages = check_languages(languages)
         self._languages_of: dict[str, list[str | None]] = {}
         named: dict[str, list[str]] = {}
-        for split, given in files.items():
+        for split, names in files.items():
             pairs = [
                 (file.replace(PLACE, code or ""), code)
-                for file in ([given] if isinstance(given, str) else given or [])
+                for file in ([names] if isinstance(names, str) else names or [])
                 for code in (self.languages if PLACE in file else (None,))
             ]
             named[split] = [file for file, _ in pairs]
             self._languages_of[split] = [code for _, code in pairs]
         super().__init__(languages=languages, files=named, **settings)
 
+    @override
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
-        """Compute the metrics over all languages, and F1 for each; see ``SpanQa``."""
-        given = list(answers)
+        """Compute the metrics over all languages, and F1 for each."""
+        answer_list = list(answers)
 
         def score(rows: Sequence[int]) -> dict[str, float]:
-            return super(CrossLingualQa, self).score([examples[row] for row in rows], [given[row] for row in rows])
+            return super(CrossLingualQa, self).score(
+                [examples[row] for row in rows], [answer_list[row] for row in rows]
+            )
 
-        return {**super().score(examples, given), **scores_by_language(_languages(examples), self.main_metric, score)}
+        return {
+            **super().score(examples, answer_list),
+            **scores_by_language(_languages(examples), self.main_metric, score),
+        }
 
+    @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        """Return predicted and gold texts; classes are the languages, translations are in one group. See ``SpanQa``."""
-        found = super().scored_examples(examples, answers)
+        """Return predicted and gold texts; classes are the languages, translations are in one group."""
+        predictions = super().scored_examples(examples, answers)
         classes = language_classes(_languages(examples))
         if classes is None:
-            return found
+            return predictions
         questions = [example.id.partition(":")[2] for example in examples]  # the same in all languages
-        clusters = groups_of_translations(found.clusters, questions)
-        return replace(found, clusters=clusters, classes=classes[0], class_names=classes[1])
+        clusters = groups_of_translations(predictions.clusters, questions)
+        return replace(predictions, clusters=clusters, classes=classes[0], class_names=classes[1])
 
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """Yield the name of each file of a split, and its questions with their language."""

@@ -42,10 +42,10 @@ class GoldTokens(NamedTuple):
         for gold in (
             gold_answers if example.kind is None else gold_answers[:1]
         ):  # another kind of answer: only the evidence
-            found = _exact(gold, example.passage, spans)
-            if found is None:
+            match = _exact(gold, example.passage, spans)
+            if match is None:
                 continue
-            tokens, exact = found
+            tokens, exact = match
             answer = cls(*tokens, reachable=True)
             if exact and tokens[1] - tokens[0] < longest and any(map(answer.inside, windows)):
                 return answer
@@ -82,10 +82,7 @@ def text_of_tokens(passage: str, spans: np.ndarray, start: int, end: int) -> tup
     """Return the characters from token ``start`` to token ``end`` inclusive, without white space at the edges.
 
     Args:
-        passage: the text.
         spans: character span of each of its tokens, shape (n, 2).
-        start: first token.
-        end: last token.
 
     Returns:
         First character, and one past the last.

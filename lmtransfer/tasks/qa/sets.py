@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from lmtransfer.data.files import plain_name
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile
@@ -43,11 +45,11 @@ class Answered:
     @classmethod
     def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> Answered:
         """Collect the answers to these questions; both are in the same order."""
-        given = dict(zip((example.id for example in examples), answers, strict=True))
+        by_id = dict(zip((example.id for example in examples), answers, strict=True))
         return cls(
-            texts={name: answer.text for name, answer in given.items()},
-            spans={name: answer.best or answer.text for name, answer in given.items()},
-            null_odds={name: answer.null_score - answer.score for name, answer in given.items()},
+            texts={name: answer.text for name, answer in by_id.items()},
+            spans={name: answer.best or answer.text for name, answer in by_id.items()},
+            null_odds={name: answer.null_score - answer.score for name, answer in by_id.items()},
             references={example.id: [gold.text for gold in example.answers or ()] for example in examples},
             domains={example.id: dict(example.metadata).get("source", "") for example in examples},
         )
@@ -75,33 +77,33 @@ class Squad:
         """Read the questions of a file.
 
         Args:
-            path: the file.
             bad_answers: what to do with gold answers that are not where the file says.
             kinds: names of the answers that are not spans, in the task's order.
-
-        Raises:
-            DataError: the file is malformed.
         """
         return read_squad(path, bad_answers=bad_answers)
 
-    def scores(self, given: Answered) -> dict[str, float]:
+    def scores(self, answered: Answered) -> dict[str, float]:
         """Compute the official metrics, 0 to 1."""
         if not self.no_answer:
-            return squad_scores(given.texts, given.references)
-        return squad2_scores(given.spans, given.references, null_odds=given.null_odds, threshold=self.threshold)
+            return squad_scores(answered.texts, answered.references)
+        return squad2_scores(
+            answered.spans, answered.references, null_odds=answered.null_odds, threshold=self.threshold
+        )
 
-    def questions(self, given: Answered) -> dict[str, dict[str, float]]:
+    def questions(self, answered: Answered) -> dict[str, dict[str, float]]:
         """Return the scores of each question, by metric and question id."""
         if not self.no_answer:
-            return squad_questions(given.texts, given.references)
-        return squad2_questions(given.spans, given.references, null_odds=given.null_odds, threshold=self.threshold)
+            return squad_questions(answered.texts, answered.references)
+        return squad2_questions(
+            answered.spans, answered.references, null_odds=answered.null_odds, threshold=self.threshold
+        )
 
 
 class OwnQuestions(Squad):
     """Rows of questions, or a document in SQuAD's format, whose file name ends in ``.json``; scored as SQuAD."""
 
+    @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """See ``Squad``."""
         if plain_name(path).endswith(".json") and not holds_rows(path):
             return read_squad(path, bad_answers=bad_answers)
         return read_span_rows(path, bad_answers=bad_answers)
@@ -112,19 +114,19 @@ class Quac(Squad):
 
     on_hub = False
 
+    @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """See ``Squad``."""
         return read_quac(path, bad_answers=bad_answers)
 
-    def scores(self, given: Answered) -> dict[str, float]:
-        """See ``Squad``."""
-        dialogues = {name: name.rpartition("_q#")[0] or name for name in given.references}
-        return quac_scores(given.texts, given.references, dialogues=dialogues)
+    @override
+    def scores(self, answered: Answered) -> dict[str, float]:
+        dialogues = {name: name.rpartition("_q#")[0] or name for name in answered.references}
+        return quac_scores(answered.texts, answered.references, dialogues=dialogues)
 
-    def questions(self, given: Answered) -> dict[str, dict[str, float]]:
-        """See ``Squad``."""
-        found = quac_questions(given.texts, given.references)
-        return {name: values for name, values in found.items() if name != "human_f1"}
+    @override
+    def questions(self, answered: Answered) -> dict[str, dict[str, float]]:
+        scores = quac_questions(answered.texts, answered.references)
+        return {name: values for name, values in scores.items() if name != "human_f1"}
 
 
 class Coqa(Squad):
@@ -133,18 +135,19 @@ class Coqa(Squad):
     kinds = KINDS
     on_hub = False
 
+    @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """See ``Squad``."""
         return read_coqa(path, bad_answers=bad_answers, kinds=kinds)
 
-    def scores(self, given: Answered) -> dict[str, float]:
-        """See ``Squad``; also scores each domain if every question has one."""
-        groups = given.domains if all(given.domains.values()) else None
-        return coqa_scores(given.texts, given.references, groups=groups)
+    @override
+    def scores(self, answered: Answered) -> dict[str, float]:
+        """Also score each domain if every question has one."""
+        groups = answered.domains if all(answered.domains.values()) else None
+        return coqa_scores(answered.texts, answered.references, groups=groups)
 
-    def questions(self, given: Answered) -> dict[str, dict[str, float]]:
-        """See ``Squad``."""
-        return coqa_questions(given.texts, given.references)
+    @override
+    def questions(self, answered: Answered) -> dict[str, dict[str, float]]:
+        return coqa_questions(answered.texts, answered.references)
 
 
 #: Question sets by the name that a task's YAML file uses.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.data.documents import Notes
@@ -90,13 +91,13 @@ class _Span(NamedTuple):
 
 def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) -> _Span:
     """Return the best legal span over all windows, in characters of the passage."""
-    found = [_Span(NO_SPAN_SCORE, (0, 0))]
+    candidates = [_Span(NO_SPAN_SCORE, (0, 0))]
     for begin, (first, stop), row in zip(question.window_starts, passages.tolist(), rows, strict=True):
         start, end, score = int(row[0]), int(row[1]), float(row[2])
         if first <= start <= end < stop and math.isfinite(score):
             where = text_of_tokens(question.passage, question.spans, begin + start - first, begin + end - first)
-            found.append(_Span(score, (-where[0], -where[1])))
-    return max(found)
+            candidates.append(_Span(score, (-where[0], -where[1])))
+    return max(candidates)
 
 
 class QuestionReader(Reader):
@@ -219,8 +220,8 @@ class SpanQa(Task):
         if problems:
             raise ConfigError(problems)
 
+    @override
     def reader(self) -> QuestionReader:
-        """Return the reader that makes questions from the input of users."""
         return QuestionReader(SpanSpec.kind, file_format=self.settings.file_format, labels=self.labels)
 
     @property
@@ -228,12 +229,12 @@ class SpanQa(Task):
         """A head for the first and last token of a span, or another kind of answer."""
         return SpanSpec(len(self.labels), max_answer_tokens=self.settings.max_answer_tokens)
 
+    @override
     def examples(self, split: str) -> list[QuestionExample]:
-        """All questions of a split, in the order of its files; see ``Task.examples``."""
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
         notes = self.notes[split] = Notes()
-        found: list[QuestionExample] = []
+        questions: list[QuestionExample] = []
         seen: dict[str, tuple[int, str]] = {}
         for number, (origin, read) in enumerate(self._read(split)):
             if not read.examples:
@@ -255,8 +256,8 @@ class SpanQa(Task):
                         f"{origin}: question {example.id} has no answer; such questions need task.no_answer=true "
                         "(as in task=squad2)"
                     )
-            found += read.examples
-        return found
+            questions += read.examples
+        return questions
 
     def check_windows(self, longest: int) -> None:
         """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked.
@@ -272,10 +273,11 @@ class SpanQa(Task):
                 f"a number from 1 to {longest}"
             )
 
+    @override
     def encode(
         self, examples: Sequence[QuestionExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Encode questions with the windows of their passages; see ``encode_questions``."""
+        """Encode questions with the windows of their passages."""
         return encode_questions(
             examples,
             tokenizer,
@@ -287,8 +289,9 @@ class SpanQa(Task):
             max_answer_tokens=self.settings.max_answer_tokens,
         )
 
+    @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[SpanAnswer]:
-        """Yield one answer per question, over all windows of its passage; see ``decode_spans``."""
+        """Yield one answer per question, over all windows of its passage."""
         return decode_spans(
             encoded, outputs, labels=self.labels, no_answer=self.no_answer, threshold=self.settings.null_threshold
         )
@@ -302,8 +305,8 @@ class SpanQa(Task):
         scores = self.questions.scores(Answered.of(examples, answers))
         return {self.main_metric: scores[self.main_metric], **scores}
 
+    @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        """Return predicted and gold texts with the scores of each question; see ``Task``."""
         questions = self.questions.questions(Answered.of(examples, answers))
         class_indices = np.array([example.class_index for example in examples], dtype=np.int64)
         return scored_examples(

@@ -161,7 +161,7 @@ def encode_questions(
     question_capacity = min(max_question_tokens, most // 2)
     pieces = QuestionPieces(examples, tokenizer, max_question_tokens=question_capacity, history_turns=history_turns)
     sequences = _Sequences(cls=pieces.special(tokenizer.cls_id), sep=pieces.special(tokenizer.sep_id))
-    kept: list[WindowedQuestion] = []
+    questions: list[WindowedQuestion] = []
     unreachable: list[str] = []
     num_truncated = 0
     for number, example in enumerate(examples):
@@ -175,11 +175,11 @@ def encode_questions(
         if not answer.reachable:
             unreachable.append(example.id)
         sequences.add(number, question, passage, windows, answer, example.kind)
-        kept.append(_windowed(example, spans, starts))
+        questions.append(_windowed(example, spans, starts))
 
     sizes = np.array(sequences.lengths, dtype=np.int64).reshape(-1, 2)
     return EncodedExamples(
-        examples=tuple(kept),
+        examples=tuple(questions),
         owners=np.array(sequences.owners, dtype=np.int64),
         tokens_T=joined(piece.ids for piece in sequences.pieces),
         segments_T=np.repeat(np.tile(np.array([0, min(1, num_segments - 1)], np.int8), len(sizes)), sizes.ravel()),
@@ -225,16 +225,16 @@ class _Sequences:
         Another kind of answer is given to the windows that contain its evidence, or to all windows if none contains it.
         """
         first = sum(len(part.ids) for part in question) + 2
-        shown = [answer.inside(window) for window in windows]
-        for (start, stop), here in zip(windows, shown, strict=True):
+        evidence = [answer.inside(window) for window in windows]
+        for (start, stop), here in zip(windows, evidence, strict=True):
             self.owners.append(number)
             self.pieces += [self.cls, *question, self.sep, passage.cut(start, stop), self.sep]
             self.lengths.append((first, stop - start + 1))
-            given = (first + answer.start - start, first + answer.end - start) if here else NOWHERE
+            span = (first + answer.start - start, first + answer.end - start) if here else NOWHERE
             answer_kind = -1
             if kind is not None:
-                given, answer_kind = NOWHERE, kind if here or not any(shown) else -1
-            self.targets.append((*given, answer_kind, first, first + stop - start))
+                span, answer_kind = NOWHERE, kind if here or not any(evidence) else -1
+            self.targets.append((*span, answer_kind, first, first + stop - start))
 
 
 def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
@@ -243,7 +243,6 @@ def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
     Windows overlap by at least half, so that an answer of up to half a window is complete in one of them.
 
     Args:
-        num_tokens: tokens of the passage.
         capacity: tokens of the passage that fit into a window.
         stride: maximum tokens from the start of one window to the start of the next.
     """

@@ -52,7 +52,6 @@ def entities(
     """The entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
 
     Args:
-        text: the text.
         spans: its words; see ``word_spans``.
         answer: a tag for each word.
         labels: the tags of the task. If they do not mark spans, each word is an entity of its tag.
@@ -61,14 +60,14 @@ def entities(
         The entities in order; ``text[start:end]`` is the entity, and ``probability`` the mean of its words' tags.
     """
     try:
-        found = [(chunk.kind, chunk.start, chunk.stop) for chunk in Chunks(labels=labels).of(answer.tags)]
+        chunks = [(chunk.kind, chunk.start, chunk.stop) for chunk in Chunks(labels=labels).of(answer.tags)]
     except DataError:  # tags of single words, such as parts of speech
-        found = [(name, word, word + 1) for word, name in enumerate(answer.names)]
-    made = []
-    for label, first, stop in found:
+        chunks = [(name, word, word + 1) for word, name in enumerate(answer.names)]
+    parts = []
+    for label, first, stop in chunks:
         start, end = spans[first][0], spans[stop - 1][1]
         entity: dict[str, Any] = {"text": text[start:end], "label": label, "start": start, "end": end}
         if answer.probabilities is not None:
             entity["probability"] = fmean(answer.probabilities[first:stop])
-        made.append(entity)
-    return made
+        parts.append(entity)
+    return parts

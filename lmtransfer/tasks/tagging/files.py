@@ -86,8 +86,8 @@ class TaggedFiles:
             return self._scheme
         if "train" not in self.splits:
             raise ConfigError("task.scheme=null: there is no training file to recognise it by; set words, bio or iob1")
-        found, self.recognised = scheme_of(sentence.tags or () for sentence in self._sentences("train", Notes()))
-        return found
+        scheme, self.recognised = scheme_of(sentence.tags or () for sentence in self._sentences("train", Notes()))
+        return scheme
 
     def origin(self, split: str) -> str:
         """Return the file or the hub split from which a split is read.
@@ -106,14 +106,10 @@ class TaggedFiles:
         """Read the sentences of a split, in the order of the source; spans are in BIO.
 
         Args:
-            split: name of the split.
             notes: counts unusual input.
-
-        Raises:
-            DataError: the split is missing or malformed; the message has ``file:line``.
         """
-        found = (self._normalised(sentence, notes) for sentence in self._sentences(split, notes))
-        return found if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in found)
+        sentences = (self._normalised(sentence, notes) for sentence in self._sentences(split, notes))
+        return sentences if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in sentences)
 
     def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
         path = self.located.find(split)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError, DataError
@@ -153,8 +154,8 @@ class Tagging(Task):
         return "accuracy" if self.scheme == "words" else "f1"
 
     @cached_property
+    @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The tags in order."""
         return self._checked(self.discover_labels(), self.scheme)
 
     def discover_labels(self) -> list[str]:
@@ -191,8 +192,8 @@ class Tagging(Task):
                 raise ConfigError(f"task.labels: {error} (task.scheme=words)") from None
         return tuple(labels)
 
+    @override
     def reader(self) -> SentenceReader:
-        """Return the reader that makes sentences from the input of users."""
         return SentenceReader(
             TaggingSpec.kind,
             file_format=self.files.file_format,
@@ -200,12 +201,12 @@ class Tagging(Task):
             tag_column=self.files.tag_column,
         )
 
+    @override
     def texts(self, example: TaggedExample) -> tuple[str, ...]:
-        """Return the sentence; see ``Task``."""
         return (" ".join(example.words),)
 
+    @override
     def echo(self, example: TaggedExample) -> dict[str, Any]:
-        """Return the words."""
         return {"words": list(example.words)}
 
     @property
@@ -217,11 +218,11 @@ class Tagging(Task):
         """Return the file or the hub split from which a split is read; see ``TaggedFiles.origin``."""
         return self.files.origin(split)
 
+    @override
     def examples(self, split: str) -> list[TaggedExample]:
-        """Read all sentences of a split, in the order of the source; see ``Task.examples``."""
         notes = self.notes[split] = Notes()
         index = {label: number for number, label in enumerate(self.labels)}
-        found: list[TaggedExample] = []
+        sentences: list[TaggedExample] = []
         places: dict[str, str] = {}
         for number, sentence in enumerate(self.files.sentences(split, notes)):
             name = sentence.name or f"{split}:{number}"
@@ -230,15 +231,15 @@ class Tagging(Task):
                     f"{sentence.where()}: the id {name} is also that of {places[name]}; ids must be different"
                 )
             places[name] = sentence.where()
-            found.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
-        if not found:
+            sentences.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
+        if not sentences:
             raise DataError(f"{self.origin(split)}: contains no sentences")
         if self.scheme != "words" and self.files.recognised:
             kind = (
                 f"sentences whose tags mark spans ({self.files.recognised}), scored by F1 (task.scheme=words: by words)"
             )
-            notes.add(kind, self.origin(split), len(found))
-        return found
+            notes.add(kind, self.origin(split), len(sentences))
+        return sentences
 
     def _indices(self, sentence: TaggedSentence, index: Mapping[str, int]) -> tuple[int, ...] | None:
         if sentence.tags is None:
@@ -251,20 +252,17 @@ class Tagging(Task):
                 )
         return tuple(index[tag] for tag in sentence.tags)
 
+    @override
     def encode(
         self, examples: Sequence[TaggedExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Encode sentences as [CLS] w1 w2 ... [SEP], long ones in windows; see ``encode_words``."""
+        """Encode sentences as [CLS] w1 w2 ... [SEP], long ones in windows."""
         notes = self.notes[ENCODED] = Notes()
         return encode_words(examples, tokenizer, max_length=max_length, notes=notes)
 
+    @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[TagsAnswer]:
-        """Yield the most probable tag of each word, one answer per sentence.
-
-        Args:
-            encoded: the encoded sentences.
-            outputs: logits, float32, shape (R, C).
-        """
+        """Yield the most probable tag of each word, one answer per sentence."""
         stop = 0
         for example in encoded.examples:
             start, stop = stop, stop + len(example.words)
@@ -277,12 +275,9 @@ class Tagging(Task):
     def _answer(self, tags: Sequence[int], probabilities: tuple[float, ...] | None = None) -> TagsAnswer:
         return TagsAnswer(tuple(tags), tuple(self.labels[tag] for tag in tags), probabilities)
 
+    @override
     def score(self, examples: Sequence[TaggedExample], answers: Iterable[TagsAnswer]) -> dict[str, float]:
-        """Compute ``accuracy`` over words; for spans first ``f1``, ``precision`` and ``recall`` (see ``Chunks``).
-
-        Raises:
-            DataError: a sentence has no gold tags.
-        """
+        """Compute ``accuracy`` over words; for spans first ``f1``, ``precision`` and ``recall`` (see ``Chunks``)."""
         chunks = None if self.scheme == "words" else Chunks(labels=self.labels)
         counts = np.zeros(3)
         num_right = num_words = 0
@@ -296,8 +291,8 @@ class Tagging(Task):
         accuracy = {"accuracy": num_right / num_words if num_words else 0.0}
         return accuracy if chunks is None else chunk_scores(*counts.tolist()) | accuracy
 
+    @override
     def scored_examples(self, examples: Sequence[TaggedExample], answers: Sequence[TagsAnswer]) -> ScoredExamples:
-        """Return predicted and gold tags with the correct words and spans of each sentence; see ``Task``."""
         pairs = [(answer.tags, example.tags or ()) for example, answer in zip(examples, answers, strict=True)]
         words = np.array([len(gold) for _, gold in pairs], dtype=np.float64)
         right = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs], dtype=np.float64)

@@ -61,7 +61,6 @@ def encode_words(
 
     Args:
         examples: N sentences.
-        tokenizer: gives the ids.
         max_length: longest sequence in tokens, specials included.
         notes: counts words for which the tokenizer gives no token.
 
@@ -87,8 +86,8 @@ def encode_words(
             else character_rows.rows_of(ids_T, _unknown(pieces, example.words, tokenizer))
         )
         if len(counts_W) and counts_W.max() > capacity:
-            kept = np.arange(len(ids_T)) - np.repeat(ragged_offsets(counts_W)[:-1], counts_W) < capacity
-            ids_T, rows_T, counts_W = ids_T[kept], rows_T[kept], np.minimum(counts_W, capacity)
+            fits = np.arange(len(ids_T)) - np.repeat(ragged_offsets(counts_W)[:-1], counts_W) < capacity
+            ids_T, rows_T, counts_W = ids_T[fits], rows_T[fits], np.minimum(counts_W, capacity)
             num_truncated += 1
         edges = ragged_offsets(counts_W)
         tags_W = np.full(len(counts_W), NO_LABEL) if example.tags is None else np.array(example.tags, dtype=np.int64)
@@ -123,7 +122,6 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
 
     Args:
         words: words of one sentence.
-        tokenizer: gives the ids.
     """
     ids_T, word_T = _read_together(words, tokenizer) or _read_apart(words, tokenizer)
     counts_W = np.bincount(word_T, minlength=len(words)).astype(np.int64)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import DataError
@@ -33,8 +34,8 @@ class ChoiceReader(Reader):
 
     formats = ("text",)
 
+    @override
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> ChoiceExample:
-        """Make an example from a line."""
         text, *choices = (part.strip() for part in clean(line, where, notes).split(SEPARATOR))
         if not text or len(choices) < 2 or not all(choices):
             raise ValueError(f"expected a text and two choices or more, with {SEPARATOR} between them")
@@ -80,10 +81,11 @@ class MultipleChoice(JsonLinesTask):
         """A head that says of a pair whether the choice is right."""
         return ChoiceSpec(len(self.labels), pairs=True)
 
+    @override
     def encode(
         self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Encode each choice as [CLS] text [SEP] choice [SEP]; see ``Task.encode``."""
+        """Encode each choice as [CLS] text [SEP] choice [SEP]."""
         pairs = [TextExample(example.id, example.text, choice) for example in examples for choice in example.choices]
         right = [
             NO_LABEL if example.right is None else int(place in example.right)
@@ -95,13 +97,9 @@ class MultipleChoice(JsonLinesTask):
         counts = [len(example.choices) for example in examples]
         return replace(encoded, examples=tuple(examples), owners=np.repeat(np.arange(len(examples)), counts))
 
+    @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ChoiceAnswer]:
-        """Yield the choice of each example with the highest odds (among equal ones the first).
-
-        Args:
-            encoded: N examples.
-            outputs: logits of wrong and right for each choice, shape (S, 2).
-        """
+        """Yield the choice of each example with the highest odds (among equal ones the first)."""
         odds = outputs[:, 1].astype(np.float64) - outputs[:, 0]
         edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
         for example, first, stop in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
@@ -109,13 +107,14 @@ class MultipleChoice(JsonLinesTask):
             choice = int(odds[first:stop].argmax())
             yield ChoiceAnswer(choice, example.choices[choice], tuple((powers / powers.sum()).tolist()))
 
+    @override
     def score(self, examples: Sequence[ChoiceExample], answers: Iterable[ChoiceAnswer]) -> dict[str, float]:
-        """Compute the accuracy over examples; see ``Task.score``."""
+        """Compute the accuracy over examples."""
         right = [answer.choice == example.class_index for example, answer in zip(examples, answers, strict=True)]
         return {"accuracy": float(np.mean(right))}
 
+    @override
     def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
-        """Return the chosen and the right choice of each example; see ``Task``."""
         predicted = np.array([answer.choice for answer in answers], dtype=np.int64)
         gold = np.array([example.class_index for example in examples], dtype=np.int64)
         names = [f"choice {place + 1}" for place in range(max(len(example.choices) for example in examples))]
@@ -136,20 +135,20 @@ class MultipleChoice(JsonLinesTask):
         choice = int(np.bincount([example.class_index for example in train if example.has_gold]).argmax())
         return [ChoiceAnswer(choice, example.choices[choice]) for example in examples]
 
+    @override
     def reader(self) -> ChoiceReader:
-        """Return a reader of texts with choices; see ``Task``."""
         return ChoiceReader(ChoiceSpec.kind)
 
+    @override
     def echo(self, example: ChoiceExample) -> dict[str, Any]:
-        """The text and its choices."""
         return {"text": example.text, "choices": list(example.choices)}
 
 
 class Copa(MultipleChoice):
     """COPA: which of two alternatives is the cause or the effect of a premise, in the format of SuperGLUE."""
 
+    @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
-        """The premise and its alternatives; see ``JsonLinesTask``."""
         asked, gold = row.field("question"), row.maybe("label")
         if asked.text() not in _QUESTIONS:
             raise DataError(f"{asked.where}: {asked.text()[:40]!r} must be {' or '.join(_QUESTIONS)}")

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.found_labels import check_label, check_labels, in_nfc, listed, short
@@ -62,8 +64,8 @@ class TextClassification(TextFileTask, Classification):
         values = self.settings.label_values
         return None if values is None else [in_nfc(value, "task.label_values") for value in values]
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split, in the order of the source; see ``Task.examples``."""
         examples = super().examples(split)
         return with_sentences(examples) if self.settings.phrases and split == "train" else examples
 
@@ -93,16 +95,16 @@ class TextClassification(TextFileTask, Classification):
             for named, values in ((True, self.labels), (False, self._label_values or self.labels))
         }
 
+    @override
     def example_of(self, row: TextRow) -> TextExample:
-        """Make the example of a row; see ``TextFileTask``."""
         known = self._index_of[row.named]
         if row.gold is not None and row.gold not in known:
             meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
-            shown = listed(list(known))
+            names = listed(list(known))
             hint = f"; if it stands for a hidden label, set task.hidden_values=[{row.gold}]" * (
                 row.gold == HIDDEN_NUMBER
             )
             raise ValueError(
-                f"label {short(row.gold)} in column {self.gold_column!r} is not one of {shown} ({meaning}{hint})"
+                f"label {short(row.gold)} in column {self.gold_column!r} is not one of {names} ({meaning}{hint})"
             )
         return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.data.tables import Column
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.answers import LabelAnswer
@@ -54,10 +56,18 @@ class CrossLingualClassification(TextClassification):
     settings: Settings
 
     def __init__(self, *, files: Mapping[str, str | Sequence[str] | None], language: str, **settings: Any) -> None:
-        names = {split: [given] if isinstance(given, str) else list(given or ()) for split, given in files.items()}
-        if any(PLACE in file for given in names.values() for file in given) and not language.isalnum():
+        names = {
+            split: [files_of_split] if isinstance(files_of_split, str) else list(files_of_split or ())
+            for split, files_of_split in files.items()
+        }
+        if (
+            any(PLACE in file for files_of_split in names.values() for file in files_of_split)
+            and not language.isalnum()
+        ):
             raise ConfigError(f"task.language={language}: must be the code of a language, such as en")
-        in_language = {split: [file.replace(PLACE, language) for file in given] for split, given in names.items()}
+        in_language = {
+            split: [file.replace(PLACE, language) for file in files_of_split] for split, files_of_split in names.items()
+        }
         super().__init__(files=in_language, language=language, **settings)
         self.languages = check_languages(self.settings.languages)
 
@@ -66,38 +76,41 @@ class CrossLingualClassification(TextClassification):
         language = Column((self.settings.language_column,), "task.language_column", required=False)
         return replace(super().text_columns(), language=language)
 
+    @override
     def example_of(self, row: TextRow) -> TextExample:
-        """Make the example of a row; see ``TextFileTask``."""
         gold = None if row.gold is None else (self.settings.label_aliases or {}).get(row.gold, row.gold)
         return replace(super().example_of(replace(row, gold=gold)), language=row.language)
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split in the scored languages; see ``Task.examples``."""
-        found = super().examples(split)
-        if split == "train" or all(example.language is None for example in found):
-            return found
-        check_found(self.languages, {example.language or "" for example in found}, origin=self.origin(split))
-        return [example for example in found if example.language in self.languages]
+        """Read all examples of a split in the scored languages."""
+        examples = super().examples(split)
+        if split == "train" or all(example.language is None for example in examples):
+            return examples
+        check_found(self.languages, {example.language or "" for example in examples}, origin=self.origin(split))
+        return [example for example in examples if example.language in self.languages]
 
+    @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
-        """Compute the metrics over all languages, and the main metric for each; see ``Task.score``."""
-        given = list(answers)
+        """Compute the metrics over all languages, and the main metric for each."""
+        answer_list = list(answers)
 
         def score(rows: Sequence[int]) -> dict[str, float]:
             return super(CrossLingualClassification, self).score(
-                [examples[row] for row in rows], [given[row] for row in rows]
+                [examples[row] for row in rows], [answer_list[row] for row in rows]
             )
 
         languages = [example.language for example in examples]
-        return {**super().score(examples, given), **scores_by_language(languages, self.main_metric, score)}
+        return {**super().score(examples, answer_list), **scores_by_language(languages, self.main_metric, score)}
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels; classes are the languages, translations are in one group. See ``Task``."""
-        found = super().scored_examples(examples, answers)
+        """Return predicted and gold labels; classes are the languages, translations are in one group."""
+        predictions = super().scored_examples(examples, answers)
         languages = [example.language for example in examples]
         classes = language_classes(languages)
         if classes is None:
-            return found
+            return predictions
         items = places_in_languages(languages, [example.label for example in examples])
-        clusters = groups_of_translations(found.clusters, items)
-        return replace(found, clusters=clusters, classes=classes[0], class_names=classes[1])
+        clusters = groups_of_translations(predictions.clusters, items)
+        return replace(predictions, clusters=clusters, classes=classes[0], class_names=classes[1])

@@ -28,7 +28,6 @@ def encode_texts(
     Args:
         examples: N texts or N pairs.
         targets: the targets, one row each.
-        tokenizer: gives the ids.
         max_length: longest input in tokens, specials included.
         num_segments: number of segment ids of the encoder.
 

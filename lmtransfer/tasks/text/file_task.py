@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from typing_extensions import override
+
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, TableLayout, open_table
 from lmtransfer.errors import ConfigError, DataError
@@ -34,11 +36,7 @@ class FileTask(Task):
             raise ConfigError("task.files is empty: set a file for each split (task.files.train=...)")
 
     def origin(self, split: str) -> str:
-        """Return the file from which a split is read.
-
-        Raises:
-            DataError: there is no such file.
-        """
+        """Return the file from which a split is read."""
         return str(self.files.found(split))
 
 
@@ -50,19 +48,18 @@ class JsonLinesTask(FileTask):
         """Make the examples of a row.
 
         Args:
-            row: the object.
             name: ``split:number``.
 
         Raises:
             DataError: the object is not as published; the message has ``file:line``.
         """
 
+    @override
     def examples(self, split: str) -> list[Any]:
-        """Read all examples of a split; see ``Task.examples``."""
         path, bad_rows = self.files.found(split), BadRows("refuse", Notes(), "or remove it")
-        found: list[Any] = []
+        examples: list[Any] = []
         for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
-            found += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")
-        if not found:
+            examples += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")
+        if not examples:
             raise DataError(f"{path}: contains no examples")
-        return found
+        return examples

@@ -70,7 +70,6 @@ class TextColumns:
         """Make the columns from the settings of a task.
 
         Args:
-            settings: the settings.
             gold: name of the setting with the column of the gold answer.
 
         Raises:
@@ -98,15 +97,15 @@ class TextColumns:
             with_gold: whether a file must have gold answers.
         """
         gold = replace(self.gold, required=with_gold)
-        found = (self.text, self.text_pair, gold, self.id, self.language)
-        return [column for column in found if column is not None]
+        columns = (self.text, self.text_pair, gold, self.id, self.language)
+        return [column for column in columns if column is not None]
 
 
 def _column(setting: str, names: ColumnNames) -> Column:
     if not names:
         raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of possible names")
-    found = (names,) if isinstance(names, str) else tuple(names)
-    return Column(found, f"task.{setting}", is_text=setting == "text_column")
+    columns = (names,) if isinstance(names, str) else tuple(names)
+    return Column(columns, f"task.{setting}", is_text=setting == "text_column")
 
 
 class TextFiles:
@@ -162,7 +161,6 @@ class TextFiles:
         """Read the examples of a split, in the order of the source.
 
         Args:
-            split: name of the split.
             example_of: makes an example from a row; raises ValueError if the gold answer cannot be used.
 
         Raises:
@@ -170,17 +168,16 @@ class TextFiles:
         """
         notes = self.notes[split] = Notes()
         rows = self.rows(split, notes)
-        found = self._examples(rows if split.startswith("test") else self._with_gold(rows, notes), example_of, notes)
-        if not found:
+        examples = self._examples(rows if split.startswith("test") else self._with_gold(rows, notes), example_of, notes)
+        if not examples:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
             raise DataError("; ".join([f"{self.origin(split)}: contains no examples", *kinds]))
-        return found
+        return examples
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
         """Read the rows of a split, in the order of the source.
 
         Args:
-            split: name of the split.
             notes: counts empty texts and left-out rows.
 
         Raises:
@@ -203,13 +200,9 @@ class TextFiles:
         """Read the rows of a file.
 
         Args:
-            path: the file.
             split: name of the split in ids, as in ``split:number``.
             notes: counts empty texts and left-out rows.
             with_gold: whether the file must have gold answers.
-
-        Raises:
-            DataError: the file is malformed; the message has ``file:line``.
         """
         bad_rows = BadRows(self.layout.bad_rows, notes)
         wanted = self.columns.wanted(with_gold=with_gold)
@@ -218,20 +211,16 @@ class TextFiles:
 
     def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
         bad_rows = BadRows(self.layout.bad_rows, notes)
-        found: list[TextExample] = []
+        examples: list[TextExample] = []
         for row in rows:
             try:
-                found.append(example_of(row))
+                examples.append(example_of(row))
             except ValueError as problem:
                 bad_rows.found("rows whose gold answer cannot be used", row.where, str(problem))
-        return found
+        return examples
 
     def _with_gold(self, rows: Iterator[TextRow], notes: Notes) -> Iterator[TextRow]:
-        """Leave out the rows without a gold answer, or refuse them all together.
-
-        Raises:
-            DataError: there are such rows, and bad rows are refused.
-        """
+        """Leave out the rows without a gold answer, or refuse them all together."""
         num_rows, missing = 0, []
         for row in rows:
             num_rows += 1
@@ -268,19 +257,19 @@ class TextFiles:
             if gold in self._dropped or (gold is None and named and HIDDEN_NUMBER in self._dropped):
                 bad_rows.notes.add("rows without a gold answer, left out", row.where)
                 continue
-            given = None if self.columns.id is None else row.values[num_texts + 1] or ""
-            if given == "" or (given is not None and first_places.setdefault(given, row.where) != row.where):
-                problem = f"the id {given!r} is also that of {first_places[given]}" if given else "there is no id"
+            row_id = None if self.columns.id is None else row.values[num_texts + 1] or ""
+            if row_id == "" or (row_id is not None and first_places.setdefault(row_id, row.where) != row.where):
+                problem = f"the id {row_id!r} is also that of {first_places[row_id]}" if row_id else "there is no id"
                 bad_rows.found("rows without an id of their own", row.where, problem)
                 continue
-            kept = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
-            if not all(text.strip() for text in kept):
+            cleaned = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
+            if not all(text.strip() for text in cleaned):
                 bad_rows.notes.add("empty texts", row.where)
             yield TextRow(
-                id=f"{split}:{row.number}" if given is None else given,
+                id=f"{split}:{row.number}" if row_id is None else row_id,
                 where=row.where,
-                text=kept[0],
-                text_pair=kept[1] if num_texts == 2 else None,
+                text=cleaned[0],
+                text_pair=cleaned[1] if num_texts == 2 else None,
                 gold=None if gold is None or gold in self._hidden else in_nfc(gold, row.where, bad_rows.notes),
                 named=named,
                 language=None if self.columns.language is None else row.values[-1],
@@ -292,13 +281,8 @@ def hub_records(source: HubSource, split: str, wanted: Sequence[Column], *, plac
     """Read the wanted columns of a split from the hub, with label numbers replaced by their names.
 
     Args:
-        source: the data set on the hub.
         split: our name of the split.
-        wanted: the columns to return.
         places: where a file was searched before, for the message.
-
-    Raises:
-        DataError: the split can neither be loaded nor found in the cache, or a column is missing.
     """
     table = load_hub_table(source, split, places=places)
     where = source.origin(split)

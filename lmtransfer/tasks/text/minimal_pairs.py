@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Folder
 from lmtransfer.errors import ConfigError, DataError
@@ -69,17 +70,13 @@ class MinimalPairs(TaskWithoutHead):
         roots = [*([] if asked.data_root is None else [Path(asked.data_root)]), Path.cwd()]
         self._folders = [root / asked.folder for root in roots]
 
+    @override
     def examples(self, split: str) -> list[MinimalPair]:
-        """Read the pairs, paradigm by paradigm.
-
-        Raises:
-            DataError: there is no such split, there are no files and no hub name, a paradigm is unknown, or a line is
-                malformed (the message has ``file:line``).
-        """
+        """Read the pairs, paradigm by paradigm."""
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
-        found = map(paradigm_files, self._folders)
-        files = next((files for files in found if files), None)
+        candidates = map(paradigm_files, self._folders)
+        files = next((files for files in candidates if files), None)
         if files is None and self.settings.hub is None:
             raise DataError(
                 f"task {self.name}: no .jsonl files in {self._places()}. Set data_root= or LMTRANSFER_DATA to the "
@@ -102,7 +99,6 @@ class MinimalPairs(TaskWithoutHead):
         """Compute accuracies: overall, of each phenomenon and of each paradigm.
 
         Args:
-            examples: the pairs.
             answers: log-probabilities of the good and of the bad sentence of each pair.
         """
         right: dict[str, list[bool]] = {}

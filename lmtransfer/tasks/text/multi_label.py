@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
@@ -88,8 +89,8 @@ class MultiLabel(TextFileTask):
         return replace(columns, gold=replace(columns.gold, may_be_list=True, each=True))
 
     @cached_property
+    @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The label names in order."""
         return _checked(self._found_labels())
 
     def _found_labels(self) -> list[str]:
@@ -113,9 +114,9 @@ class MultiLabel(TextFileTask):
                 check_label(label, row.where, column)
                 counts[label] += 1
         if len(counts) < 2:
-            found = f"only the label {short(next(iter(counts)))}" if counts else "no label"
+            kinds = f"only the label {short(next(iter(counts)))}" if counts else "no label"
             raise DataError(
-                f"{origin}: {num_rows:,} rows have {found}, but at least two labels are needed; does {column} name the "
+                f"{origin}: {num_rows:,} rows have {kinds}, but at least two labels are needed; does {column} name the "
                 f"column of the labels, and does task.separator={self.settings.separator!r} separate them?"
             )
         check_labels(counts, origin=origin, things="labels of rows", column=column)
@@ -143,29 +144,29 @@ class MultiLabel(TextFileTask):
             self._forms[split] = "vectors" if is_vector else "names"
         return self._forms[split]
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split, in the order of the source; see ``Task.examples``."""
         self._form = self._form_of(split)
-        found = super().examples(split)
+        examples = super().examples(split)
         if self._form == "vectors" and self.settings.label_form is None:
             kind = "rows whose labels were read as vectors with 1 or 0 for each label (label_form=names reads names)"
-            self.notes[split].add(kind, self.origin(split), len(found))
-        return found
+            self.notes[split].add(kind, self.origin(split), len(examples))
+        return examples
 
     @property
     def head(self) -> HeadSpec:
         """A head with a decision for each label."""
         return MultiLabelSpec(len(self.labels), self.pairs)
 
+    @override
     def gold(self, examples: Sequence[TextExample]) -> LabelSetTargets[np.ndarray]:
-        """The sets of labels."""
-        given = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
+        labels = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in enumerate(examples):
             if example.label_set is None:
-                given[row] = NO_LABEL
+                labels[row] = NO_LABEL
             else:
-                given[row, list(example.label_set)] = 1
-        return LabelSetTargets(given)
+                labels[row, list(example.label_set)] = 1
+        return LabelSetTargets(labels)
 
     def number_of(self, answer: LabelSetAnswer) -> Sequence[float]:
         """The probability of each label."""
@@ -177,13 +178,9 @@ class MultiLabel(TextFileTask):
             return None
         return [float(label in example.label_set) for label in range(len(self.labels))]
 
+    @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelSetAnswer]:
-        """Yield the labels of each example whose probability is above 0.5.
-
-        Args:
-            encoded: N examples.
-            outputs: logits, shape (N, number of labels).
-        """
+        """Yield the labels of each example whose probability is above 0.5."""
         for start in range(0, len(encoded.examples), CHUNK):
             logits = outputs[start : start + CHUNK].astype(np.float64)
             for row in np.exp(-np.logaddexp(0, -logits)).tolist():
@@ -194,8 +191,9 @@ class MultiLabel(TextFileTask):
         names = tuple(self.labels[label] for label in chosen)
         return LabelSetAnswer(chosen, names, dict(zip(self.labels, probabilities, strict=True)))
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelSetAnswer]) -> ScoredExamples:
-        """Return, for each example, a decision about each label; see ``Task``."""
+        """Return, for each example, a decision about each label."""
         probabilities_NC = np.array([self.number_of(answer) for answer in answers]).reshape(-1, len(self.labels))
         said_NC, gold_NC = probabilities_NC > THRESHOLD, self.gold(examples).labels > 0
         right_N, total_N = (said_NC & gold_NC).sum(1), said_NC.sum(1) + gold_NC.sum(1)
@@ -221,8 +219,8 @@ class MultiLabel(TextFileTask):
     def _index_of(self) -> dict[str, int]:
         return {label: index for index, label in enumerate(self.labels)}
 
+    @override
     def example_of(self, row: TextRow) -> TextExample:
-        """Make the example of a row; see ``TextFileTask``."""
         if row.gold is None:
             return TextExample(row.id, row.text, row.text_pair)
         names = self._names(label_cells(row.gold, self.settings.separator), row.gold)
@@ -322,13 +320,13 @@ def _truths(text: str) -> dict[str, bool]:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the labels {short(text)} begin with {{ but are not a JSON object ({error})") from None
-    found = {}
+    truths = {}
     for name, value in values.items():
         truth = _TRUTHS.get("" if value is None else str(value).lower())
         if truth is None:
             raise ValueError(f"the label {short(name)} is {short(str(value))}, but must be 1 (the text has it) or 0")
-        found[name] = truth
-    return found
+        truths[name] = truth
+    return truths
 
 
 def _checked(labels: Sequence[str]) -> tuple[str, ...]:

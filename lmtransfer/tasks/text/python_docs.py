@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from typing_extensions import override
+
 from lmtransfer.config.types import Folder, LargeCount, Name
 from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
@@ -45,21 +47,20 @@ class PythonDocsTask(Classification):
 
     @cached_property
     def _examples(self) -> dict[Split, list[TextExample]]:
-        found = docstring_examples(max_per_library=self.settings.max_per_library, cache_dir=self.settings.cache_dir)
+        docstrings = docstring_examples(
+            max_per_library=self.settings.max_per_library, cache_dir=self.settings.cache_dir
+        )
         return {
             split: [
                 TextExample(id=f"{item.module}:{item.name}", text=item.text, label=LIBRARIES.index(item.library))
                 for item in items
             ]
-            for split, items in found.items()
+            for split, items in docstrings.items()
         }
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split, by library.
-
-        Raises:
-            DataError: there is no such split, or a library is missing.
-        """
+        """Read all examples of a split, by library."""
         for known, examples in self._examples.items():
             if split == known:
                 return examples

@@ -76,16 +76,16 @@ class TextReader(Reader):
                 continue
             yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
 
-    def _asked_columns(self, given: Mapping[str, str]) -> TextColumns:
+    def _asked_columns(self, choices: Mapping[str, str]) -> TextColumns:
         """Return the columns that the user names, else those of the task's own files; the column ``id`` is optional."""
         columns = self._columns
-        if "text_pair_column" in given and columns.text_pair is None:
+        if "text_pair_column" in choices and columns.text_pair is None:
             raise ConfigError(
-                f"text_pair_column={given['text_pair_column']}: is not allowed, because the run reads single texts"
+                f"text_pair_column={choices['text_pair_column']}: is not allowed, because the run reads single texts"
             )
 
         def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> Column:
-            return Column((given[setting],) if setting in given else names, setting, **of_texts)
+            return Column((choices[setting],) if setting in choices else names, setting, **of_texts)
 
         # the input may have other names than the task's own files
         texts = columns.text.names if columns.text_pair is not None else (*columns.text.names, *TEXT_COLUMNS)
@@ -95,5 +95,5 @@ class TextReader(Reader):
             text=column("text_column", tuple(dict.fromkeys(texts)), **of_texts),
             text_pair=None if columns.text_pair is None else column("text_pair_column", columns.text_pair.names),
             gold=columns.gold,
-            id=replace(column("id_column", own_id), required="id_column" in given),
+            id=replace(column("id_column", own_id), required="id_column" in choices),
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Answer
@@ -54,27 +55,23 @@ class TextRegression(TextFileTask):
         """A head for one number."""
         return RegressionSpec(pairs=self.pairs)
 
+    @override
     def gold(self, examples: Sequence[TextExample]) -> ScoreTargets[np.ndarray]:
-        """The scores."""
         scores = [math.nan if example.score is None else example.score for example in examples]
         return ScoreTargets(np.array(scores, dtype=np.float32))
 
+    @override
     def number_of(self, answer: ScoreAnswer) -> float:
-        """The score."""
         return answer.score
 
+    @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ScoreAnswer]:
-        """Yield the head's number for each example.
-
-        Args:
-            encoded: N examples.
-            outputs: shape (N, 1).
-        """
         for _, score in zip(encoded.examples, outputs[:, 0].tolist(), strict=True):
             yield ScoreAnswer(score)
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
-        """Return predicted and gold scores, and the squared error of each; see ``Task``."""
+        """Return predicted and gold scores, and the squared error of each."""
         predicted = np.array([answer.score for answer in answers], dtype=np.float64)
         gold = np.array([math.nan if example.score is None else example.score for example in examples])
         ratios = {"squared_error": Ratio.mean((predicted - gold) ** 2)}
@@ -85,12 +82,8 @@ class TextRegression(TextFileTask):
         mean = float(np.mean([example.score for example in train if example.score is not None]))
         return [ScoreAnswer(mean)] * len(examples)
 
+    @override
     def example_of(self, row: TextRow) -> TextExample:
-        """Make the example of a row; see ``TextFileTask``.
-
-        Raises:
-            ValueError: the score is not a finite number, or its square exceeds the range of float32.
-        """
         score = None
         if row.gold is not None:
             try:

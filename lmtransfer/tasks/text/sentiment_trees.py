@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.text.example import TextExample, with_sentences
@@ -159,13 +161,14 @@ class SentimentTrees(FileTask, Classification):
         super().__init__(**settings)
         self.labels = self._checked(TWO_LABELS if self.settings.binary else FIVE_LABELS)
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read the sentences of a split, or its phrases; see ``Task.examples``.
+        """Read the sentences of a split, or its phrases.
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """
         path = self.files.found(split)
-        found: list[TextExample] = []
+        examples: list[TextExample] = []
         seen: set[tuple[str, int]] = set()
         phrases = self.settings.phrases and split == "train"
         for number, tree in enumerate(read_trees(path, num_labels=len(FIVE_LABELS))):
@@ -174,10 +177,10 @@ class SentimentTrees(FileTask, Classification):
                 if phrases and self.settings.deduplicate and not known:
                     seen.add((example.text, example.class_index))
                 if not known:
-                    found.append(example)
-        if not found:
+                    examples.append(example)
+        if not examples:
             raise DataError(f"{path}: contains no examples")
-        return with_sentences(found) if phrases else found
+        return with_sentences(examples) if phrases else examples
 
     def _of_tree(self, tree: LabelledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:
         words = [plain_word(word) for word in tree.words]

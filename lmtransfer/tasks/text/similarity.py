@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples, scored_examples
@@ -46,8 +47,9 @@ class SentenceSimilarity(TaskWithoutHead, TextRegression):
 
     settings: Settings
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
-        """Return cosines and gold scores; see ``Task``."""
+        """Return cosines and gold scores."""
         said = np.array([answer.score for answer in answers], dtype=np.float64)
         gold = np.array([np.nan if example.score is None else example.score for example in examples])
         return scored_examples(examples, kind="regression", predicted=said, gold=gold, ratios={})

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
@@ -71,8 +72,8 @@ class Classification(TextTask):
             self.labels = self._checked([in_nfc(label, "task.labels") for label in labels])
 
     @cached_property
+    @override
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The label names in order."""
         return self._checked(self.discover_labels())
 
     def discover_labels(self) -> list[str]:
@@ -99,8 +100,8 @@ class Classification(TextTask):
         weights = weights_in_order(self.settings.class_weights, self.labels)
         return ClassificationSpec(len(self.labels), self.pairs, weights, self.settings.label_smoothing)
 
+    @override
     def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
-        """The labels."""
         labels = [NO_LABEL if example.label is None else example.label for example in examples]
         return LabelTargets(np.array(labels, dtype=np.int64))
 
@@ -108,13 +109,9 @@ class Classification(TextTask):
         """The label's index."""
         return answer.label
 
+    @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
-        """Yield the most probable label of each example.
-
-        Args:
-            encoded: N examples.
-            outputs: logits, shape (N, number of labels).
-        """
+        """Yield the most probable label of each example."""
         for start in range(0, len(encoded.examples), CHUNK):
             logits = outputs[start : start + CHUNK].astype(np.float64)
             powers = np.exp(logits - logits.max(1, keepdims=True))
@@ -122,8 +119,8 @@ class Classification(TextTask):
             for label, row in zip(logits.argmax(1).tolist(), probabilities.tolist(), strict=True):
                 yield LabelAnswer(label, self.labels[label], dict(zip(self.labels, row, strict=True)))
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels; see ``Task``."""
         predicted = np.array([answer.label for answer in answers], dtype=np.int64)
         gold = self.gold(examples).labels
         return scored_examples(
@@ -141,8 +138,9 @@ class Classification(TextTask):
             ],
         )
 
+    @override
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
-        """Return the calibration error before and after temperature scaling; see ``Task`` and ``metrics.calibration``.
+        """Return the calibration error before and after temperature scaling.
 
         The examples are divided into parts without common texts; the temperature of each part is fitted on the others.
         """

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
@@ -59,8 +60,8 @@ class WordInContext(JsonLinesClassification):
     labels = ("different", "same")
     pairs = True
 
+    @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        """The two sentences; see ``JsonLinesTask``."""
         first, second = (_marked(row, f"sentence{n}", f"start{n}", f"end{n}") for n in (1, 2))
         yield TextExample(name, first, second, _label(row))
 
@@ -82,8 +83,8 @@ class WinogradSchema(JsonLinesClassification):
     labels = ("no", "yes")
     pairs = True
 
+    @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        """The question and the text; see ``JsonLinesTask``."""
         target = row.field("target")
         noun, pronoun = (target.field(f"span{n}_text").filled_text() for n in (1, 2))
         question = f'Does "{pronoun}" refer to "{noun}" in this passage?'
@@ -107,8 +108,8 @@ class MultiSentenceReading(JsonLinesClassification):
     labels = ("wrong", "right")
     pairs = True
 
+    @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
-        """The answers to all questions of a passage; see ``JsonLinesTask``."""
         passage = row.field("passage")
         text = passage.field("text").filled_text()
         for place, question in enumerate(passage.field("questions").items()):
@@ -117,15 +118,20 @@ class MultiSentenceReading(JsonLinesClassification):
                 pair = f"{asked} {answer.field('text').text()}".strip()
                 yield TextExample(f"{name}.{place}.{number}", text, pair, _label(answer))
 
+    @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
-        """Compute F1 over all answers, and the exact match of questions; see ``Task.score``."""
-        given = list(answers)
-        return {**super().score(examples, given), "exact_match": _by_question(examples, given).value() or 0.0}
+        """Compute F1 over all answers, and the exact match of questions."""
+        answer_list = list(answers)
+        return {
+            **super().score(examples, answer_list),
+            "exact_match": _by_question(examples, answer_list).value() or 0.0,
+        }
 
+    @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels, and which questions are all right; see ``Task``."""
-        found = super().scored_examples(examples, answers)
-        return replace(found, ratios={**found.ratios, "exact_match": _by_question(examples, answers)})
+        """Return predicted and gold labels, and which questions are all right."""
+        predictions = super().scored_examples(examples, answers)
+        return replace(predictions, ratios={**predictions.ratios, "exact_match": _by_question(examples, answers)})
 
 
 def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> Ratio:
@@ -150,8 +156,8 @@ class CommonsenseReading(MultipleChoice):
     main_metric = "f1"
     baseline_name = "most frequent entity"
 
+    @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[ChoiceExample]:
-        """The statements about a passage; see ``JsonLinesTask``."""
         passage = row.field("passage")
         text, spans = passage.field("text").filled_text(), passage.field("entities").items()
         places = [(span.field("start").number(), span.field("end").number() + 1) for span in spans]
@@ -172,12 +178,13 @@ class CommonsenseReading(MultipleChoice):
                 fillings=entities,
             )
 
+    @override
     def score(self, examples: Sequence[ChoiceExample], answers: Iterable[ChoiceAnswer]) -> dict[str, float]:
-        """Compute the official metrics, F1 first; see ``Task.score``."""
         return {name: ratio.value() or 0.0 for name, ratio in _of_entities(examples, list(answers)).items()}
 
+    @override
     def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
-        """Return the chosen and a right entity of each statement; see ``Task``."""
+        """Return the chosen and a right entity of each statement."""
         return scored_examples(
             examples,
             kind="span",

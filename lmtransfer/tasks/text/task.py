@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
@@ -71,19 +72,16 @@ class TextTask(Task):
         """Index of the label whose F1 counts."""
         return 1
 
+    @override
     def encode(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Encode examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``."""
+        """Encode examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]."""
         targets = self.gold(examples)
         return encode_texts(examples, targets, tokenizer, max_length=max_length, num_segments=num_segments)
 
+    @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[Any]) -> dict[str, float]:
-        """Compute the metrics, the main one first; see ``Task.score``.
-
-        Raises:
-            DataError: an example has no gold answer.
-        """
         pairs = list(zip(map(self.number_of, answers), map(self._known_gold, examples), strict=True))
         predicted, gold = (np.array([pair[side] for pair in pairs], dtype=np.float64) for side in (0, 1))
         return {name: metric_value(name, predicted, gold, positive=self.positive) for name in self.metric_names}
@@ -94,8 +92,9 @@ class TextTask(Task):
             raise DataError(f"{example.id} has no gold answer (as in published test files), so it cannot be scored")
         return gold
 
+    @override
     def reader(self) -> TextReader:
-        """Return a reader of single texts; see ``Task``."""
+        """Return a reader of single texts."""
         return TextReader(self.kind, who=f"task {self.name}")
 
 
@@ -150,11 +149,12 @@ class TextFileTask(TextTask):
         """Return the file or the hub split from which a split is read; see ``TextFiles.origin``."""
         return self.files.origin(split)
 
+    @override
     def examples(self, split: str) -> list[TextExample]:
-        """Read all examples of a split, in the order of the source; see ``Task.examples``."""
         return self.files.examples(split, self.example_of)
 
+    @override
     def reader(self) -> TextReader:
-        """Return a reader of texts or pairs in the columns of the task's own files; see ``Task``."""
+        """Return a reader of texts or pairs in the columns of the task's own files."""
         columns, layout = self.files.columns, self.files.layout
         return TextReader(self.kind, who=f"task {self.name}", columns=columns, layout=layout)

@@ -226,16 +226,16 @@ class MuonUpdate(torch.optim.Optimizer):
             torch._foreach_copy_(updates_PRC[: len(own)].unbind(), own)
             updates_PRC = orthogonalise(updates_PRC, num_iterations=group["num_iterations"])
         of_ranks = [iter(of_rank.to(dtype).unbind()) for of_rank in distributed.gather_on_device(updates_PRC)]
-        found = [next(of_ranks[matrix.owner])[matrix.rows] for matrix in members]
+        updates = [next(of_ranks[matrix.owner])[matrix.rows] for matrix in members]
         rate = group["lr"] * math.sqrt(max(1.0, shape[0] / shape[1]))
         targets = [matrix.target for matrix in members]
         decay = group["lr"] * group["weight_decay"]
         if skip is not None:
-            torch._foreach_mul_(found, 1 - skip)
+            torch._foreach_mul_(updates, 1 - skip)
             decay = decay * (1 - skip)
         if group["weight_decay"]:
             torch._foreach_mul_(targets, 1 - decay)
-        torch._foreach_add_(targets, found, alpha=-rate)
+        torch._foreach_add_(targets, updates, alpha=-rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ def _hidden_linears(learner: nn.Module) -> set[int]:
 def _embeddings(learner: nn.Module) -> set[int]:
     """The ``id`` of each parameter of a table of embeddings, or of a network that gives embeddings."""
     tables = (nn.Embedding, nn.EmbeddingBag)
-    found = [module for module in learner.modules() if isinstance(module, tables) or _gives_embeddings(module)]
-    return {id(parameter) for module in found for parameter in module.parameters()}
+    modules = [module for module in learner.modules() if isinstance(module, tables) or _gives_embeddings(module)]
+    return {id(parameter) for module in modules for parameter in module.parameters()}
 
 
 def _gives_embeddings(module: nn.Module) -> bool:
@@ -81,7 +81,7 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
     owners: dict[int, list[nn.Module]] = {}
     for owner, parameter in _owners(learner):
         owners.setdefault(id(parameter), []).append(owner)
-    found = []
+    parameters = []
     for name, parameter in learner.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -96,8 +96,8 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
         elif any(id(owner) in hidden for owner in owning):
             kind = "hidden"
         splits = owning[0].muon_splits if kind == "hidden" and isinstance(owning[0], HasSplits) else 1
-        found.append(NamedParameter(name, parameter, kind, splits, in_head=id(parameter) not in of_encoders))
-    return found
+        parameters.append(NamedParameter(name, parameter, kind, splits, in_head=id(parameter) not in of_encoders))
+    return parameters
 
 
 def groups(
@@ -141,11 +141,7 @@ def groups(
 
 
 def _checked(rates: Mapping[str, float]) -> Mapping[str, float]:
-    """Check the factors and return them.
-
-    Raises:
-        ConfigError: some factors are invalid; it lists all of them.
-    """
+    """Check the factors and return them."""
     problems = [
         f"optimizer.rates.{name}: there is no such part of a model; the allowed parts are {', '.join(RATED)}"
         for name in rates

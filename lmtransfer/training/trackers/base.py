@@ -78,7 +78,6 @@ class Service(ABC):
         """Begin the record of a run, or continue it.
 
         Args:
-            run: the run.
             record: id of the record to continue; None for a run without a record.
             step: last step that was noted for the record; the record may have one more. -1 without a record.
         """
@@ -100,13 +99,13 @@ class Service(ABC):
 
 def leaves(values: Mapping[str, Any], *, separator: str, prefix: str = "") -> dict[str, Any]:
     """The values of nested mappings, named by their path: ``{"a": {"b": 1}}`` gives ``{"a.b": 1}``."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= leaves(value, separator=separator, prefix=f"{prefix}{name}{separator}")
+            entries |= leaves(value, separator=separator, prefix=f"{prefix}{name}{separator}")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            entries[f"{prefix}{name}"] = value
+    return entries
 
 
 def numbers_in(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, float]:

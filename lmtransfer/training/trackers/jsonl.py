@@ -32,14 +32,10 @@ class Jsonl:
         self.path = Path(folder) / "metrics.jsonl"
 
     def rewind(self, step: int) -> None:
-        """Cut the file back to the lines up to ``step``; also removes a last line that a crash left incomplete.
-
-        Raises:
-            RunDirectoryError: a line before ``step`` is not a valid record, or the file cannot be read.
-        """
+        """Cut the file back to the lines up to ``step``; also removes a last line that a crash left incomplete."""
         if self.path.exists():
-            kept = b"".join(line for line, _ in self._lines(step))
-            write_text(self.path, kept.decode("utf-8", "replace"))
+            content = b"".join(line for line, _ in self._lines(step))
+            write_text(self.path, content.decode("utf-8", "replace"))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
@@ -51,11 +47,7 @@ class Jsonl:
             file.write(json.dumps(plain) + "\n")
 
     def records(self, step: int) -> list[dict[str, Any]]:
-        """The records up to ``step``; an empty list without a file.
-
-        Raises:
-            RunDirectoryError: see ``rewind``.
-        """
+        """The records up to ``step``; an empty list without a file."""
         return [record for _, record in self._lines(step)] if self.path.exists() else []
 
     def _lines(self, step: int) -> Iterator[tuple[bytes, dict[str, Any]]]:

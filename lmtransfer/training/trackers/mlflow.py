@@ -92,9 +92,9 @@ class MLflow(Service):
         return run_id
 
     def _experiment_id(self) -> str:
-        found = self.client.get_experiment_by_name(self.project)
-        if found is not None:
-            return str(found.experiment_id)
+        experiment = self.client.get_experiment_by_name(self.project)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         try:
             return str(self.client.create_experiment(self.project))
         except self.mlflow.exceptions.MlflowException as error:

@@ -65,8 +65,8 @@ class Trackio(Service):
         """The last step on this machine, because a kill loses the steps of its last moment; None in a Space."""
         if self.space is not None:
             return None
-        found = self._stored().get_max_step_for_run(self.project, self.trackio_run.name, run_id=self.trackio_run.id)
-        return -1 if found is None else int(found)
+        step = self._stored().get_max_step_for_run(self.project, self.trackio_run.name, run_id=self.trackio_run.id)
+        return -1 if step is None else int(step)
 
     def _stored(self) -> Any:
         """What Trackio has stored on this machine."""

@@ -41,7 +41,7 @@ def _computed(
     setting: Setting, seeds: Sequence[int], directory: RunDirectory, command: str
 ) -> dict[str, BaselineResult]:
     task, data = setting.task, setting.data
-    found: dict[str, BaselineResult] = {}
+    baselines: dict[str, BaselineResult] = {}
     files: dict[str, Kept] = {}
     is_drawn = task.num_train is not None or task.folds is not None
     for name, baseline in counting_baselines(task, data.train, data.evaluation).items():
@@ -52,7 +52,7 @@ def _computed(
                 scores[key] = _evaluation(setting, baseline, seed)
         evaluations = [scores[key] for key in drawn]
         are_alike = len(seeds) > 1 and len({one.metrics[task.main_metric] for one in evaluations}) == 1
-        results, kept = [], []
+        results, predictions = [], []
         for seed, evaluation in zip(seeds, evaluations, strict=True):
             metrics = {metric: value for metric, value in evaluation.metrics.items() if metric != "loss"}
             results.append(
@@ -76,13 +76,13 @@ def _computed(
                     examples=evaluation.answers,
                     baseline=name,
                 )
-                kept.append(one)
+                predictions.append(one)
                 files[file_name(one, alone=False)] = one
-        examples = examples_of(kept, task.main_metric) if len(kept) == len(results) else None
-        found[name] = BaselineResult(results, examples)
+        examples = examples_of(predictions, task.main_metric) if len(predictions) == len(results) else None
+        baselines[name] = BaselineResult(results, examples)
     if files:
         write_predictions(directory.path / BASELINES, files)
-    return found
+    return baselines
 
 
 def _draws(setting: Setting, seed: int) -> list[tuple[int, int | None]]:

@@ -50,8 +50,6 @@ def choose_settings(
         cfg: the config; values that are determined here are written to it.
         source: the run of ``init`` or of ``tokenizer_from``.
         command: "probe" or "finetune".
-        hardware: device and precision.
-        console: prints notes.
 
     Returns:
         One setting for each pretraining seed, with different weights; a single setting without ``init``.
@@ -165,7 +163,6 @@ def with_trained_start(
     Args:
         weights: weights of the encoder, by name.
         encoder: any encoder of the same config.
-        tokenizer: tokenizer of the run.
         config: config of the run. The weights do not change if the run continued another run, was imported, or is not
             a pretraining run.
     """

@@ -64,8 +64,6 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     """Read the training split and the scored split, and encode the examples that are used; with folds only the former.
 
     Args:
-        task: the task.
-        tokenizer: the run's tokenizer.
         encoder: the encoder; sets the longest input.
         seeds: the seeds of all runs; each samples its own subset.
         split: the split to score.
@@ -142,22 +140,13 @@ def _read_folds(task: Task, folds: int, tokenizer: Tokenizer, encoder: Encoder, 
 def encode_split(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder, *, split: str
 ) -> EncodedExamples:
-    """Encode examples that all have gold labels.
-
-    Raises:
-        DataError: an example has no gold label.
-        ConfigError: ``task.max_length`` is more than the encoder can read.
-    """
+    """Encode examples that all have gold labels."""
     _check_hidden(examples, split)
     return encode_examples(task, examples, tokenizer, encoder)
 
 
 def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder) -> EncodedExamples:
-    """Encode examples, with or without gold answers.
-
-    Raises:
-        ConfigError: ``task.max_length`` is more than the encoder can read, or leaves no space for text.
-    """
+    """Encode examples, with or without gold answers."""
     return task.encode(examples, tokenizer, max_length=_longest(task, encoder), num_segments=encoder.num_segments)
 
 

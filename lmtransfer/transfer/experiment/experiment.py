@@ -116,7 +116,7 @@ class Experiment:
     def parts(self, condition: Condition, learning_rate: float | None) -> list[Part]:
         """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
         nested = condition == "pretrained" and len(self.settings) > 1
-        found = []
+        parts = []
         for setting in self.settings if condition == "pretrained" else self.settings[:1]:
             for seed in self.seeds:
                 folders = ["control"] if condition == "control" else []
@@ -124,8 +124,8 @@ class Experiment:
                 folders += [f"seed-{seed}"] if nested or len(self.seeds) > 1 else []
                 of_pretraining = f", pretraining seed {setting.pretraining_seed}" if nested else ""
                 title = f"{_WHO[condition]}{of_pretraining}, seed {seed}"
-                found.append(Part(setting, condition, seed, learning_rate, folder="/".join(folders), title=title))
-        return found
+                parts.append(Part(setting, condition, seed, learning_rate, folder="/".join(folders), title=title))
+        return parts
 
     def run_apart(self, place: Place) -> None:
         """Train the parts in processes of their own, several at the same time; ``result`` reads what they have made.
@@ -273,8 +273,8 @@ class Experiment:
         """The contribution of each example to the scores of a condition; None if it was not saved."""
         seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
-        kept = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
-        return None if kept is None else examples_of(kept, metric)
+        predictions = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
+        return None if predictions is None else examples_of(predictions, metric)
 
     def _say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True)

@@ -36,10 +36,8 @@ def print_result(
     """Print a result.
 
     Args:
-        console: the console.
         result: content of a ``result.json``.
         name: name of the run, for its row.
-        next_commands: commands to suggest.
         metrics: names of the chosen metrics, the main one first.
     """
     metric = str(result["main_metric"])
@@ -72,10 +70,8 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
     """The commands to suggest after training.
 
     Args:
-        run: the run directory.
         result: the result of the run.
         others: splits of the task that were not scored.
-        root: the folder of all runs.
         init: whether the run started from a pretrained run.
     """
     path = short_path(run)
@@ -127,9 +123,9 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
 def remarks(result: Result) -> list[str]:
     """The lines below the table, the verdict first."""
     lines, metric = [], str(result["main_metric"])
-    found, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
-    if found is not None:
-        lines += verdict_lines(found, metric)
+    difference, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
+    if difference is not None:
+        lines += verdict_lines(difference, metric)
     if counted is not None:
         lines += verdict_lines(counted, metric, to=result["better_baseline"])
         lines += filter(None, [words_do_as_well(counted, result["better_baseline"])])

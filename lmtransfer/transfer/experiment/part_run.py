@@ -139,7 +139,7 @@ class PartRun:
             self.say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
             return
         part, setting = self.part, self.part.setting
-        kept = Kept(
+        predictions = Kept(
             task=setting.task.name,
             split=setting.data.split,
             main_metric=setting.task.main_metric,
@@ -149,7 +149,7 @@ class PartRun:
             examples=evaluation.answers,
         )
         if distributed.is_main():
-            write_predictions(self.directory.path, {file_name(kept, alone=True): kept})
+            write_predictions(self.directory.path, {file_name(predictions, alone=True): predictions})
         distributed.barrier()
 
     def _finish(self) -> None:
@@ -270,5 +270,5 @@ class _CrossValidation:
 
 def _read_outputs(folder: Path) -> np.ndarray:
     with naming(folder):
-        found: np.ndarray = load_file(folder / _OUTPUTS)["outputs"]
-    return found
+        outputs: np.ndarray = load_file(folder / _OUTPUTS)["outputs"]
+    return outputs

@@ -46,7 +46,6 @@ def run_result(
     """The result of one training run.
 
     Args:
-        part: the run.
         outcome: its outcome, with an evaluation.
         command: "probe" or "finetune".
         rule: how the checkpoint was chosen, in words.
@@ -122,7 +121,6 @@ def joint_result(
         learning_rates: the rates that were tried; None without a search.
         examples: contribution of each example to the results, and to the controls.
         baselines: results of the baselines that count words, by name; None if they were not asked for.
-        more: further entries.
     """
 
     def rate_of(condition: Sequence[SeedResult]) -> dict[str, Any]:
@@ -143,11 +141,11 @@ def joint_result(
     }
     best = better_baseline(baselines or {})
     if baselines is not None:
-        joint["baselines"] = {name: summary(made.results) for name, made in baselines.items()}
+        joint["baselines"] = {name: summary(arm.results) for name, arm in baselines.items()}
     if best is not None and baselines:
         joint["better_baseline"] = best
-        found = arm_of(baselines[best].results, examples=baselines[best].examples)
-        joint["baseline_difference"] = _compared(results, found, majority, examples=examples[0])
+        strongest = arm_of(baselines[best].results, examples=baselines[best].examples)
+        joint["baseline_difference"] = _compared(results, strongest, majority, examples=examples[0])
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
         baseline = None if best is None else joint["baselines"][best]["mean"]

@@ -24,9 +24,6 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
         saved: the run; if it is not trusted, its own task has no data.
         node: component node of another task.
         data_root: folder with the data folders; None: the folder in the run's config.
-
-    Raises:
-        RunDirectoryError: the run's own task cannot be built.
     """
     own = saved.component("task", "data_root", "cache_dir")
     if not saved.trusted:
@@ -40,12 +37,8 @@ def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | No
     """The task to answer: the task that the user gives, or the run's own task.
 
     Args:
-        saved: the run.
         node: component node of the user's task; None: the run's own task.
         data_root: as for ``task_of``.
-
-    Raises:
-        RunDirectoryError: the run is not trusted, and its task names files outside the allowed folders.
     """
     if node is None and not saved.trusted:
         node = OmegaConf.create(local_task(saved.config["task"], saved.directory, data_root=data_root))
@@ -56,9 +49,7 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
     """The learner of a run, on the device and in evaluation mode, with outputs in the order of the task's labels.
 
     Args:
-        saved: the run.
         task: the task to answer; it may be another task with the same label names in any order.
-        hardware: device and precision.
 
     Raises:
         DataError: the task needs another kind of answer, or has other label names.

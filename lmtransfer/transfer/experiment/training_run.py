@@ -155,9 +155,9 @@ class Examples:
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
             return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
-        kept = self.setting.data.train.select(self.rows)
-        sequences = kept.sequences_of(np.searchsorted(self.rows, rows))
-        return TaskSource(encoded, self._table("train", kept).select(sequences))
+        selection = self.setting.data.train.select(self.rows)
+        sequences = selection.sequences_of(np.searchsorted(self.rows, rows))
+        return TaskSource(encoded, self._table("train", selection).select(sequences))
 
     def scored(self, part: Parts) -> TaskSource:
         """The examples that the run is scored on: a fold of the training split, or the evaluation split."""
@@ -230,10 +230,8 @@ def train_once(
     """Train one encoder and head, and score it.
 
     Args:
-        part: the run.
         run: directory for checkpoints and metrics; resumed if it was started before. None for a try of a learning rate,
             which is not saved and not scored on the evaluation split.
-        progress: the progress display.
         trackers: receive the numbers of the training.
 
     Raises:
@@ -352,10 +350,7 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
     optimised then, except in joint training.
 
     Args:
-        part: the run.
-        learner: the learner of the task.
         trained: the same learner, or the joint learner that contains it.
-        source: the examples.
     """
     setting = part.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)

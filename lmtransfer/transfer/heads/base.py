@@ -97,8 +97,6 @@ class Head(nn.Module):
         """Build the head for a task.
 
         Args:
-            spec: the head that the task needs.
-            encoder: the encoder below the head.
             layers: the arguments of ``Head`` except ``num_labels``.
             pieces: which tokens of a word give its answer.
         """
@@ -129,7 +127,6 @@ class Head(nn.Module):
 
         Args:
             logits: the logits of each row, (R, K).
-            targets: the targets of the same rows.
         """
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.class_weights import ClassWeights, balanced_weights
@@ -69,8 +70,9 @@ class ClassificationHead(Head):
         self.register_buffer("weights_C", torch.tensor(known), persistent=False)
 
     @classmethod
+    @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> ClassificationHead:
-        """See ``Head``; the task sets weights and smoothing."""
+        """The task sets weights and smoothing."""
         assert isinstance(spec, ClassificationSpec)
         return cls(
             num_labels=spec.num_labels,
@@ -92,13 +94,8 @@ class ClassificationHead(Head):
         labels_B = LabelTargets.of(batch.targets).labels
         return float(self.weights_C.double()[labels_B.to(self.weights_C.device)].sum())
 
+    @override
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """See ``Head``; every label must be known.
-
-        Args:
-            logits: (B, C).
-            targets: the labels.
-        """
         labels_B = LabelTargets.of(targets).labels
         if not self.training:
             return functional.cross_entropy(logits, labels_B, reduction="sum")
@@ -125,13 +122,8 @@ class MultiLabelHead(Head):
         """Sequences times labels, so that the mean loss does not depend on the number of labels."""
         return len(batch.targets) * self.num_labels
 
+    @override
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """See ``Head``; every set of labels must be known.
-
-        Args:
-            logits: (B, C).
-            targets: the sets of labels.
-        """
         labels_BC = LabelSetTargets.of(targets).labels.to(logits.dtype)
         return functional.binary_cross_entropy_with_logits(logits, labels_BC, reduction="sum")
 
@@ -159,12 +151,7 @@ class RegressionHead(Head):
         """Sequences."""
         return len(batch.targets)
 
+    @override
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """See ``Head``; every score must be known.
-
-        Args:
-            logits: (B, 1).
-            targets: the scores.
-        """
         scores_B = ScoreTargets.of(targets).scores.to(logits.dtype)
         return functional.mse_loss(logits[:, 0], scores_B, reduction="sum")

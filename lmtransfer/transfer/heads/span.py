@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
@@ -80,13 +81,15 @@ class SpanHead(Head):
         self.null = null
 
     @property
+    @override
     def graph_outputs(self) -> tuple[str, ...]:
-        """See ``Head``; with other kinds of answer the head cannot be exported, as no published head has them."""
+        """With other kinds of answer the head cannot be exported, as no published head has them."""
         return () if self.num_labels else ("start_logits", "end_logits")
 
     @classmethod
+    @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
-        """See ``Head``; the task sets the longest answer, and the null token has seen the whole sequence."""
+        """The task sets the longest answer, and the null token has seen the whole sequence."""
         assert isinstance(spec, SpanSpec)
         return cls(
             num_labels=spec.num_labels,
@@ -104,13 +107,9 @@ class SpanHead(Head):
         """The number of sequences."""
         return len(batch.targets)
 
+    @override
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
-        """See ``Head``.
-
-        Args:
-            logits: (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind.
-            batch: the batch with targets.
-        """
+        """The logits are (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind."""
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
         targets_of = SpanTargets.of(batch.targets)
         gold_S2, kind_S = torch.stack([targets_of.start, targets_of.end], dim=1), targets_of.kind
@@ -121,8 +120,9 @@ class SpanHead(Head):
             total = total + functional.cross_entropy(logits_TK[windows.null_S, 2:], kind_S + 1, reduction="sum")
         return Loss(sum=total, count=self.count(batch))
 
+    @override
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """See ``Head``; (T, K) -> (S, 4 + C)."""
+        """(T, K) -> (S, 4 + C)."""
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
         longest = min(self.max_answer_tokens, batch.packed.max_seqlen)
         start_S, end_S, score_S = windows.best_spans(logits_TK[:, 0], logits_TK[:, 1], longest=longest)
@@ -188,8 +188,6 @@ class _Windows:
         All valid pairs are compared: a table (T, L) has the end logits of the L tokens from each token on.
 
         Args:
-            start_T: start logits.
-            end_T: end logits.
             longest: L.
 
         Returns:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.heads import HeadSpec
@@ -62,8 +63,8 @@ class TaggingHead(Head):
         self.pieces = pieces
 
     @classmethod
+    @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> TaggingHead:
-        """See ``Head``."""
         return cls(num_labels=spec.num_labels, pieces=pieces, **layers)
 
     def count(self, batch: TaskBatch) -> int:
@@ -78,13 +79,8 @@ class TaggingHead(Head):
             return _word_means(values, first_W, counts_W)
         return values[first_W if self.pieces == "first" else first_W + counts_W - 1]
 
+    @override
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """See ``Head``.
-
-        Args:
-            logits: (W, C).
-            targets: the tags.
-        """
         return functional.cross_entropy(logits, TagTargets.of(targets).tags, ignore_index=NO_LABEL, reduction="sum")
 
 

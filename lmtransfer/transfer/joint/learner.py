@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
+from typing_extensions import override
 
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -18,7 +19,7 @@ from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.learner import TaskLearner
 
 
-class JointStream:
+class JointStream(BatchStream):
     """Steps of the task stream; to each step the micro-batches of the text stream's step of the same number are added.
 
     Step k depends only on k and on whether it has text. Losses, metrics and dropout of the task's micro-batches are the
@@ -35,12 +36,12 @@ class JointStream:
         self.task, self.text, self.reads_text = task, text, reads_text
 
     @property
+    @override
     def steps_per_epoch(self) -> int:
-        """See ``BatchStream``."""
         return self.task.steps_per_epoch
 
+    @override
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """See ``BatchStream``."""
         text: Iterator[Step] | None = None
         for step in self.task.steps(start):
             if not self.reads_text():
@@ -56,8 +57,8 @@ class JointStream:
                 fillers=[*step.fillers, *(len(step.micro_batches) + place for place in more.fillers)],
             )
 
+    @override
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """See ``BatchStream``."""
         self.task.set_micro_batch_tokens(tokens)
         self.text.set_micro_batch_tokens(tokens)
 
@@ -75,7 +76,7 @@ class LastLosses:
         self.losses: dict[str, float] = {}
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See ``training.callbacks.Callback``."""
+        """Store the losses of the step."""
         self.losses.update(outcome.losses)
         return ()
 
@@ -108,7 +109,7 @@ class JointLearner(Learner):
         self.reads_text = True
 
     def arrange(self, sample: TaskBatch) -> None:
-        """See ``TaskLearner.arrange``; encoder parameters that only the text objectives use are trained too.
+        """Arrange the task's learner; encoder parameters that only the text objectives use are trained too.
 
         Args:
             sample: any batch of the task, on the learner's device.
@@ -122,17 +123,14 @@ class JointLearner(Learner):
             if name not in self.task.depths and id(parameter) not in unread:
                 parameter.requires_grad_(True)
 
+    @override
     def on_progress(self, fraction: float) -> None:
-        """See ``training.learner.Learner``: text is read until its share of the budget is used up.
-
-        Args:
-            fraction: share of the budget that is used up, in [0, 1].
-        """
+        """Read text until its share of the budget is used up."""
         self.task.on_progress(fraction)
         self.reads_text = fraction < self.share.until - 1e-9
 
+    @override
     def counts(self, batch: TaskBatch | PretrainingBatch) -> Mapping[str, float]:
-        """See ``training.learner.Learner``."""
         return self.text.counts(batch) if isinstance(batch, PretrainingBatch) else self.task.counts(batch)
 
     def losses(self, batch: TaskBatch | PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
@@ -142,8 +140,9 @@ class JointLearner(Learner):
         losses, _ = self.text.losses(batch)
         return {name: replace(loss, weight=loss.weight * self.share.weight) for name, loss in losses.items()}, None
 
+    @override
     def parts(self) -> Mapping[str, nn.Module]:
-        """See ``training.learner.Learner``: the model is the task's learner; only training needs the objectives."""
+        """The model is the task's learner; only training needs the objectives."""
         return {"model": self.task, "objectives": self.text.objectives}
 
 

@@ -96,11 +96,7 @@ class JointText:
         return learner, take_heads(learner, parts.heads if keep_heads else {})
 
     def heads_over(self, encoder: Encoder) -> TakenHeads:
-        """Which heads a run gets from pretraining; the encoder must not be used afterwards.
-
-        Raises:
-            ConfigError: see ``parts``.
-        """
+        """Which heads a run gets from pretraining; the encoder must not be used afterwards."""
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
     def stream(self, parts: Parts, *, hardware: Hardware, micro_batch_tokens: int | None, seed: int) -> PlannedStream:
@@ -165,7 +161,6 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     Args:
         cfg: config of the command; corpus and objective are written to it.
         source: the run that training starts from, or the run whose tokenizer is used.
-        share: the share of text in training.
         cache_dir: folder of the tokenised text.
 
     Raises:
@@ -174,33 +169,33 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         DataError: the text is missing.
     """
     key = "init" if cfg.get("init") else "tokenizer_from"
-    given = {part: resolved(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
+    nodes = {part: resolved(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
     own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
     data_root = cfg.data_root or source.data_root
     problems = []
-    if not (given.get("objective") or own["objective"] or {}).get("losses"):
+    if not (nodes.get("objective") or own["objective"] or {}).get("losses"):
         problems.append(
             f"transfer=joint: {key}={cfg[key]} has no pretraining objective: set one, such as objective=mlm, whose "
             "heads start at random, or choose transfer=full"
         )
-    if "corpus" not in given and own["corpus"] is None:
+    if "corpus" not in nodes and own["corpus"] is None:
         problems.append(
             f"transfer=joint: the training text of {key}={cfg[key]} is unknown: set a text, such as corpus=text "
             "corpus.path=my/texts, or choose transfer=full"
         )
     if problems:
         raise ConfigError(problems)
-    if "objective" not in given:
+    if "objective" not in nodes:
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
             source.component(f"objective.{part}", "tokenizer")  # raises if the component is invalid
-    if "corpus" not in given and not source.trusted:
+    if "corpus" not in nodes and not source.trusted:
         same_text(source.config, source.directory, data_root=data_root)
-    screening = source.config.get("screening") if "corpus" not in given and source.trusted else None
-    given = own | given
-    given["corpus"] = absolute_corpus(given["corpus"])
+    screening = source.config.get("screening") if "corpus" not in nodes and source.trusted else None
+    nodes = own | nodes
+    nodes["corpus"] = absolute_corpus(nodes["corpus"])
     config = OmegaConf.create(
         {
-            **given,
+            **nodes,
             "screening": screening,
             "init": source.given,
             "tokenizer": None,

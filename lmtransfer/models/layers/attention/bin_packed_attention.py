@@ -89,7 +89,6 @@ class JoinedRows:
         """The mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``.
 
         Args:
-            dtype: dtype of the scores.
             causal: a query sees only keys at its own position and before.
             reach: a query sees only keys at most this many positions away; None: no limit.
         """
@@ -173,7 +172,6 @@ def joined_attention(
     """Softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
-        query_NHK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
         rows: which sequences share a row.

@@ -93,7 +93,6 @@ def flash_attention(
     Heads of another width than the kernel takes are widened with zeros, which change no product.
 
     Args:
-        query_NHK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
         layout: which queries and keys form a sequence.

@@ -79,7 +79,6 @@ def long_attention(
     """Softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
-        query_THK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
         ranges: one range per sequence.
@@ -108,7 +107,7 @@ class _LongAttention(torch.autograd.Function):
         query = query * query.shape[-1] ** -0.5
         output = torch.empty_like(query)
         unseen: dict[int, Tensor] = {}
-        kept = []
+        weights = []
         for around in ranges:
             q, k, v = (around.heads_first(rows) for rows in (query, key, value))
             scores_HPP = torch.bmm(q, k.transpose(1, 2))
@@ -123,24 +122,24 @@ class _LongAttention(torch.autograd.Function):
             for neighbours in around.neighbours():
                 weights_HPP[:, neighbours] = 0
             output[around.start : around.stop] = around.own(torch.bmm(weights_HPP, v))
-            kept.append(weights_HPP)
+            weights.append(weights_HPP)
         ctx.ranges = ranges
-        ctx.save_for_backward(query, key, value, *kept)
+        ctx.save_for_backward(query, key, value, *weights)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, *kept = ctx.saved_tensors
+        query, key, value, *weights = ctx.saved_tensors
         grads = [torch.empty_like(rows) for rows in (query, key, value)]
-        for around, weights_HPP in zip(ctx.ranges, kept, strict=True):
+        for around, weights_HPP in zip(ctx.ranges, weights, strict=True):
             q, k, v, g = (around.heads_first(rows) for rows in (query, key, value, grad))
             by_weight = torch.bmm(g, v.transpose(1, 2))
             by_score = torch.ops.aten._softmax_backward_data(by_weight, weights_HPP, -1, weights_HPP.dtype)
-            found = (
+            of_sequence = (
                 torch.bmm(by_score, k),
                 torch.bmm(by_score.transpose(1, 2), q),
                 torch.bmm(weights_HPP.transpose(1, 2), g),
             )
-            for target, rows in zip(grads, found, strict=True):
+            for target, rows in zip(grads, of_sequence, strict=True):
                 target[around.start : around.stop] = around.own(rows)
         return grads[0].mul_(query.shape[-1] ** -0.5), grads[1], grads[2], None, None, None

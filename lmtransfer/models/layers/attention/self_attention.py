@@ -42,7 +42,6 @@ def attention(
     """Softmax(q k^T / sqrt(K)) v within each sequence.
 
     Args:
-        query_NHK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
         layout: which queries and keys form a sequence, and which sequences are causal.
@@ -170,7 +169,6 @@ class SelfAttention(AttentionLayer):
         """Attend.
 
         Args:
-            hidden_TD: token states.
             layout: layout of the batch; with ``reads_N``, layout of the batch and these positions.
             reads_N: positions to compute; None: all. Causal attention and attention within a window must compute all.
             rotation: rotates the queries and keys; None: the states already contain the positions.

@@ -34,6 +34,5 @@ def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
     Args:
         hidden: True at keys that a query may not see, of any shape.
-        dtype: dtype of the scores.
     """
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

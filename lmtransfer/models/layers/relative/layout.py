@@ -121,7 +121,6 @@ class RelativeLayout:
         """Lay out a batch.
 
         Args:
-            keys: the keys of the batch.
             causal: a query sees no key after it.
             num_seen: a query sees at most this many keys: the nearest ones, including itself; None: no limit. Needs
                 ``causal``.
