@@ -29,7 +29,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.without_head import TaskWithoutHead
 from lmtransfer.training import distributed
@@ -138,7 +138,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
     return members, control_members, parent
 
 
-def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]:
+def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:
     """The metrics of one run, and its answer to each example; None in place of answers that are not kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
@@ -172,7 +172,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
     )
     if evaluation.answers is None:
         return result, None
-    return result, Kept(
+    return result, Predictions(
         task=task.name,
         split=scoring.split,
         main_metric=task.main_metric,
@@ -184,7 +184,11 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
 
 
 def _joint(
-    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, predictions: list[Kept]
+    results: list[SeedResult],
+    controls: list[SeedResult],
+    member: SavedRun,
+    scoring: _Scoring,
+    predictions: list[Predictions],
 ) -> JointResult:
     """The result over seeds, with that of the control if there is one."""
     first, majority = results[0], _majority(member, scoring)

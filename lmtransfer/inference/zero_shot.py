@@ -23,7 +23,7 @@ from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.units import in_percent, shown
-from lmtransfer.tasks.metrics.scored_examples import Kept, undefined_metrics
+from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metrics
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.similarity import SentenceSimilarity
 from lmtransfer.training import distributed
@@ -83,7 +83,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             },
         )
         answers = {
-            is_control: Kept(
+            is_control: Predictions(
                 task=task.name,
                 split=cfg.split,
                 main_metric=task.main_metric,

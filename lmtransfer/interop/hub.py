@@ -183,7 +183,7 @@ class Target:
             message: message of the commit.
 
         Raises:
-            HubError: see ``check``; nothing of the folder is visible on the hub then.
+            HubError: the hub refuses, or does not answer; nothing of the folder is visible on the hub then.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 

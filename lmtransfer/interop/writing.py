@@ -95,22 +95,22 @@ def to_published(run: RunToPublish) -> PublishedFiles:
     family, arguments = family_of_model(run.model)
     notes: list[str] = []
     if run.kind == "encoder":
-        parts = _Made(family.body, family.pooler, {}, {})
+        chosen = _ChosenClass(family.body, family.pooler, {}, {})
     elif run.kind == "pretraining":
-        parts = _pretraining(family, arguments, run, notes)
+        chosen = _pretraining(family, arguments, run, notes)
     else:
-        parts = _task(family, arguments, run, notes)
-    config = _config(family, arguments, run, parts)
-    body = _body(family, arguments, run, parts, notes)
-    head = dict(parts.tensors)
+        chosen = _task(family, arguments, run, notes)
+    config = _config(family, arguments, run, chosen)
+    body = _body(family, arguments, run, chosen, notes)
+    head = dict(chosen.tensors)
     family.quirks.write(body, head, config, arguments=arguments, pad_id=run.pad_id)
-    prefix = "" if parts.architecture == family.body else family.prefix
+    prefix = "" if chosen.architecture == family.body else family.prefix
     tensors = {f"{prefix}{name}": tensor for name, tensor in body.items()} | head
-    return PublishedFiles(parts.architecture, config, _separate(tensors), parts.outputs, parts.more, tuple(notes))
+    return PublishedFiles(chosen.architecture, config, _separate(tensors), chosen.outputs, chosen.more, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _ChosenClass:
     """The chosen class: its name, whether it has the pooler, its head's published tensors and keys of config.json.
 
     ``outputs`` and ``more`` are as in ``PublishedFiles``.
@@ -124,29 +124,29 @@ class _Made:
     more: Mapping[str, PublishedFiles] = field(default_factory=dict)
 
 
-def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, parts: _Made) -> dict[str, Any]:
+def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, chosen: _ChosenClass) -> dict[str, Any]:
     return {
-        "architectures": [parts.architecture],
+        "architectures": [chosen.architecture],
         "model_type": family.model_types[0],
         "vocab_size": run.vocab_size + _more_rows(run),
         **family.config.write(arguments),
         "pad_token_id": run.pad_id,
         **{key: run.specials.get(role) for key, role in family.specials.items()},
-        **parts.config,
+        **chosen.config,
     }
 
 
 def _body(
-    family: Family, arguments: Mapping[str, Any], run: RunToPublish, parts: _Made, notes: list[str]
+    family: Family, arguments: Mapping[str, Any], run: RunToPublish, chosen: _ChosenClass, notes: list[str]
 ) -> dict[str, Tensor]:
     """Return the encoder's tensors by published names, without prefix."""
     own = {name: tensor for name, tensor in run.encoder.items() if not _repeats(family, name)}
     own[family.token] = _with_row_of_padding(own[family.token], run)
     published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
-    if family.pooler and arguments["pooler"] and not parts.pooler:
-        notes.append(f"{parts.architecture} has no pooler: the encoder's pooler is left out")
+    if family.pooler and arguments["pooler"] and not chosen.pooler:
+        notes.append(f"{chosen.architecture} has no pooler: the encoder's pooler is left out")
         published = {name: tensor for name, tensor in published.items() if name not in family.pooler_names}
-    elif parts.pooler and parts.architecture == family.body and not arguments.get("pooler"):
+    elif chosen.pooler and chosen.architecture == family.body and not arguments.get("pooler"):
         notes.append(f"the encoder has no pooler: {family.body} creates a random one, so use its last_hidden_state")
     return published
 
@@ -156,7 +156,7 @@ def _repeats(family: Family, name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in family.shared)
 
 
-def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _Made:
+def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _ChosenClass:
     """Choose the class that has the most of the run's heads."""
     losses = dict.fromkeys([*run.loss_arguments, *(name.partition(".")[0] for name in run.head)])
     fitting = [head for head in family.heads if head.loss in losses and _fits(head, arguments, run, notes)]
@@ -180,7 +180,7 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
                     more[family.generator.folder] = to_published(_run_of(small, run))
             own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
-    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)
+    return _ChosenClass(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)
 
 
 def _run_of(generator: SeparateGenerator, run: RunToPublish) -> RunToPublish:
@@ -211,7 +211,7 @@ def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish
     return not other
 
 
-def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _Made:
+def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _ChosenClass:
     task = family.task(cast(TaskKind, run.kind))
     if isinstance(task, str):
         raise CheckpointError(f"{family.body} has no published head for {_TASK_NAMES[run.kind]}: {task}")
@@ -242,7 +242,7 @@ def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes
     if task.note:
         notes.append(task.note)
     config = dict.fromkeys(task.dropouts, run.head_dropout) | dict(task.config) | _labels(run)
-    return _Made(task.name, task.pooler, to_theirs(run.head, key_map), config)
+    return _ChosenClass(task.name, task.pooler, to_theirs(run.head, key_map), config)
 
 
 def _labels(run: RunToPublish) -> dict[str, Any]:

@@ -326,10 +326,6 @@ class Pretraining:
             state: the state of the run, which changes.
             trackers: receive the numbers of the training.
             resume: resume from the newest complete checkpoint, which was saved in this phase.
-
-        Raises:
-            CheckpointError: see ``Trainer.resume``.
-            Interrupted: see ``Trainer.train``.
         """
         training = self.build_training(phase, learner)
         trainer = self.build_trainer(training, state, directory, trackers)

@@ -23,7 +23,14 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.printable import printable, printable_values
 from lmtransfer.system.safe_files import parse_json, read_bytes
-from lmtransfer.tasks.metrics.scored_examples import MOST_ID_BYTES, MOST_TEXT_BYTES, Kept, Kind, Ratio, ScoredExamples
+from lmtransfer.tasks.metrics.scored_examples import (
+    MOST_ID_BYTES,
+    MOST_TEXT_BYTES,
+    Kind,
+    Predictions,
+    Ratio,
+    ScoredExamples,
+)
 
 #: The folder of predictions in a run directory.
 FOLDER = "predictions"
@@ -75,7 +82,7 @@ def is_kept(examples: ScoredExamples) -> bool:
     return len(examples) <= MOST_EXAMPLES and len(examples.predicted) <= MOST_ANSWERS
 
 
-def write_predictions(run: Path, predictions: Mapping[str, Kept]) -> None:
+def write_predictions(run: Path, predictions: Mapping[str, Predictions]) -> None:
     """Write predictions into a run directory and replace older ones; either all files are written or none.
 
     Args:
@@ -86,7 +93,7 @@ def write_predictions(run: Path, predictions: Mapping[str, Kept]) -> None:
             (folder / f"{name}{_SUFFIX}").write_bytes(_packed(one))
 
 
-def read_predictions(path: Path) -> Kept:
+def read_predictions(path: Path) -> Predictions:
     """Read the predictions in a file.
 
     Raises:
@@ -113,7 +120,7 @@ def prediction_files(run: Path) -> list[Path]:
     return sorted(files, key=lambda file: _natural(file.relative_to(run).as_posix()))
 
 
-def file_name(predictions: Kept, *, alone: bool) -> str:
+def file_name(predictions: Predictions, *, alone: bool) -> str:
     """Return the name of a file without its suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
 
     Args:
@@ -137,7 +144,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _packed(predictions: Kept) -> bytes:
+def _packed(predictions: Predictions) -> bytes:
     examples = predictions.examples
     about = {
         "format": _FORMAT,
@@ -208,7 +215,7 @@ def _in_lists(examples: ScoredExamples, values: np.ndarray) -> list[np.ndarray]:
     return np.split(values, examples.offsets[1:-1]) if len(examples) else []
 
 
-def _unpacked(path: Path) -> Kept:
+def _unpacked(path: Path) -> Predictions:
     raw = read_bytes(path, error=RunDirectoryError, most=_MOST_BYTES)
     with pq.ParquetFile(pa.BufferReader(raw)) as file:
         described = (file.metadata.metadata or {}).get(_ABOUT)
@@ -252,7 +259,7 @@ def _unpacked(path: Path) -> Kept:
         starts=np.array([-1 if start is None else start for start in columns.get("start", ())], dtype=np.int64),
     )
     _check(examples)
-    return Kept(**{name: about[name] for name in _ABOUT_RUN}, examples=examples)  # type: ignore[literal-required]
+    return Predictions(**{name: about[name] for name in _ABOUT_RUN}, examples=examples)  # type: ignore[literal-required]
 
 
 def _numbers(kind: Kind, column: Any, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -98,7 +98,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
             few labels, compiling takes longer than the training, and small differences count.
 
     Raises:
-        ConfigError: see ``setup``; or the run to resume began in a format that this device does not have.
+        ConfigError: what ``setup`` refuses; or the run to resume began in a format that this device does not have.
     """
     settings = HardwareSettings.from_config(cfg.hardware)
     started_in = _format_of(run) if settings.precision == "auto" else None

@@ -26,7 +26,7 @@ _JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     """A word in a text.
 
     Attributes:
@@ -87,15 +87,15 @@ class WordFinder:
         """Whether the text may contain a word; fast, and False only if there is none."""
         return not self._by_first.keys().isdisjoint(self._unit.findall(self.folded(text)))
 
-    def find(self, text: str) -> list[Found]:
+    def find(self, text: str) -> list[Match]:
         """The words in ``text``, in order."""
         folded, positions = self._fold(text)
         return [
-            match if positions is None else Found(positions[match.start], positions[match.end], match.place)
+            match if positions is None else Match(positions[match.start], positions[match.end], match.place)
             for match in self._find(folded)
         ]
 
-    def _find(self, folded: str) -> Iterator[Found]:
+    def _find(self, folded: str) -> Iterator[Match]:
         done = 0
         for unit in self._unit.finditer(folded):
             start = unit.start()
@@ -106,7 +106,7 @@ class WordFinder:
                 end = start + len(word)
                 is_inside = follows or (end < len(folded) and self._joins(folded[end]))
                 if folded.startswith(word, start) and (is_apart or not is_inside):
-                    yield Found(start, end, place)
+                    yield Match(start, end, place)
                     done = end
                     break
 

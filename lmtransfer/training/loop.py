@@ -27,7 +27,7 @@ from lmtransfer.training.saving import Saving, Snapshot
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, stop_on_signals, stop_requested
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
-from lmtransfer.training.update import Made, Updater
+from lmtransfer.training.update import PendingStep, Updater
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class _Unread:
         fraction: share of the budget that is used up after it.
     """
 
-    made: Made
+    made: PendingStep
     record: dict[str, Any]
     fraction: float
 

@@ -52,8 +52,8 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A step that is made, or that the device will make without another word of the host.
+class PendingStep:
+    """A step whose numbers the device may still be computing.
 
     Attributes:
         tokens: its real tokens over all ranks.
@@ -123,7 +123,7 @@ class Updater:
         """Train on the data of one step, and wait for its numbers."""
         return next(self.read([self.make(step, factor=factor)]))
 
-    def make(self, step: Step, *, factor: Callable[[int], float]) -> Made:
+    def make(self, step: Step, *, factor: Callable[[int], float]) -> PendingStep:
         """Train on the data of one step.
 
         If a loss or the gradient is not finite on any rank, weights, optimiser state and recurrent states do not
@@ -154,7 +154,7 @@ class Updater:
         else:
             self._update_there(passed, norm, skipped)
         self.optimizer.zero_grad()
-        return Made(
+        return PendingStep(
             tokens=passed.tokens,
             counts=passed.counts,
             losses=passed.losses,
@@ -198,7 +198,7 @@ class Updater:
             for place, state in passed.recurrent_states.items()
         }
 
-    def read(self, updates: Sequence[Made]) -> Iterator[StepResult]:
+    def read(self, updates: Sequence[PendingStep]) -> Iterator[StepResult]:
         """The numbers of steps, in order; waits until the device has made them. Every rank must call this."""
         of_ranks = distributed.gather(_of_this_rank(updates))
         for place, one in enumerate(updates):
@@ -222,7 +222,7 @@ class _OfRank:
     bad_keys: list[str]
 
 
-def _of_this_rank(steps: Sequence[Made]) -> list[_OfRank]:
+def _of_this_rank(steps: Sequence[PendingStep]) -> list[_OfRank]:
     """The numbers of this rank, which are copied to the host together."""
     tensors = [_on_device(step) for step in steps]
     if not tensors:
@@ -231,14 +231,14 @@ def _of_this_rank(steps: Sequence[Made]) -> list[_OfRank]:
     return [_of_rank(step, [next(numbers) for _ in of_step]) for step, of_step in zip(steps, tensors, strict=True)]
 
 
-def _on_device(step: Made) -> list[Tensor]:
+def _on_device(step: PendingStep) -> list[Tensor]:
     """The numbers of a step that the device has: sums and counts of the losses, whether it was skipped, the norm."""
     losses = [loss for of_batch in step.losses for loss in of_batch.values()]
     counts = [loss.count for loss in losses if isinstance(loss.count, Tensor)]
     return [*(loss.sum for loss in losses), *counts, step.skipped, step.norm]
 
 
-def _of_rank(step: Made, on_device: Sequence[float]) -> _OfRank:
+def _of_rank(step: PendingStep, on_device: Sequence[float]) -> _OfRank:
     """The numbers of this rank; ``on_device`` are the values of ``_on_device``."""
     losses = [(name, loss) for of_batch in step.losses for name, loss in of_batch.items()]
     *numbers, skipped, norm = on_device
@@ -254,7 +254,7 @@ def _of_rank(step: Made, on_device: Sequence[float]) -> _OfRank:
     return _OfRank(values, norm / step.scale, bool(skipped), bad_keys)
 
 
-def _result(step: Made, of_ranks: Sequence[_OfRank]) -> StepResult:
+def _result(step: PendingStep, of_ranks: Sequence[_OfRank]) -> StepResult:
     """Mean of each loss over all micro-batches and ranks, and their weighted total."""
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}

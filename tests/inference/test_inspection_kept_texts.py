@@ -14,7 +14,7 @@ from lmtransfer.inference.inspection.kept_texts import TaskTexts
 from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import mark_as_own
-from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, scored_examples
+from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, scored_examples
 from lmtransfer.tasks.text.example import TextExample
 
 TEXTS = ["a good film", "a bad film", "a good film", "no film at all"]
@@ -50,14 +50,14 @@ def run(folder: Path, **changes: Any) -> Run:
     return read_run(folder)
 
 
-def kept(texts: list[str] = TEXTS) -> Kept:
+def kept(texts: list[str] = TEXTS) -> Predictions:
     examples = [TextExample(f"dev:{place}", text) for place, text in enumerate(texts)]
     labels = np.zeros(len(texts), dtype=np.int64)
     made = scored_examples(
         examples, kind="classification", labels=("no", "yes"), predicted=labels, gold=labels,
         ratios={"accuracy": Ratio.mean([1.0] * len(texts))},
     )  # fmt: skip
-    return Kept("films", "dev", "accuracy", 0, 0, False, made)
+    return Predictions("films", "dev", "accuracy", 0, 0, False, made)
 
 
 def test_the_texts_that_were_scored_are_found_by_their_content(tmp_path: Path, data: Path) -> None:

@@ -17,7 +17,7 @@ from lmtransfer.reporting.comparison.tables import headline, remarks, tables, to
 from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, contributions, scored_examples
+from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, contributions, scored_examples
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
@@ -26,7 +26,7 @@ from lmtransfer.verdicts.difference import VERDICTS
 LABELS = ("no", "yes", "maybe")
 
 
-def kept(seed: int, *, num: int = 80, skill: float = 0.7, names: Sequence[str] = LABELS, first: int = 0) -> Kept:
+def kept(seed: int, *, num: int = 80, skill: float = 0.7, names: Sequence[str] = LABELS, first: int = 0) -> Predictions:
     """Answers to examples ``first`` to ``first + num``, whose gold labels do not depend on the seed."""
     rng = np.random.default_rng(seed)
     order = np.array([LABELS.index(name) for name in names])
@@ -38,10 +38,12 @@ def kept(seed: int, *, num: int = 80, skill: float = 0.7, names: Sequence[str] =
         examples, kind="classification", labels=names, predicted=said, gold=gold,
         ratios={"accuracy": Ratio.mean(said == gold)}, classes=gold, class_names=names,
     )  # fmt: skip
-    return Kept("toy", "dev", "accuracy", seed, 0, False, made)
+    return Predictions("toy", "dev", "accuracy", seed, 0, False, made)
 
 
-def side(name: str, answers: Sequence[Kept | None], *, task: str = "toy", split: str = "dev", **config: Any) -> Side:
+def side(
+    name: str, answers: Sequence[Predictions | None], *, task: str = "toy", split: str = "dev", **config: Any
+) -> Side:
     """A side of one run with these seeds."""
     values = [0.5 if one is None else float(one.examples.ratios["accuracy"].value() or 0) for one in answers]
     result = {
@@ -64,7 +66,7 @@ def test_the_difference_is_that_of_the_rule_on_the_same_examples() -> None:
     found = compare_sides(side("a", one), side("b", other))
     assert found.num_examples == 80
 
-    def condition(answers: Sequence[Kept], base: str) -> Condition:
+    def condition(answers: Sequence[Predictions], base: str) -> Condition:
         scores = np.stack([(a.examples.predicted == a.examples.gold).astype(float) for a in answers])
         made = tuple(Score(float(row.mean()), place, base) for place, row in enumerate(scores))
         return Condition(made, Examples(scores, answers[0].examples.keys))
@@ -146,7 +148,7 @@ def test_errors_of_scores_are_compared_without_a_right_or_wrong() -> None:
         said = gold + rng.normal(size=30) * (0.2 if seed < 2 else 1.0)
         ratios = {"squared_error": Ratio.mean((said - gold) ** 2)}
         made = scored_examples(examples, kind="regression", predicted=said, gold=gold, ratios=ratios)
-        answers.append(Kept("r", "dev", "pearson", seed, 0, False, made))
+        answers.append(Predictions("r", "dev", "pearson", seed, 0, False, made))
     found = flipped(answers[:2], answers[2:])
     assert found is not None
     assert (found.score, found.counts) == ("squared_error", None)

@@ -31,7 +31,7 @@ from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, worst_labels, w
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.runs.predictions import write_predictions
-from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.example import TextExample
@@ -50,17 +50,17 @@ class Known:
             for key, example in zip(keys, examples, strict=True)
         }
 
-    def find(self, run: Run, kept: Kept, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, kept: Predictions, keys: Sequence[int]) -> FoundTexts:
         return FoundTexts({key: self.texts[key] for key in keys})
 
 
-def kept(examples: ScoredExamples, seed: int = 0, **more: Any) -> Kept:
-    return replace(Kept("t", "dev", "accuracy", seed, 0, False, examples), **more)
+def kept(examples: ScoredExamples, seed: int = 0, **more: Any) -> Predictions:
+    return replace(Predictions("t", "dev", "accuracy", seed, 0, False, examples), **more)
 
 
 def labelled(
     num: int = 60, seed: int = 0, *, labels: Sequence[str] = LABELS, sure: bool = True
-) -> tuple[list[TextExample], Kept]:
+) -> tuple[list[TextExample], Predictions]:
     """Texts with gold labels that do not depend on the seed, and answers that do."""
     rng = np.random.default_rng(seed)
     gold = np.array([(7 * place) % len(labels) for place in range(num)])
@@ -73,7 +73,7 @@ def labelled(
     return examples, kept(made, seed)
 
 
-def run_with(folder: Path, answers: Sequence[Kept], **more: Any) -> Path:
+def run_with(folder: Path, answers: Sequence[Predictions], **more: Any) -> Path:
     """A run with one seed for each of these answers."""
     scores = [0.6 + 0.01 * seed for seed in range(len(answers))]
     transfer(folder, scores, **more)
@@ -224,7 +224,7 @@ def test_the_largest_errors_of_scores_come_first() -> None:
     assert confusion(answers) is None
 
 
-def questions(num: int = 30) -> tuple[list[QuestionExample], Kept]:
+def questions(num: int = 30) -> tuple[list[QuestionExample], Predictions]:
     passage = "The red boat floats. A red bird sings, and the red boat sinks."
     gold = GoldSpan("red boat", passage.rindex("red boat"), passage.rindex("red boat") + 8)
     examples = [QuestionExample(f"q{i}", f"What {i}?", f"{i} {passage}", None) for i in range(num)]
@@ -273,7 +273,7 @@ def test_an_answer_without_words_is_named(tmp_path: Path) -> None:
 TAGS = ("O", "B-person", "I-person", "B-place", "I-place")
 
 
-def tagged(seed: int = 0, *, num: int = 30, longest: int = 9) -> tuple[list[TaggedExample], Kept]:
+def tagged(seed: int = 0, *, num: int = 30, longest: int = 9) -> tuple[list[TaggedExample], Predictions]:
     rng, lengths = np.random.default_rng(seed), [2 + (5 * i) % longest for i in range(num)]
     examples = [TaggedExample(f"dev:{i}", tuple(f"w{i}-{j}" for j in range(n))) for i, n in enumerate(lengths)]
     gold = np.array([(3 * i) % 5 for i in range(sum(lengths))])

@@ -25,7 +25,7 @@ from lmtransfer.tasks.file_formats.blimp import MinimalPair
 from lmtransfer.tasks.metrics.scored_examples import (
     MOST_ID_BYTES,
     MOST_TEXT_BYTES,
-    Kept,
+    Predictions,
     Ratio,
     ScoredExamples,
     contributions,
@@ -137,14 +137,14 @@ FAMILIES: dict[str, Callable[[], tuple[Any, list[Any], list[Any]]]] = {
 NOT_KEPT = ("average_precision", "best_", "heq_d", "human_f1", "phenomenon/", "paradigm/", "news_", "books_")
 
 
-def kept(examples: ScoredExamples, **more: Any) -> Kept:
-    return Kept(**{
+def kept(examples: ScoredExamples, **more: Any) -> Predictions:
+    return Predictions(**{
         "task": "t", "split": "dev", "main_metric": "accuracy", "seed": 1, "pretraining_seed": None,
         "is_control": False, "examples": examples, **more,
     })  # fmt: skip
 
 
-def round_trip(examples: ScoredExamples, folder: Path) -> Kept:
+def round_trip(examples: ScoredExamples, folder: Path) -> Predictions:
     write_predictions(folder, {"dev": kept(examples)})
     return read_predictions(folder / "predictions" / "dev.parquet")
 

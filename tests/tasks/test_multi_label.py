@@ -147,13 +147,15 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
 def test_worst_errors_are_the_most_certain(tmp_path: Path) -> None:
     from lmtransfer.reporting.page.run_answers import class_scores
     from lmtransfer.reporting.page.wrong_answers import worst_label_sets
-    from lmtransfer.tasks.metrics.scored_examples import Kept
+    from lmtransfer.tasks.metrics.scored_examples import Predictions
 
     task = made(tmp_path, "text\tlabels\na\tx\nb\ty\nc\tx,y\n")
     examples: list[TextExample] = task.examples("train")
     chances = ([(0.9, 0.2), (0.6, 0.7), (0.1, 0.3)], [(0.8, 0.1), (0.4, 0.9), (0.9, 0.4)])
     answers = [
-        Kept("m", "dev", "micro_f1", seed, None, False, task.scored_examples(examples, [task._answer(c) for c in rows]))
+        Predictions(
+            "m", "dev", "micro_f1", seed, None, False, task.scored_examples(examples, [task._answer(c) for c in rows])
+        )
         for seed, rows in enumerate(chances)
     ]
     worst = worst_label_sets(answers)

@@ -24,7 +24,7 @@ from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
 from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.training.precision import LossScale, Precision
-from lmtransfer.training.update import Made
+from lmtransfer.training.update import PendingStep
 
 
 def _ahead(learner: ToyLearner, **settings: Any) -> Trainer:
@@ -90,7 +90,7 @@ def test_a_step_that_is_not_finite_changes_nothing(optimizer: type[AdamW | Muon]
     trainer = _ahead(learner, stream=_Bad(), optimizer=optimizer(learner=learner))
     make, weights, states = trainer.updater.make, [], []
 
-    def watched(*arguments: Any, **settings: Any) -> Made:
+    def watched(*arguments: Any, **settings: Any) -> PendingStep:
         made = make(*arguments, **settings)
         weights.append(weights_of(learner))
         states.append({name: tensor.clone() for name, tensor in trainer.optimizer.state_dict().items()})
@@ -116,7 +116,7 @@ def test_the_host_reads_where_it_logs_evaluates_or_saves() -> None:
     )
     read, numbers = trainer.updater.read, []
 
-    def watched(made: Sequence[Made]) -> Iterator[Any]:
+    def watched(made: Sequence[PendingStep]) -> Iterator[Any]:
         numbers.append(len(made))
         return read(made)
 

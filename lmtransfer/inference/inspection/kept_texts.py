@@ -19,7 +19,7 @@ from lmtransfer.errors import LmtransferError
 from lmtransfer.reporting.page.texts import ExampleText, FoundTexts, Texts
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.tasks.folds import FOLDS
-from lmtransfer.tasks.metrics.scored_examples import Kept, example_keys
+from lmtransfer.tasks.metrics.scored_examples import Predictions, example_keys
 
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
@@ -45,7 +45,7 @@ class TaskTexts(Texts):
         self._read: dict[str, Mapping[int, ExampleText] | str] = {}
 
     @override
-    def find(self, run: Run, predictions: Kept, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
         texts = self._texts(run, predictions)
         if isinstance(texts, str):
             return FoundTexts(missing=texts)
@@ -53,7 +53,7 @@ class TaskTexts(Texts):
         changed = f"the data of the task {predictions.task} are not those that the run was scored on"
         return FoundTexts(present, changed if len(present) < len(set(keys)) else "")
 
-    def _texts(self, run: Run, predictions: Kept) -> Mapping[int, ExampleText] | str:
+    def _texts(self, run: Run, predictions: Predictions) -> Mapping[int, ExampleText] | str:
         """All texts of a split by key, or why there are none."""
         node = run.config.get("task")
         if not isinstance(node, Mapping) or "_target_" not in node:
@@ -65,7 +65,7 @@ class TaskTexts(Texts):
         return self._read[name]
 
     def _read_texts(
-        self, run: Run, node: Mapping[str, Any], answers: Kept, split: str
+        self, run: Run, node: Mapping[str, Any], answers: Predictions, split: str
     ) -> Mapping[int, ExampleText] | str:
         # Imported here, since these import torch, and a report without kept predictions does not need it.
         from lmtransfer.runs.run_directory import RunDirectory

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.tasks.metrics.scored_examples import Kept, ScoredExamples
+from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
 
 
-def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]] | None, int | None, list[str]]:
+def common_answers(
+    one: Side, other: Side
+) -> tuple[tuple[list[Predictions], list[Predictions]] | None, int | None, list[str]]:
     """The answers of both sides to the examples that all their training runs answered.
 
     Returns:
@@ -48,7 +50,7 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
     return (chosen[0], chosen[1]), len(common), note
 
 
-def only(predictions: Kept, keys: np.ndarray) -> Kept:
+def only(predictions: Predictions, keys: np.ndarray) -> Predictions:
     """The answers to the examples with these keys, in the order of the keys."""
     order = np.argsort(predictions.examples.keys)
     rows = order[np.searchsorted(predictions.examples.keys[order], keys)]

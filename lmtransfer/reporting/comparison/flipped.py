@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.tasks.metrics.scored_examples import Kept, ScoredExamples
+from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
 
 #: A side answers an example correctly if the mean score of its runs is above this, and wrongly if it is below.
 _HALF = 0.5
@@ -54,7 +54,7 @@ class Flipped:
     to_other: tuple[Flip, ...]
 
 
-def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
+def flipped(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flipped | None:
     """Compare the answers of two sides to the same examples, in the same order.
 
     Args:
@@ -97,7 +97,7 @@ def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
     return Flipped(score, counts, flips(better), flips(worse))
 
 
-def _mean_scores(side: Sequence[Kept], score: str) -> np.ndarray:
+def _mean_scores(side: Sequence[Predictions], score: str) -> np.ndarray:
     """The mean score of each example over the runs of a side, shape (N,); NaN if the example does not count."""
     with np.errstate(invalid="ignore", divide="ignore"):
         scores = [
@@ -119,7 +119,7 @@ def _gold(examples: ScoredExamples, row: int) -> str:
     return examples.gold_answers[row] if examples.gold_answers else ""
 
 
-def _said(side: Sequence[Kept], row: int) -> str:
+def _said(side: Sequence[Predictions], row: int) -> str:
     """The most frequent answer of the runs, with its count if they do not all agree."""
     if side[0].examples.kind == "regression":
         return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"

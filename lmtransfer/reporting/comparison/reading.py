@@ -47,9 +47,6 @@ def read_side(folder: Path, name: str) -> Side:
 
     Args:
         folder: folder of the run, or of the group.
-
-    Raises:
-        RunDirectoryError: see ``read_sides``.
     """
     runs = collect(folder)
     scored = [entry for entry in make_entries(runs) if entry.score is not None]

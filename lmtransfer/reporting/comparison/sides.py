@@ -9,7 +9,7 @@ from typing import Any
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.runs.labels import flatten, node_label
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
 #: Keys of pretraining that do not affect what a model learns.
@@ -30,7 +30,7 @@ class Member:
     value: float
     seed: int | None
     pretraining: str | None
-    kept: Kept | None
+    kept: Predictions | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
-from lmtransfer.tasks.metrics.scored_examples import Kept, Ratio, ScoredExamples, metric_value
+from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredExamples, metric_value
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 
@@ -59,7 +59,7 @@ def class_groups(examples: ScoredExamples) -> list[Group]:
     return sorted((group for group in groups if group.num), key=lambda group: -group.num)[:_MOST_CLASSES]
 
 
-def _of_tag(predictions: Kept, tag: str) -> Kept:
+def _of_tag(predictions: Predictions, tag: str) -> Predictions:
     """The answers restricted to the words with one gold tag."""
     examples = predictions.examples
     wanted = np.array([label == tag for label in examples.labels])[examples.gold]
@@ -85,7 +85,7 @@ def length_groups(lengths: np.ndarray) -> list[Group]:
 
 def compare_groups(
     groups: Sequence[Group],
-    predictions: tuple[list[Kept], list[Kept]],
+    predictions: tuple[list[Predictions], list[Predictions]],
     sides: tuple[Side, Side],
     metric: str,
     settings_differ: bool,
@@ -184,7 +184,7 @@ def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
     return f"{differ}: the difference is that of all these settings together", True
 
 
-def _condition(side: Side, predictions: Sequence[Kept] | None, metric: str) -> Condition:
+def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: str) -> Condition:
     """A side as a condition; with the contributions of the examples if ``predictions`` is given."""
     values = [member.value for member in side.members]
     if predictions is not None:
@@ -196,7 +196,7 @@ def _condition(side: Side, predictions: Sequence[Kept] | None, metric: str) -> C
 
 
 def _by_example(
-    comparison: Comparison, predictions: tuple[list[Kept], list[Kept]], *, settings_differ: bool
+    comparison: Comparison, predictions: tuple[list[Predictions], list[Predictions]], *, settings_differ: bool
 ) -> Comparison:
     """Add the comparison by class and by length and the flipped examples."""
     examples, metric = predictions[0][0].examples, comparison.sides[0].metric

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.reporting.table import Table, plain_table
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 #: Up to this many labels there is a matrix; above, a list of the most confused pairs.
 MOST_LABELS = 20
@@ -66,7 +66,7 @@ class Confusion:
     num_pairs: int
 
 
-def confusion(answers: Sequence[Kept]) -> Confusion | None:
+def confusion(answers: Sequence[Predictions]) -> Confusion | None:
     """Count the answers of all seeds together; None if the answers are no labels.
 
     Args:

@@ -28,7 +28,7 @@ from lmtransfer.reporting.table import Cell, Table, plain_table
 from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
 from lmtransfer.tasks.metrics.by_class import mean_by_class, scores_by_class
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 Marked = Literal["", "gold", "pred", "both", "gap"]
 
@@ -141,7 +141,7 @@ def _kind(start: int, stop: int, gold: Span | None, predicted: Span | None) -> M
     return "gold" if inside[0] else "pred" if inside[1] else ""
 
 
-def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:
+def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
     """The answers of the seeds of a run on its scored split; empty if none are kept.
 
     A seed whose examples or labels differ from those of the first seed is left out.
@@ -160,7 +160,7 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Kept]:
     return _of_same_examples(own or (of_split if entry.is_control else []))
 
 
-def _of_same_examples(answers: Sequence[Kept]) -> list[Kept]:
+def _of_same_examples(answers: Sequence[Predictions]) -> list[Predictions]:
     if not answers:
         return []
     first = answers[0].examples
@@ -184,7 +184,7 @@ def _of_same_examples(answers: Sequence[Kept]) -> list[Kept]:
     return comparable
 
 
-def class_scores(answers: Sequence[Kept]) -> Table | None:
+def class_scores(answers: Sequence[Predictions]) -> Table | None:
     """Precision, recall and F1 of each class, the most frequent first; None if the answers have no classes.
 
     Args:
@@ -324,7 +324,7 @@ def _by_score(entry: Entry) -> float:
     return -entry.score.mean if higher_is_better(entry.metric or "", entry.run.result) else entry.score.mean
 
 
-def _errors(entry: Entry, answers: Sequence[Kept], texts: Texts) -> tuple[tuple[ShownError, ...], str]:
+def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[ShownError, ...], str]:
     kind = answers[0].examples.kind
     worst = {
         "classification": worst_labels,
@@ -336,7 +336,7 @@ def _errors(entry: Entry, answers: Sequence[Kept], texts: Texts) -> tuple[tuple[
     return tuple(_shown(error, answers, texts_of_errors) for error in worst), texts_of_errors.missing
 
 
-def _shown(error: WrongAnswer, answers: Sequence[Kept], texts: FoundTexts) -> ShownError:
+def _shown(error: WrongAnswer, answers: Sequence[Predictions], texts: FoundTexts) -> ShownError:
     examples = answers[0].examples
     text = texts.texts.get(int(examples.keys[error.row]))
     is_span = examples.kind == "span"
@@ -352,7 +352,7 @@ def _shown(error: WrongAnswer, answers: Sequence[Kept], texts: FoundTexts) -> Sh
     return replace(without_text, question=_cut(text.content[0]), pieces=tuple(_pieces(error, answers, text)))
 
 
-def _pieces(error: WrongAnswer, answers: Sequence[Kept], text: ExampleText) -> list[Piece]:
+def _pieces(error: WrongAnswer, answers: Sequence[Predictions], text: ExampleText) -> list[Piece]:
     passage = text.content[1]
     gold = find_span(passage, error.gold, start=text.gold_start)
     starts = {
@@ -367,7 +367,7 @@ def _pieces(error: WrongAnswer, answers: Sequence[Kept], text: ExampleText) -> l
     return [Piece(printable(piece.text), piece.kind) for piece in pieces]
 
 
-def _sentences(entry: Entry, answers: Sequence[Kept], texts: Texts) -> tuple[tuple[ShownSentence, ...], str]:
+def _sentences(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[tuple[ShownSentence, ...], str]:
     worst = worst_sentences(answers)
     first = answers[0]
     found_texts = _find(entry, first, [sentence.row for sentence in worst], texts)
@@ -380,7 +380,7 @@ def _sentences(entry: Entry, answers: Sequence[Kept], texts: Texts) -> tuple[tup
     return tuple(sentences), found_texts.missing
 
 
-def _find(entry: Entry, predictions: Kept, rows: Sequence[int], texts: Texts) -> FoundTexts:
+def _find(entry: Entry, predictions: Predictions, rows: Sequence[int], texts: Texts) -> FoundTexts:
     return (
         texts.find(entry.run, predictions, [int(predictions.examples.keys[row]) for row in rows])
         if rows

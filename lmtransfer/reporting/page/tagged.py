@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, certainties
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 #: The tag of words outside all spans, and the letters before the kind of a span (see ``metrics.chunks``).
 _OUTSIDE, _PREFIXES = "O", "BIESLU"
@@ -56,7 +56,7 @@ class WrongSentence:
     num_wrong: int
 
 
-def worst_sentences(answers: Sequence[Kept]) -> list[WrongSentence]:
+def worst_sentences(answers: Sequence[Predictions]) -> list[WrongSentence]:
     """The sentences with the most certain wrong tags, the most certain first.
 
     The certainty is the sum of the probabilities of the wrong tags over all seeds, or their number if probabilities
@@ -84,7 +84,7 @@ def worst_sentences(answers: Sequence[Kept]) -> list[WrongSentence]:
     return sentences
 
 
-def tagged_words(predictions: Kept, sentence: WrongSentence, words: Sequence[str]) -> list[TaggedWord]:
+def tagged_words(predictions: Predictions, sentence: WrongSentence, words: Sequence[str]) -> list[TaggedWord]:
     """The words of a sentence with their tags.
 
     Args:

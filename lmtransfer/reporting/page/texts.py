@@ -9,7 +9,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class FoundTexts:
 class Texts(Protocol):
     """Finds the texts of examples; it raises no errors."""
 
-    def find(self, run: Run, predictions: Kept, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
         """Find the texts of some examples of a run.
 
         Args:
@@ -54,5 +54,5 @@ class NoTexts(Texts):
     """Finds nothing, where the data of the tasks are not to be read."""
 
     @override
-    def find(self, run: Run, predictions: Kept, keys: Sequence[int]) -> FoundTexts:
+    def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
         return FoundTexts(missing="the data of the tasks were not read for this page")

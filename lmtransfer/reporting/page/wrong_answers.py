@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 #: Highest number of errors that are shown.
 MOST_ERRORS = 10
@@ -42,7 +42,7 @@ class WrongAnswer:
     score: float | None = None
 
 
-def worst_labels(answers: Sequence[Kept]) -> list[WrongAnswer]:
+def worst_labels(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     """The examples with the most certain wrong label, the most certain first.
 
     The certainty is the probability of the wrong label, summed over the seeds that answer it. If probabilities were not
@@ -77,7 +77,7 @@ def worst_labels(answers: Sequence[Kept]) -> list[WrongAnswer]:
     return list(errors.values())
 
 
-def worst_label_sets(answers: Sequence[Kept]) -> list[WrongAnswer]:
+def worst_label_sets(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     """The examples with the most certain wrong decisions about labels, the most certain first.
 
     The certainty is the sum of the probabilities of all wrong decisions, over labels and seeds. If probabilities were
@@ -103,7 +103,7 @@ def worst_label_sets(answers: Sequence[Kept]) -> list[WrongAnswer]:
     return errors
 
 
-def worst_scores(answers: Sequence[Kept]) -> list[WrongAnswer]:
+def worst_scores(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     """The examples with the largest squared error, in the mean over seeds, the largest first.
 
     Args:
@@ -127,7 +127,7 @@ def worst_scores(answers: Sequence[Kept]) -> list[WrongAnswer]:
     ]
 
 
-def worst_spans(answers: Sequence[Kept]) -> list[WrongAnswer]:
+def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     """The questions with the lowest F1, in the mean over seeds, those with the same answer of most seeds first.
 
     Args:
@@ -156,7 +156,7 @@ def worst_spans(answers: Sequence[Kept]) -> list[WrongAnswer]:
     ]
 
 
-def certainties(answers: Sequence[Kept]) -> np.ndarray | None:
+def certainties(answers: Sequence[Predictions]) -> np.ndarray | None:
     """The probability of each answer of each seed, float64, shape (S, R); None if a seed did not keep them."""
     confidences = [answer.examples.confidences for answer in answers]
     if any(len(own) != len(answer.examples.predicted) for own, answer in zip(confidences, answers, strict=True)):

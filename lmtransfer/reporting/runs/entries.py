@@ -24,7 +24,7 @@ from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import differences_text, differing, task_settings
 from lmtransfer.runs.labels import model_label, node_label, objective_label
 from lmtransfer.system.units import in_unit
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference
@@ -53,7 +53,7 @@ def _corrected(column: Sequence[tuple[Difference | None, float | None]]) -> list
 
 
 def made_control(
-    run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Kept], split: str
+    run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Predictions], split: str
 ) -> Scored | None:
     """The control that was made together with the run: from its result, else from the runs inside its directory."""
     node = run.result.get("control")
@@ -68,7 +68,7 @@ def made_control(
     return scored(node, metric, seeds, examples=score_examples)
 
 
-def made_baselines(run: Run, metric: str, predictions: Sequence[Kept], split: str) -> dict[str, Scored]:
+def made_baselines(run: Run, metric: str, predictions: Sequence[Predictions], split: str) -> dict[str, Scored]:
     """The baselines that count words, which were scored together with the run, by name."""
     nodes = run.result.get("baselines")
     baselines = {}

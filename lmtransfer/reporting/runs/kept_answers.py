@@ -11,11 +11,11 @@ import numpy as np
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.runs import scores
 from lmtransfer.runs.predictions import prediction_files, read_predictions
-from lmtransfer.tasks.metrics.scored_examples import Kept, contributions
+from lmtransfer.tasks.metrics.scored_examples import Predictions, contributions
 from lmtransfer.verdicts.conditions import Examples
 
 
-def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
+def kept_answers(run: Path, problems: list[str] | None = None) -> list[Predictions]:
     """The kept predictions of a run, its seeds, its control and its baselines; unreadable files are skipped.
 
     Args:
@@ -31,7 +31,7 @@ def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
     return answers
 
 
-def examples_of(predictions: Sequence[Kept], metric: str) -> Examples | None:
+def examples_of(predictions: Sequence[Predictions], metric: str) -> Examples | None:
     """The contribution of each example to each of some scores.
 
     Args:
@@ -56,13 +56,13 @@ def examples_of(predictions: Sequence[Kept], metric: str) -> Examples | None:
 
 
 def kept_of(
-    predictions: Sequence[Kept],
+    predictions: Sequence[Predictions],
     seeds: Sequence[tuple[int | None, int | None]],
     *,
     split: str,
     is_control: bool = False,
     baseline: str = "",
-) -> list[Kept] | None:
+) -> list[Predictions] | None:
     """The predictions of some scores of a run, in their order; None if some are missing or ambiguous.
 
     Args:
@@ -88,7 +88,7 @@ def kept_of(
 
 
 def examples_of_score(
-    predictions: Sequence[Kept],
+    predictions: Sequence[Predictions],
     node: Any,
     metric: str,
     seeds: Sequence[Mapping[str, Any]] = (),

@@ -184,7 +184,7 @@ class ScoredExamples:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Predictions:
     """The answers of one training run, and the identity of that run.
 
     Attributes:

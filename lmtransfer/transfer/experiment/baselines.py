@@ -11,7 +11,7 @@ from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.counting_baselines import Baseline, counting_baselines
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.training import distributed
 from lmtransfer.transfer.experiment.results import BaselineResult
 from lmtransfer.transfer.experiment.setting import Setting
@@ -42,7 +42,7 @@ def _computed(
 ) -> dict[str, BaselineResult]:
     task, data = setting.task, setting.data
     baselines: dict[str, BaselineResult] = {}
-    files: dict[str, Kept] = {}
+    files: dict[str, Predictions] = {}
     is_drawn = task.num_train is not None or task.folds is not None
     for name, baseline in counting_baselines(task, data.train, data.evaluation).items():
         scores: dict[bytes, Evaluation] = {}
@@ -66,7 +66,7 @@ def _computed(
                 )
             )
             if evaluation.answers is not None:
-                one = Kept(
+                one = Predictions(
                     task=task.name,
                     split=data.split,
                     main_metric=task.main_metric,

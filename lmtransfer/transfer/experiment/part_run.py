@@ -22,7 +22,7 @@ from lmtransfer.runs.tracking import tracked
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.machine import naming
-from lmtransfer.tasks.metrics.scored_examples import Kept
+from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.training import distributed
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers.base import Tracker
@@ -139,7 +139,7 @@ class PartRun:
             self.say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
             return
         part, setting = self.part, self.part.setting
-        predictions = Kept(
+        predictions = Predictions(
             task=setting.task.name,
             split=setting.data.split,
             main_metric=setting.task.main_metric,
