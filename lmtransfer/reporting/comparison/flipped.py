@@ -23,7 +23,7 @@ class Flip:
 
     Attributes:
         id: the example's id.
-        gold: the correct answer; empty if it is longer than a few words.
+        gold: the correct answer; empty if it is longer than a word or two.
         one: the most frequent answer of the first side's training runs.
         other: the same for the second side.
         scores: mean score of each side, 0 to 1; for tasks that predict scores, the mean squared error.
