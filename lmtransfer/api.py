@@ -173,7 +173,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def _misfit(name: str, value: Any, annotation: Any) -> str | None:
-    """The problem with an argument that does not fit its evaluated annotation; None if it fits."""
+    """Return the problem with an argument that does not fit its evaluated annotation; None if it fits."""
     try:
         validated(_plain_data(value), annotation)
     except Misfit as misfit:
@@ -203,7 +203,7 @@ def _shown(value: Any) -> str:
 
 
 def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, config_dir: Folder | None) -> CommandLine:
-    """The settings of one call.
+    """Return the settings of one call.
 
     Args:
         words: ``key=value`` and other words as on the command line; a path is never read as ``key=value``.
@@ -241,7 +241,7 @@ def _dotted(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 
 
 def written(value: Setting, key: str) -> str:
-    """A value in Hydra's grammar.
+    """Return a value in Hydra's grammar.
 
     Args:
         key: the key of the value, for messages.
@@ -508,7 +508,7 @@ class LoadedRun:
     @checked
     @torch.inference_mode()
     def nearest(self, text: str, num: Count = 10) -> list[tuple[str, float]]:
-        """The tokens with the embeddings (layer 0) nearest to a token's, with their cosines, nearest first.
+        """Return the tokens with the embeddings (layer 0) nearest to a token's, with their cosines, nearest first.
 
         Args:
             text: a token, or several, whose embeddings are averaged.
@@ -535,7 +535,7 @@ class LoadedRun:
         ]
 
     def _reader(self) -> Reader:
-        """The reader of the texts."""
+        """Return the reader of the texts."""
         if self.task is not None:
             return self.task.reader()
         if "objective" not in self._saved.config:

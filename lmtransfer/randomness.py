@@ -125,7 +125,7 @@ class Uniforms:
         self._key = np.random.SeedSequence(_words(seed, counters)).generate_state(1, np.uint64)[0]
 
     def at(self, indices: np.ndarray, draw: int) -> np.ndarray:
-        """The random numbers at ``indices``, float64.
+        """Return the random numbers at ``indices``, float64.
 
         Args:
             indices: non-negative integers less than 2^60.

@@ -129,7 +129,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
 
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
-    """The runs to score (the run itself, or its seeds), those of its control, and the folder of all of them."""
+    """Return the runs to score (the run itself, or its seeds), those of its control, and the folder of all of them."""
     folders, parent = trained_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (
@@ -139,7 +139,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:
-    """The metrics of one run, and its answers to the examples; None if the answers are not kept."""
+    """Return the metrics of one run, and its answers to the examples; None if the answers are not kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
     encoder = learner.encoder
@@ -190,7 +190,7 @@ def _joint(
     scoring: _Scoring,
     predictions: list[Predictions],
 ) -> JointResult:
-    """The result over seeds, including the control's if there is one."""
+    """Return the result over seeds, including the control's if there is one."""
     first, majority = results[0], _majority(member, scoring)
     joint: dict[str, Any] = {
         "command": "evaluate",
@@ -217,7 +217,7 @@ def _joint(
 
 
 def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
-    """The metrics of always predicting the most common training label; None if the run's result lacks them."""
+    """Return the metrics of always predicting the most common training label; None if the run's result lacks them."""
     task = scoring.task
     majority_label = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
     if majority_label not in task.labels:
@@ -227,7 +227,7 @@ def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
 
 
 def _default_name(path: Path, task: str, split: str, *, own_task: bool) -> str:
-    """A name such as ``finetune-imdb-ft-test``; it contains the task's name if the task is not the run's own."""
+    """Return a name such as ``finetune-imdb-ft-test``; it contains the task's name if the task is not the run's own."""
     parts = path.parts[-4:]
     start = max((i for i, part in enumerate(parts) if part in ("probe", "finetune")), default=len(parts) - 1)
     return "-".join([*parts[start:], *([] if own_task else [task]), split])

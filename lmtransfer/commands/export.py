@@ -77,7 +77,7 @@ class _Part:
 
 
 def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
-    """The models to export.
+    """Return the models to export.
 
     Args:
         run: the run as the user gave it.
@@ -98,7 +98,7 @@ def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
 
 
 def _folder(cfg: DictConfig) -> Path | None:
-    """The folder that the user named, if any."""
+    """Return the folder that the user named, if any."""
     if cfg.to is None:
         return None
     if str(cfg.to) == "onnx":
@@ -241,7 +241,7 @@ def _check_choices(cfg: DictConfig) -> None:
 
 
 def _push_problems(cfg: DictConfig) -> list[str]:
-    """The problems with the upload settings."""
+    """Return the problems with the upload settings."""
     problems = []
     if cfg.push is None and cfg.to is None:
         problems.append("to: give a folder to write to (to=<folder>), or a repository of the hub (push=owner/name)")

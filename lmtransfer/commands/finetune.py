@@ -165,7 +165,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
 
 
 def _problems_of_folds(cfg: DictConfig) -> list[str]:
-    """The problems with settings that exclude cross-validation."""
+    """Return the problems with settings that exclude cross-validation."""
     folds = cfg.task.get("folds")
     if folds is None:
         return []

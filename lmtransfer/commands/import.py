@@ -24,7 +24,7 @@ _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:
-    """The names in a folder to skip when copying: repository files outside the run, and trackers' links."""
+    """Return the names in a folder to skip when copying: repository files outside the run, and trackers' links."""
     of_trackers = "trackers" in Path(folder).parts
     return {
         name
@@ -49,7 +49,7 @@ def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
 
 
 def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
-    """The command that produced a run: from its result, else from its configuration."""
+    """Return the command that produced a run: from its result, else from its configuration."""
     recorded = run.read_result().command if run.is_finished else None
     if recorded in _COMMANDS:
         return recorded

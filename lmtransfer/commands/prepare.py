@@ -128,7 +128,7 @@ def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _trained_on(tokenizer: Tokenizer) -> str:
-    """The number of lines that the vocabulary was trained on, in words; empty if it was not recorded."""
+    """Return the number of lines that the vocabulary was trained on, in words; empty if it was not recorded."""
     counts = tokenizer.training
     if "pieces_used" not in counts:
         return ""

@@ -232,7 +232,7 @@ def pretrain_seeds(
 
 
 def _job_of_seed(cfg: DictConfig, name: str, seed: int, run: Path) -> Job:
-    """The job that pretrains one seed; without ``jobs`` it runs in this process, with the same result."""
+    """Return the job that pretrains one seed; without ``jobs`` it runs in this process, with the same result."""
     words = overrides_below(cfg.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
     log = run / "logs" / f"seed-{seed}.log"
     return Job(f"seed {seed}", "pretrain", words, run / f"seed-{seed}" / "result.json", log)

@@ -63,13 +63,13 @@ BASES: Mapping[str, tuple[str, ...]] = {
 
 
 def allowed_packages() -> tuple[str, ...]:
-    """The packages with classes that configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
+    """Return the packages with classes that configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
     own = (name.strip().rstrip(".") for name in os.environ.get(VARIABLE, "").split(","))
     return (*ALLOWED, *(name for name in own if name))
 
 
 def bases_at(key: str) -> tuple[str, ...]:
-    """The bases of the component at a full key, such as ``objective.losses.mlm``; all bases at any other key.
+    """Return the bases of the component at a full key, such as ``objective.losses.mlm``; all bases at any other key.
 
     The components of a phase (``phases.<name>.optimizer``) have the same bases as the run's.
     """
@@ -80,7 +80,7 @@ def bases_at(key: str) -> tuple[str, ...]:
 
 
 def all_bases() -> tuple[str, ...]:
-    """The bases of all components."""
+    """Return the bases of all components."""
     return tuple(dict.fromkeys(base for bases in BASES.values() for base in bases))
 
 
@@ -313,7 +313,7 @@ def _unbuilt(value: Any) -> Any:
 
 
 def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
-    """The problem with an argument, by full key; empty if its value fits.
+    """Return the problem with an argument, by full key; empty if its value fits.
 
     Args:
         value: plain data, with stand-ins for components.
@@ -363,7 +363,7 @@ class Argument:
 
 @functools.cache
 def arguments_of(cls: type) -> Mapping[str, Argument]:
-    """The arguments that ``cls(...)`` accepts by name, in order.
+    """Return the arguments that ``cls(...)`` accepts by name, in order.
 
     A class with a ``**settings`` constructor describes its arguments in its model ``Settings``.
     """

@@ -122,7 +122,7 @@ def _texts_as_typed(words: Sequence[str], cfg: DictConfig, command: str) -> list
 
 
 def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
-    """The type of a setting, from its component or from the command's settings."""
+    """Return the type of a setting, from its component or from the command's settings."""
     annotation: Any = COMMANDS.get(command, Any)
     node: Any = cfg
     for name in key.split("."):
@@ -282,7 +282,7 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
 
 
 def _groups(reference: DictConfig) -> list[str]:
-    """The groups from which the command's config chooses, such as ``experiment``."""
+    """Return the groups from which the command's config chooses, such as ``experiment``."""
     return sorted(str(group) for group in reference.hydra.runtime.choices if not str(group).startswith("hydra"))
 
 

@@ -120,7 +120,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
 
 
 def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
-    """The groups that an experiment, or one that it builds on, chooses."""
+    """Return the groups that an experiment, or one that it builds on, chooses."""
     packages: set[str] = set()
     names, known = [recipe], set()
     while names:
@@ -135,12 +135,12 @@ def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
 
 
 def own_folder() -> str | None:
-    """The user's config folder (``--config-dir``) of the running command, if any."""
+    """Return the user's config folder (``--config-dir``) of the running command, if any."""
     return next((str(folder) for folder in folders_in_force() if folder.resolve() != paths.conf_dir()), None)
 
 
 def folders_in_force() -> list[Path]:
-    """The config folders of the running command, in search order."""
+    """Return the config folders of the running command, in search order."""
     if not HydraConfig.initialized():
         return [paths.conf_dir()]
     return paths.searched(HydraConfig.get().runtime.config_sources)
@@ -177,7 +177,7 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
 
 
 def sibling(choice: str, entry: str) -> str:
-    """The file that an entry in a defaults list names, relative to the group of the file with the list.
+    """Return the file that an entry in a defaults list names, relative to the group of the file with the list.
 
     Args:
         choice: the file with the list, relative to its group, such as ``sst2`` or ``base/nli``.
@@ -205,7 +205,7 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _package(group: str) -> str:
-    """The key that a group's config fills: ``model``, ``objective.rows``; ``teacher`` for ``model@teacher``."""
+    """Return the key that a group's config fills: ``model``, ``objective.rows``; ``teacher`` for ``model@teacher``."""
     name, _, package = group.removeprefix("override ").removeprefix("optional ").partition("@")
     return (package or name).strip("/").replace("/", ".")
 
@@ -261,7 +261,7 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
 
 
 def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
-    """The file of ``group=choice``, if it is in the folder."""
+    """Return the file of ``group=choice``, if it is in the folder."""
     if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
         return None
     path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"

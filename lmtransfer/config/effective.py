@@ -138,7 +138,7 @@ def _another_budget(train: DictConfig, *, primary: str, overrides: Sequence[str]
 
 
 def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> TrainSettings:
-    """The settings of ``cfg.train`` with only the effective budget.
+    """Return the settings of ``cfg.train`` with only the effective budget.
 
     Raises:
         ConfigError: there is no budget, two budgets come from the same place, or a value is invalid.
@@ -157,7 +157,7 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
 
 
 def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None = None) -> str | None:
-    """The kind of the effective budget; None if none is set.
+    """Return the kind of the effective budget; None if none is set.
 
     Args:
         primary: name of the command's config file.

@@ -109,7 +109,7 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
 
 
 def leading_comment(text: str) -> list[str]:
-    """The lines of a file's first comment, without ``# @package`` lines."""
+    """Return the lines of a file's first comment, without ``# @package`` lines."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -120,7 +120,7 @@ def leading_comment(text: str) -> list[str]:
 
 
 def summary(text: str) -> str:
-    """The first line of the leading comment: description, source, cost."""
+    """Return the first line of the leading comment: description, source, cost."""
     return next(iter(leading_comment(text)), "")
 
 
@@ -140,7 +140,7 @@ def _keys(text: str) -> Iterator[tuple[str, str]]:
 
 
 def key_comments(text: str) -> dict[str, str]:
-    """The comment on each key: at the end of its line, else in the lines directly above it."""
+    """Return the comment on each key: at the end of its line, else in the lines directly above it."""
     comments: dict[str, str] = {}
     above: list[str] = []
     first = True

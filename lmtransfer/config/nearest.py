@@ -70,13 +70,13 @@ _ELSEWHERE = {
 
 
 def only_name(word: str) -> str:
-    """The full key of the only setting that other tools call ``word``; otherwise the word itself."""
+    """Return the full key of the only setting that other tools call ``word``; otherwise the word itself."""
     keys = _ELSEWHERE.get(word.lower(), ())
     return keys[0] if len(keys) == 1 else word
 
 
 def known_elsewhere(key: str, names: Iterable[str]) -> str | None:
-    """The full key in ``names`` of a setting that other tools call by the last part of ``key``; None if unknown."""
+    """Return the full key in ``names`` of a setting that other tools call by ``key``'s last part; None if unknown."""
     called = key.rpartition(".")[2].replace("-", "_").lower()
     names = set(names)
     return next((name for name in _ELSEWHERE.get(called, ()) if name in names), None)

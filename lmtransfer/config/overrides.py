@@ -155,7 +155,7 @@ def as_text(override: str) -> str:
 
 
 def first_values(command_line: Sequence[str]) -> list[str]:
-    """The overrides of a sweep's first point, as far as known; those of a single run do not change."""
+    """Return the overrides of a sweep's first point, as far as known; those of a single run do not change."""
     return [words[0] for word in command_line if (words := each_value(parse(word)))]
 
 
@@ -176,7 +176,7 @@ def has_number(override: str) -> bool:
 
 
 def _number(word: str) -> int | float | bool | None:
-    """The number, true or false that Hydra reads; None if it reads text."""
+    """Return the number, true or false that Hydra reads; None if it reads text."""
     if not word[0].isdigit() and word[0] not in "+-." and word.lower() not in ("true", "false", "inf", "nan"):
         return None
     override = _readable(f"key={word}")
@@ -190,7 +190,7 @@ def _quoted_number(match: re.Match[str]) -> str:
 
 
 def of_command_line() -> list[str]:
-    """The overrides of the running command, as written; empty if Hydra runs no command."""
+    """Return the overrides of the running command, as written; empty if Hydra runs no command."""
     if not HydraConfig.initialized():
         return []
     words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # iterating would resolve ${...}
@@ -199,12 +199,12 @@ def of_command_line() -> list[str]:
 
 
 def key_of(override: str) -> str:
-    """The key that an override sets, adds (``+key=value``) or removes (``~key``)."""
+    """Return the key that an override sets, adds (``+key=value``) or removes (``~key``)."""
     return override.lstrip("+~").partition("=")[0]
 
 
 def named_keys(overrides: Sequence[str] | None = None) -> set[str]:
-    """The keys of overrides; by default those of the running command."""
+    """Return the keys of overrides; by default those of the running command."""
     return {key_of(override) for override in (of_command_line() if overrides is None else overrides)}
 
 
@@ -236,7 +236,7 @@ def is_of_hydra(override: str) -> bool:
 
 
 def hydra_problem(override: str) -> str | None:
-    """The problem with an override that lets Hydra start programs, import code or set the environment, if any."""
+    """Describe the problem with an override that lets Hydra start programs, import code or set the environment."""
     key = key_of(override).strip()
     known = key in _OF_HYDRA or any(key.startswith(name) for name in _OF_HYDRA if name.endswith("."))
     if not is_of_hydra(override) or (known and "_target_" not in override):
@@ -284,7 +284,7 @@ def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
 
 
 def _choices(override: str) -> list[str]:
-    """The names in ``group=[one,other]``; empty if it cannot be read, which composing reports."""
+    """Return the names in ``group=[one,other]``; empty if it cannot be read, which composing reports."""
     parsed = _readable(override)
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     return [str(choice) for choice in value] if isinstance(value, list) else []

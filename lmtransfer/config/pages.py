@@ -89,7 +89,7 @@ COMMANDS
 
 
 def commands() -> dict[str, str]:
-    """The commands with the first lines of their docstrings, in the order in which a session uses them."""
+    """Return the commands with the first lines of their docstrings, in the order in which a session uses them."""
     folder = Path(__file__).resolve().parents[1] / "commands"
     paths = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
     names = [name for name in _ORDER if name in paths] + sorted(set(paths) - set(_ORDER))
@@ -97,7 +97,7 @@ def commands() -> dict[str, str]:
 
 
 def main_page() -> str:
-    """The output of ``lmtransfer --help``."""
+    """Return the output of ``lmtransfer --help``."""
     from lmtransfer.config import paths
 
     lines = [f"  {name:<10} {about}" for name, about in commands().items()]
@@ -105,13 +105,13 @@ def main_page() -> str:
 
 
 def subjects() -> dict[str, str]:
-    """The subjects of the guides with their descriptions, in the order in which a newcomer needs them."""
+    """Return the subjects of the guides with their descriptions, in the order in which a newcomer needs them."""
     contents = (GUIDES / "README.md").read_text(encoding="utf-8")
     return {entry["subject"]: entry["about"] for entry in _ENTRY.finditer(contents)}
 
 
 def list_guides() -> str:
-    """The output of ``lmtransfer help``: the guides, one line each."""
+    """Return the output of ``lmtransfer help``: the guides, one line each."""
     guides = "\n".join(f"  {subject:<14} {about}" for subject, about in subjects().items())
     names = textwrap.fill(", ".join(commands()), 110, initial_indent="  ", subsequent_indent="  ")
     return _GUIDES_PAGE.format(guides=guides, commands=names)
@@ -149,13 +149,13 @@ def _for_terminal(text: str) -> str:
 
 
 def version() -> str:
-    """The output of ``lmtransfer --version``: one line with the versions that can change results."""
+    """Return the output of ``lmtransfer --version``: one line with the versions that can change results."""
     python = ".".join(map(str, sys.version_info[:3]))
     return f"lmtransfer {__version__} (Python {python}, torch {metadata.version('torch')})"
 
 
 def unknown(command: str) -> str:
-    """The message for a command that does not exist."""
+    """Return the message for a command that does not exist."""
     names = list(commands())
     if command.startswith("-") or "=" in command:
         return f"the command comes first: lmtransfer <command> {command}; commands: {', '.join(names)}"

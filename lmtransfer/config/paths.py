@@ -8,7 +8,7 @@ from typing import Any
 
 
 def conf_dir() -> Path:
-    """The folder of the built-in configs: in the package if installed from a wheel, next to it in a checkout.
+    """Return the folder of the built-in configs: in the package if installed from a wheel, next to it in a checkout.
 
     Returns:
         An absolute path.
@@ -19,7 +19,7 @@ def conf_dir() -> Path:
 
 
 def searched(sources: Iterable[Any]) -> list[Path]:
-    """The config folders of a composition, in search order.
+    """Return the config folders of a composition, in search order.
 
     Args:
         sources: ``hydra.runtime.config_sources``.
@@ -28,12 +28,12 @@ def searched(sources: Iterable[Any]) -> list[Path]:
 
 
 def find(name: str, folders: Sequence[Path]) -> Path | None:
-    """The first file with this name in ``folders``; None if there is none."""
+    """Return the first file with this name in ``folders``; None if there is none."""
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def group_options(group: str, folders: Sequence[Path]) -> list[str]:
-    """The names allowed in ``group=<name>``, sorted.
+    """Return the names allowed in ``group=<name>``, sorted.
 
     Args:
         group: a config group such as ``model`` or ``objective/rows``.
@@ -49,6 +49,6 @@ def is_group(name: str, folders: Sequence[Path]) -> bool:
 
 
 def shadowed(folder: Path) -> list[Path]:
-    """The relative paths of the user's configs that are never read because a built-in config has the same name."""
+    """List the user's configs, by relative path, that are never read because a built-in one has the same name."""
     own = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
     return sorted(path for path in own if (conf_dir() / path).is_file())

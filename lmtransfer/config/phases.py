@@ -60,7 +60,7 @@ class Phase:
 
 
 def phases_of(cfg: DictConfig) -> list[Phase]:
-    """The phases of a completed configuration; a single phase if it names none."""
+    """Return the phases of a completed configuration; a single phase if it names none."""
     nodes = cfg.get("phases")
     if not nodes:
         return [Phase("", 0.0, 1.0)]
@@ -122,7 +122,7 @@ def complete_phases(cfg: DictConfig) -> None:
 
 
 def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
-    """The share of each phase; a phase without a share gets the rest."""
+    """Return the share of each phase; a phase without a share gets the rest."""
     given_shares = {name: node.get("share") for name, node in phases.items()}
     rest = round(1 - math.fsum(float(share) for share in given_shares.values() if share is not None), 12)
     return {name: rest if share is None else float(share) for name, share in given_shares.items()}
@@ -184,7 +184,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
 
 
 def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys of parts that a phase defines completely, which may also be set in the objective itself, as in a run."""
+    """List the keys of parts that a phase defines completely, which its objective may also set itself, as in a run."""
     losses = objective.get("losses")
     parts = [objective.get("rows"), objective.get("corruption"), *(losses.values() if isinstance(losses, dict) else ())]
     return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)

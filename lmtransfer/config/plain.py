@@ -28,7 +28,7 @@ def is_broken(value: Any) -> bool:
 
 
 def full_key(node: Any) -> str:
-    """The full key of ``node`` in its config ("objective.rows"); "" for the root or for plain data."""
+    """Return the full key of ``node`` in its config ("objective.rows"); "" for the root or for plain data."""
     return str(node._get_full_key(None)) if OmegaConf.is_config(node) else ""
 
 

@@ -55,5 +55,5 @@ def split_revision(path_and_revision: str) -> tuple[str, int | None]:
 
 
 def with_revision(path: str | Path, tokens: int | None) -> str:
-    """The reverse of ``split_revision``."""
+    """Return the reverse of ``split_revision``."""
     return str(path) if tokens is None else f"{path}@{count_text(tokens)}"

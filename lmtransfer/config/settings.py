@@ -84,13 +84,13 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def annotation_of(cls, name: str) -> Any:
-        """The type of a setting; Any if there is no such setting."""
+        """Return the type of a setting; Any if there is no such setting."""
         field = cls.model_fields.get(name)
         return Any if field is None else field.rebuild_annotation()
 
     @classmethod
     def model_of(cls, name: str) -> type[Settings] | None:
-        """The settings of a node, which may be null; None if ``name`` is a value."""
+        """Return the settings of a node, which may be null; None if ``name`` is a value."""
         kinds = [cls.annotation_of(name), *get_args(cls.annotation_of(name))]
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
 

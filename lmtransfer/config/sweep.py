@@ -19,7 +19,7 @@ def in_sweep() -> bool:
 
 
 def sweep_name(name: str) -> str:
-    """The name of this run: ``name`` itself, or in a sweep ``name/<the swept keys and their values>``.
+    """Return the name of this run: ``name`` itself, or in a sweep ``name/<the swept keys and their values>``.
 
     Args:
         name: the configured name.
@@ -57,7 +57,7 @@ ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")
 
 
 def not_found(launcher: str) -> str:
-    """The message for an unknown launcher: which package to install, or the nearest name."""
+    """Return the message for an unknown launcher: which package to install, or the nearest name."""
     package = PACKAGES.get(launcher)
     if package is None:
         known = hint(launcher, ["basic", *PACKAGES], what="launchers")
@@ -66,5 +66,5 @@ def not_found(launcher: str) -> str:
 
 
 def unknown_setting(key: str) -> str:
-    """The message for a setting, such as ``hydra.launcher.n_jobs``, that the chosen launcher does not have."""
+    """Return the message for a setting, such as ``hydra.launcher.n_jobs``, that the chosen launcher does not have."""
     return f"{key}: the launcher has no such key; choose the launcher that has it, such as hydra/launcher=joblib"

@@ -134,7 +134,7 @@ class SentenceScorer:
 
 
 def _content(encoding: Encoding) -> bytes:
-    """The complete input of a model for a text, as bytes."""
+    """Return the complete input of a model for a text, as bytes."""
     character_bytes = b"" if encoding.characters is None else encoding.characters.tobytes()
     return encoding.ids.tobytes() + character_bytes
 

@@ -118,7 +118,7 @@ class Frame:
         return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
 
     def character_ids(self, encoding: Encoding) -> np.ndarray | None:
-        """The characters of a text and its special tokens, (n + 2, 50); None if the tokenizer provides none."""
+        """Return the characters of a text and its special tokens, (n + 2, 50); None if the tokenizer provides none."""
         if self._characters is None or encoding.characters is None:
             return None
         return np.concatenate([self._characters[[self.begin_id]], encoding.characters, self._characters[[self.end_id]]])
@@ -205,7 +205,7 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
 
 
 def token_predictor(learner: PretrainingLearner) -> Objective:
-    """The first objective that gives token probabilities.
+    """Return the first objective that gives token probabilities.
 
     Raises:
         ConfigError: there is none: objectives for pairs, replaced tokens or word vectors give no token probabilities.
@@ -221,7 +221,7 @@ def token_predictor(learner: PretrainingLearner) -> Objective:
 
 
 def masked_predictor(learner: PretrainingLearner) -> Objective:
-    """The first objective that predicts a masked token from the context on both sides.
+    """Return the first objective that predicts a masked token from the context on both sides.
 
     Raises:
         ConfigError: there is none.

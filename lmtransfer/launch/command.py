@@ -51,7 +51,7 @@ def module_of(command: str) -> ModuleType:
 
 
 def settings_check(command: str) -> Callable[[DictConfig], object] | None:
-    """The function that checks a command's settings before any work; None if the command checks them as it runs."""
+    """Return the function that checks a command's settings before any work; None if it checks them as it runs."""
     return getattr(module_of(command), "check_settings", None)
 
 

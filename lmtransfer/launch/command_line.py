@@ -98,7 +98,7 @@ _BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
 def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
-    """The overrides of a command line in Hydra's form, and the folders with configs."""
+    """Return the overrides of a command line in Hydra's form, and the folders with configs."""
     folders = [paths.conf_dir()]
     if line.config_dir is not None:
         _check_config_dir(Path(line.config_dir))

@@ -402,7 +402,7 @@ def _submitit() -> Any:
 
 
 def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
-    """The running command's settings, for a job that is a part of it.
+    """Return the running command's settings, for a job that is a part of it.
 
     Args:
         root: output root of the part.
@@ -420,7 +420,7 @@ def _command_line(words: Sequence[str]) -> list[str]:
 
 
 def _importable() -> dict[str, str]:
-    """The environment in which a child process finds this lmtransfer if it lies next to the user's files."""
+    """Return the environment in which a child process finds this lmtransfer if it lies next to the user's files."""
     package_root = str(Path(__file__).absolute().parents[2])
     if package_root in sys.path:
         return {}
@@ -442,7 +442,7 @@ def was_interrupted(log: Path) -> bool:
 
 
 def _last_lines(log: Path) -> list[str]:
-    """The last lines of a log, at least one; [""] if there is no log yet."""
+    """Return the last lines of a log, at least one; [""] if there is no log yet."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))

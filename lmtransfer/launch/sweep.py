@@ -276,7 +276,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> f
 
 
 def _score(run: Path | None) -> float:
-    """The mean main metric of a finished run, or its pretraining loss; NaN if there is none."""
+    """Return the mean main metric of a finished run, or its pretraining loss; NaN if there is none."""
     if run is None or not (run / "result.json").is_file():
         return math.nan
     result = RunResult.read(run / "result.json").values()

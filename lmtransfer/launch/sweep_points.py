@@ -108,7 +108,7 @@ def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
 
 
 def _of_config(cfg: DictConfig) -> list[Override]:
-    """The swept values that a config file sets."""
+    """Return the swept values that a config file sets."""
     params: Any = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=False)
     return [overrides.parse(f"{key}={value}") for key, value in params.items()]
 
@@ -215,7 +215,7 @@ def _removed(folder: Path) -> None:
 
 
 def launcher_stopped(plan: Plan, error: BaseException, folder: Path) -> LmtransferError:
-    """The error for a launcher that failed, for example because a worker was killed, or that left its jobs."""
+    """Return the error for a launcher that failed, for example because a worker was killed, or that left its jobs."""
     message = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
     if type(error).__name__ == "TerminatedWorkerError":
         message = "a process of the sweep was killed, perhaps because memory ran out: lower hydra.launcher.n_jobs"

@@ -106,7 +106,7 @@ def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
 
 
 def _shared(entry: Entry) -> dict[str, Any]:
-    """The columns that all rows of a run share."""
+    """Return the columns that all rows of a run share."""
     return {
         "run": entry.run.key,
         "command": entry.run.command,
@@ -147,7 +147,7 @@ def _scores(node: Any, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _result_of(seed: Mapping[str, Any], node: Mapping[str, Any], runs: Sequence[Run], *, alone: bool) -> Mapping:
-    """The ``result.json`` of a seed's own folder, or of the run if there is only one seed."""
+    """Return the ``result.json`` of a seed's own folder, or of the run if there is only one seed."""
     folders = [f"seed-{seed.get('seed')}", f"pretraining-{seed.get('pretraining_seed')}"]
     named = [run for run in runs if run.name == folders[0]]
     named = [run for run in named if folders[1] in run.key.split("/")] or named

@@ -72,5 +72,5 @@ def find_sections(roots: Sequence[Path]) -> list[Section]:
 
 
 def _files(root: Path) -> list[Path]:
-    """The lists of sections of a folder, of its studies, and of the studies of an output root."""
+    """Return the lists of sections of a folder, of its studies, and of the studies of an output root."""
     return [path for pattern in (FILE, f"*/{FILE}", f"*/*/{FILE}") for path in root.resolve().glob(pattern)]

@@ -70,7 +70,7 @@ def hold(folder: Path) -> None:
 
 
 def _staged_in(folder: Path) -> list[Path]:
-    """The temporary files in a run and its nested runs, except runs with a lock of their own."""
+    """Return the temporary files in a run and its nested runs, except runs with a lock of their own."""
     staged = []
     for path in folder.iterdir():
         if path.name.startswith(".") and path.name.endswith(".tmp"):
@@ -86,7 +86,7 @@ def holds(folder: Path) -> bool:
 
 
 def writer(folder: Path) -> int | None:
-    """The id of another process on this machine that holds the lock of ``folder``; None if there is none.
+    """Return the id of another process on this machine that holds the lock of ``folder``; None if there is none.
 
     It is 0 if the process holds the lock but has not yet written its id.
     """

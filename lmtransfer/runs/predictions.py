@@ -190,7 +190,7 @@ def _probability(kind: Kind) -> pa.DataType:
 
 
 def _types(kind: Kind, metrics: Sequence[str] | Mapping[str, Any]) -> dict[str, pa.DataType]:
-    """The required columns and their types."""
+    """Return the required columns and their types."""
     answers = dict.fromkeys(("gold", "answer"), _ANSWER_TYPES[kind]) if kind in _ANSWER_TYPES else {}
     shares = {f"{part}/{metric}": _NUMBER for metric in metrics for part in ("score", "weight")}
     return {**_OF_EXAMPLES, **answers, **shares}
@@ -263,7 +263,7 @@ def _unpacked(path: Path) -> Predictions:
 
 
 def _numbers(kind: Kind, column: Any, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The answers in a column as numbers, and the offsets of the examples; see ``ScoredExamples``."""
+    """Return the answers in a column as numbers, and the offsets of the examples; see ``ScoredExamples``."""
     if kind == "regression":
         return column, np.arange(len(column) + 1)
     if kind == "classification":
@@ -279,7 +279,7 @@ def _numbers(kind: Kind, column: Any, labels: Sequence[str]) -> tuple[np.ndarray
 
 
 def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
-    """The index of each name among the labels; -1 for None."""
+    """Return the index of each name among the labels; -1 for None."""
     places: dict[str | None, int] = {label: place for place, label in enumerate(labels)} | {None: -1}
     printable_names = [None if name is None else printable(name) for name in names]
     unknown = next((name for name in printable_names if name not in places), None)
@@ -309,7 +309,7 @@ def _check_columns(schema: pa.Schema, wanted: Mapping[str, pa.DataType]) -> None
 
 
 def _column(table: pa.Table, name: str) -> Any:
-    """The values of a column: an array of finite numbers within the bounds, or a list."""
+    """Return the values of a column: an array of finite numbers within the bounds, or a list."""
     column = table.column(name)
     inner = column
     while pa.types.is_list(inner.type):

@@ -127,7 +127,7 @@ class RunResult:
     schema: ClassVar[type] = _AnyResult
 
     def __str__(self) -> str:
-        """The metrics, in one line."""
+        """Return the metrics, in one line."""
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items()) or "nothing was measured"
         return f"{self._measured}: {metrics}"
 
@@ -141,7 +141,7 @@ class RunResult:
         return self.tokens / self.seconds if self.seconds and self.tokens is not None else None
 
     def values(self) -> dict[str, Any]:
-        """The entries of ``result.json``."""
+        """Return the entries of ``result.json``."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "more"}
         return {"format": FORMAT} | own | {"tokens_per_second": self.tokens_per_second, **self.more}
 
@@ -225,7 +225,7 @@ class JointResult(RunResult):
     majority: Mapping[str, float] | None = None
 
     def __str__(self) -> str:
-        """The main metric of the run and of its control, and their difference, in one line."""
+        """Return the main metric of the run and of its control, and their difference, in one line."""
         spread = "" if self.deviation is None else f" \u00b1 {self.deviation:.2g} over {self.n} seeds"
         text = f"{self._measured}: {self.main_metric} {self.mean:.4g}{spread}"
         if isinstance(self.control, Mapping):
@@ -255,13 +255,13 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
 
 
 def largest(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
-    """The largest value of each named entry over the results that have it."""
+    """Return the largest value of each named entry over the results that have it."""
     values_of = {name: [result.more[name] for result in results if name in result.more] for name in names}
     return {name: max(values) for name, values in values_of.items() if values}
 
 
 def few_steps(result: RunResult) -> str | None:
-    """A warning if a pretraining run took so few steps that its weights have hardly changed."""
+    """Return a warning if a pretraining run took so few steps that its weights have hardly changed."""
     steps = result.more.get("steps")
     if result.command != "pretrain" or not isinstance(steps, int) or steps >= _FEW_STEPS:
         return None

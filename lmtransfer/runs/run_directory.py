@@ -176,7 +176,7 @@ class RunDirectory:
         return self.result_path.is_file()
 
     def best_checkpoint(self) -> Path:
-        """The folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``.
+        """Return the folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``.
 
         Raises:
             RunDirectoryError: the run has no checkpoint, or one per fold.
@@ -210,7 +210,7 @@ class RunDirectory:
         distributed.barrier()
 
     def revision(self, tokens: int) -> Path:
-        """The folder of the revision that was kept at ``tokens`` tokens.
+        """Return the folder of the revision that was kept at ``tokens`` tokens.
 
         Raises:
             RunDirectoryError: the run has no such revision.
@@ -241,7 +241,7 @@ class RunDirectory:
             write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
-        """The run's configuration, as plain values.
+        """Return the run's configuration, as plain values.
 
         Raises:
             RunDirectoryError: the file is missing or damaged, or has references that would be resolved on this machine.
@@ -271,7 +271,7 @@ class RunDirectory:
             result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:
-        """The versions with which the run was produced; empty if there is no such file."""
+        """Return the versions with which the run was produced; empty if there is no such file."""
         path = self.path / "versions.json"
         if not path.exists():
             return {}

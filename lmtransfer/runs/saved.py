@@ -80,7 +80,7 @@ class SavedRun:
         return self.component("model", "vocab_size")
 
     def component(self, key: str, *supplied: str) -> DictConfig:
-        """The component node at ``key`` of the configuration.
+        """Return the component node at ``key`` of the configuration.
 
         Args:
             key: dotted key, such as ``objective.rows``.
@@ -130,7 +130,7 @@ class SavedRun:
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
-        """The folder of the named checkpoint; by default of the revision, else ``best``, else ``last``.
+        """Return the folder of the named checkpoint; by default of the revision, else ``best``, else ``last``.
 
         Raises:
             RunDirectoryError: the checkpoint does not exist or belongs to a phase before the last, or ``name`` is given
@@ -195,14 +195,14 @@ def read_saved(
 
 
 def folders_with_checkpoints(path: Path) -> list[Path]:
-    """The folder of a run, or the folders of its seeds in order; empty if nothing has been saved."""
+    """Return the folder of a run, or the folders of its seeds in order; empty if nothing has been saved."""
     if (path / "checkpoints").is_dir():
         return [path]
     return [folder for folder in seed_folders(path) if (folder / "checkpoints").is_dir()]
 
 
 def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
-    """The run itself, or its seeds in order if it was pretrained with several seeds.
+    """Return the run itself, or its seeds in order if it was pretrained with several seeds.
 
     Raises:
         RunDirectoryError: a seed is missing or has no checkpoint yet, or the seeds have different tokenizers.
@@ -230,7 +230,7 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
 
 
 def pretraining_seed(run: SavedRun) -> int | None:
-    """The seed of the run's pretraining; None if unknown."""
+    """Return the seed of the run's pretraining; None if unknown."""
     seed = run.config.get("seed")
     if "task" in run.config:
         seed = run.directory.read_result().more.get("pretraining_seed") if run.directory.is_finished else None
@@ -238,7 +238,7 @@ def pretraining_seed(run: SavedRun) -> int | None:
 
 
 def seed_folders(path: Path) -> list[Path]:
-    """The seed folders of a run, sorted by pretraining seed, then by seed, in ascending order."""
+    """Return the seed folders of a run, sorted by pretraining seed, then by seed, in ascending order."""
     folders: dict[tuple[int, int], Path] = {}
     for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
         parts = folder.relative_to(path).parts
@@ -261,7 +261,7 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The encoder tensors of a run, by name, with low-rank updates merged into their matrices."""
+    """Return the encoder tensors of a run, by name, with low-rank updates merged into their matrices."""
     return merged_tensors(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
 
 

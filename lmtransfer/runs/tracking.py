@@ -21,7 +21,7 @@ from lmtransfer.training.trackers.jsonl import Jsonl
 
 
 def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
-    """The keys of the chosen trackers, each with the arguments that the command supplies.
+    """Return the keys of the chosen trackers, each with the arguments that the command supplies.
 
     Raises:
         ConfigError: a tracker has no key of its own.

@@ -29,7 +29,7 @@ from lmtransfer.training.precision import PrecisionName
 def trainer_config(
     train: TrainSettings, hardware: Hardware, *, stream: PlannedStream, schedule: Factor, seed: int
 ) -> TrainerConfig:
-    """The settings of the training loop.
+    """Return the settings of the training loop.
 
     Args:
         train: the node ``train``.
@@ -122,7 +122,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
 
 
 def _format_of(run: Path) -> PrecisionName | None:
-    """The number format in which a run began, if its configuration names one."""
+    """Return the number format in which a run began, if its configuration names one."""
     directory = RunDirectory(run)
     if not directory.config_path.is_file():
         return None

@@ -156,7 +156,7 @@ def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
 
 
 def _names(value: Any) -> list[str]:
-    """The file names in the value of an argument."""
+    """Return the file names in the value of an argument."""
     if isinstance(value, Mapping | list):
         return [name for item in (value.values() if isinstance(value, Mapping) else value) for name in _names(item)]
     return [] if value is None else [str(value)]

@@ -62,7 +62,7 @@ def _processor() -> str:
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit checked out in ``folder``, with ``+changes`` if files differ; None outside a repository."""
+    """Return the commit checked out in ``folder``, with ``+changes`` if files differ; None outside a repository."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")

@@ -101,7 +101,7 @@ def _write(folder: Path, ledger: Ledger) -> None:
 
 
 def _from_it(plan: Plan, pretraining: StudyJob) -> list[Path]:
-    """The transfer runs that began from the run of a pretraining job; none for other jobs."""
+    """Return the transfer runs that began from the run of a pretraining job; none for other jobs."""
     if pretraining.stage != PRETRAIN:
         return []
     same = (job for job in plan.jobs if job.recipe == pretraining.recipe and job.stage != PRETRAIN and not job.shared)

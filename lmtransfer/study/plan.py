@@ -153,7 +153,7 @@ def _job(folder: Path, recipe: str, stage: str, run: Path, overrides: Sequence[s
 
 
 def _transfers_of(cfg: DictConfig) -> list[str]:
-    """The texts of a study that OmegaConf would resolve on this machine, which the author of a study must not do."""
+    """List the texts that OmegaConf would resolve on this machine, which the author of a study must not cause."""
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
     return [
@@ -172,7 +172,7 @@ def _name(content: Mapping[str, Any], problems: list[str]) -> str:
 
 
 def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, list[str]]]:
-    """The overrides of each recipe, by stage."""
+    """Return the overrides of each recipe, by stage."""
     recipes: dict[str, dict[str, list[str]]] = {}
     for recipe, node in content["recipes"].items():
         where = f"recipes.{recipe}"
@@ -204,7 +204,7 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
 
 
 def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
-    """The overrides common to all pretraining runs."""
+    """Return the overrides common to all pretraining runs."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in KINDS if settings[kind] is not None]
     named = named_keys()
@@ -219,7 +219,7 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
 
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
-    """The command and the overrides of each transfer."""
+    """Return the command and the overrides of each transfer."""
     transfers: dict[str, tuple[str, list[str]]] = {}
     for name, node in content["transfers"].items():
         where = f"transfers.{name}"

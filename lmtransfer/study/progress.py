@@ -105,7 +105,7 @@ def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
 
 
 def _job(folder: Path, stage: str, recipe: str, entry: Entry) -> JobProgress:
-    """The progress of a job."""
+    """Return the progress of a job."""
     run, before = _run_of(folder, stage, recipe, entry["overrides"]), entry.get("seconds")
     log = folder / "logs" / f"{stage}-{recipe}.log"
     if run is not None and RunDirectory(run).is_finished:
@@ -124,14 +124,14 @@ def _job(folder: Path, stage: str, recipe: str, entry: Entry) -> JobProgress:
 
 
 def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> Path | None:
-    """The run directory of a job; None if there is none yet."""
+    """Return the run directory of a job; None if there is none yet."""
     name = next((word.partition("=")[2] for word in overrides if word.startswith("name=")), recipe)
     commands = [stage] if stage in COMMANDS else [command for command in COMMANDS if command != PRETRAIN]
     return next((run for command in commands if (run := folder / command / name).is_dir()), None)
 
 
 def _start_time(log: Path, run: Path | None) -> float:
-    """The time at which a run started or resumed, in seconds since the epoch."""
+    """Return the time at which a run started or resumed, in seconds since the epoch."""
     path = log if run is None else run / LOCK
     try:
         return path.stat().st_mtime

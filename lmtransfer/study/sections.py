@@ -55,7 +55,7 @@ class Line:
 
 
 def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
-    """The lines of a figure with the finished runs; runs without a place on the x axis are left out."""
+    """Return the lines of a figure with the finished runs; runs without a place on the x axis are left out."""
     points_of_lines: dict[tuple[str, str], dict[Place, Entry]] = {}
     for row, transfer, entry in _chosen(spec, rows):
         place = _place(spec.x, row, transfer, entry)
@@ -77,7 +77,7 @@ def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyR
 
 
 def line_label(spec: FigureSpec, row: StudyRow, transfer: str, entry: Entry) -> str:
-    """The label of the line that a run belongs to.
+    """Return the label of the line that a run belongs to.
 
     Args:
         row: the recipe's row.
@@ -130,7 +130,7 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
 
 
 def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Difference]]:
-    """The differences of each line from its reference, judged together."""
+    """Return the differences of each line from its reference, judged together."""
     differences: list[tuple[int, Place, Difference]] = []
     for line_number, line in enumerate(lines):
         reference = _reference(spec, line)
@@ -154,7 +154,7 @@ def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Di
 
 
 def _reference(spec: FigureSpec, line: Line) -> Place:
-    """The place with which the others are compared."""
+    """Return the place with which the others are compared."""
     named = [place for place, _ in line.points if place_text(place) == spec.against]
     return named[0] if named else line.points[0][0]
 

@@ -167,7 +167,7 @@ def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
 
 
 def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
-    """The limits of the corrected interval, by name."""
+    """Return the limits of the corrected interval, by name."""
     return zip(("low", "high"), difference.interval or (None, None), strict=True)
 
 
@@ -194,7 +194,7 @@ def study_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
 
 
 def _wide(rows: Sequence[StudyRow], plan: Plan) -> list[Column]:
-    """The columns for Markdown."""
+    """Return the columns for Markdown."""
     names = ("model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy")
     columns = [Column("", ("recipe",)), *map(Column, names)]
     for name in plan.transfers:
@@ -206,7 +206,7 @@ def _wide(rows: Sequence[StudyRow], plan: Plan) -> list[Column]:
 
 
 def _narrow(rows: Sequence[StudyRow], plan: Plan) -> tuple[Column, ...]:
-    """The columns for a terminal."""
+    """Return the columns for a terminal."""
     return (
         Column("", ("recipe",), notes=("model", "objective"), width=(15, None), is_bold=True),
         Column("pretraining", ("{parameters} parameters",), notes=("{tokens} tokens", "{tokens/s} tok/s")),

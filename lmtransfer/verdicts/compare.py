@@ -77,7 +77,7 @@ def _is_below(condition: Condition, others: Sequence[float | None], *, higher_is
 
 
 def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
-    """The interval of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
+    """Return the interval of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
 
     Returns:
         The lower and upper limits; None with a single seed.
@@ -95,7 +95,7 @@ def _p_value(estimate: Estimate) -> float | None:
 def _held_back(
     condition: Condition, control: Condition, estimate: Estimate, majority: float | None, *, settings_differ: bool
 ) -> Verdict | None:
-    """The most serious reason why there is no verdict; None if there is a verdict."""
+    """Return the most serious reason why there is no verdict; None if there is a verdict."""
     if estimate.standard_error is None:
         return "no examples" if condition.constant and control.constant else "one seed, no spread"
     if _has_collapsed(condition, majority):
@@ -131,6 +131,6 @@ def _num_pretrainings(condition: Condition) -> int:
 
 
 def _scope(condition: Condition, control: Condition) -> Scope:
-    """The scope of a verdict, from the side with fewer checkpoints; random initialisation does not count."""
+    """Return the scope of a verdict, from the side with fewer checkpoints; random initialisation does not count."""
     fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"

@@ -53,7 +53,7 @@ POWER = 0.8
 
 
 def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
-    """The two-sided probability that a difference of this size or more arises by chance.
+    """Return the two-sided probability that a difference of this size or more arises by chance.
 
     Args:
         difference: in any unit.
@@ -80,7 +80,7 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """The difference that is exceeded by chance with probability ``level``: half the width of an interval.
+    """Return the difference that is exceeded by chance with probability ``level``: half the width of an interval.
 
     Args:
         level: above 0 and below 1.
@@ -98,7 +98,7 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """The degrees of freedom, at least 1, of the t distribution that has the same quantile at this level.
+    """Return the degrees of freedom, at least 1, of the t distribution that has the same quantile at this level.
 
     Args:
         level: above 0 and below 1.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def expected_best(
     values: Sequence[float], *, scores: Sequence[float] | None = None, higher_is_better: bool = True
 ) -> list[float]:
-    """The expected score of the best of k tries, for k from 1 to the number of values (Dodge et al. 2019, equation 5).
+    """Return the expected score of the best of k tries, for k from 1 to n values (Dodge et al. 2019, equation 5).
 
     The k tries are sampled from the n values with replacement. The j-th smallest value is their maximum with
     probability (j / n)^k - ((j - 1) / n)^k.

@@ -51,7 +51,7 @@ def corrected(differences: Sequence[Difference], *, margins: Sequence[float | No
 
 
 def _equivalent(differences: Sequence[Difference], places: Sequence[int]) -> set[int]:
-    """The indices at which Holm's procedure shows that the difference is within its margin."""
+    """Return the indices at which Holm's procedure shows that the difference is within its margin."""
     places_of_equivalent: set[int] = set()
     for rank, place in enumerate(sorted(places, key=lambda place: differences[place].not_equivalent)):
         if differences[place].not_equivalent > LEVEL / (len(places) - rank):

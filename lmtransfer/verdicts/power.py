@@ -15,7 +15,7 @@ MOST_SEEDS = 1000
 
 
 def power(shift: float, degrees_of_freedom: float, level: float) -> float:
-    """The probability that a t test finds a true difference, with the right sign.
+    """Return the probability that a t test finds a true difference, with the right sign.
 
     P(T > critical) of the noncentral t distribution: the normal probability Phi(shift - critical s), averaged over the
     estimated deviation s, whose square is chi-squared divided by its degrees of freedom.
@@ -34,7 +34,7 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
 
 
 def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float, chance: float) -> float:
-    """The true difference that is detected with the given probability, in the unit of the standard error.
+    """Return the true difference that is detected with the given probability, in the unit of the standard error.
 
     Args:
         degrees_of_freedom: degrees of freedom of the standard error.
@@ -53,7 +53,7 @@ def seeds_needed(
     level: float,
     chance: float,
 ) -> int | None:
-    """The number of seeds that detects a true difference of this size with the given probability, all else equal.
+    """Return the number of seeds that detects a true difference with the given probability, all else being equal.
 
     Args:
         difference: the size of the difference, in the metric's unit.
@@ -82,7 +82,7 @@ def seeds_needed(
 
 
 def combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The standard error of a sum and its degrees of freedom, at least 1 (Satterthwaite 1946).
+    """Return the standard error of a sum and its degrees of freedom, at least 1 (Satterthwaite 1946).
 
     Args:
         parts: variance and degrees of freedom of each independent part; if all variances are 0, the degrees of freedom
@@ -95,7 +95,7 @@ def combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=4096)
 def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) -> float:
-    """The difference, in standard errors, that is detected with the given probability."""
+    """Return the difference, in standard errors, that is detected with the given probability."""
     low, high = 0.0, critical(level, degrees_of_freedom)
     while power(high, degrees_of_freedom, level) < chance:
         low, high = high, 2 * high

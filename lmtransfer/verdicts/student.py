@@ -6,7 +6,7 @@ from scipy import special
 
 
 def two_sided(t: float, degrees_of_freedom: float) -> float:
-    """The probability of a value further from 0 than ``t``.
+    """Return the probability of a value further from 0 than ``t``.
 
     Args:
         t: a statistic; the result for infinity is 0.
@@ -18,7 +18,7 @@ def two_sided(t: float, degrees_of_freedom: float) -> float:
 
 
 def critical(level: float, degrees_of_freedom: float) -> float:
-    """The t that is exceeded on either side with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
+    """Return the t that is exceeded on either side with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
 
     Args:
         level: above 0 and below 1.
@@ -32,7 +32,7 @@ def critical(level: float, degrees_of_freedom: float) -> float:
 def interval_around(
     value: float, standard_error: float | None, degrees_of_freedom: float | None, level: float
 ) -> tuple[float, float] | None:
-    """The limits of the interval at ``1 - level``; None if the error or its degrees of freedom are unknown."""
+    """Return the limits of the interval at ``1 - level``; None if the error or its degrees of freedom are unknown."""
     if standard_error is None or degrees_of_freedom is None:
         return None
     half = critical(level, degrees_of_freedom) * standard_error

@@ -53,7 +53,7 @@ class Rows:
     examples: np.ndarray | None
 
     def of(self, keys: Sequence[Key]) -> Rows:
-        """The rows with the given keys, in that order."""
+        """Return the rows with the given keys, in that order."""
         places = [self.keys.index(key) for key in keys]
         return replace(
             self,
@@ -78,7 +78,7 @@ class Rows:
 
 
 def constant_row(condition: Condition, examples: np.ndarray | None) -> Rows:
-    """The single row of a constant condition; ``examples`` as in ``lay_out``."""
+    """Return the single row of a constant condition; ``examples`` as in ``lay_out``."""
     values = np.array([condition.scores[0].value])
     return Rows((), values, None, False, None if examples is None else examples[:1])
 
@@ -121,7 +121,7 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, li
 
 
 def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[Rows, Rows, list[str]] | None:
-    """The rows that two conditions share, in the same order; None if the design does not pair them.
+    """Return the rows that two conditions share, in the same order; None if the design does not pair them.
 
     Args:
         one: the first condition.
@@ -199,7 +199,7 @@ class Estimate:
 
 
 def score_of(condition: Condition) -> Estimate:
-    """The mean score of a condition."""
+    """Return the mean score of a condition."""
     known, notes = _known(condition)
     if condition.constant:
         row = constant_row(condition, None if known is None else known.scores)
@@ -210,7 +210,7 @@ def score_of(condition: Condition) -> Estimate:
 
 
 def difference_of(condition: Condition, control: Condition) -> Estimate:
-    """The mean score of a condition minus that of another."""
+    """Return the mean score of a condition minus that of another."""
     one, other, clusters, notes = _matched(condition, control)
     if condition.constant or control.constant:
         return _difference_with_constant(condition, control, (one, other), clusters, notes)
@@ -237,7 +237,7 @@ def _difference_with_constant(
     clusters: np.ndarray | None,
     notes: list[str],
 ) -> Estimate:
-    """The difference between two conditions, one or both constant; ``examples`` has shape (S, N) for each."""
+    """Return the difference between two conditions, one or both constant; ``examples`` has shape (S, N) for each."""
     sides, more = [], list[str]()
     for side, known in zip((condition, control), examples, strict=True):
         rows, left_out = (constant_row(side, known), []) if side.constant else lay_out(side, known)
@@ -260,7 +260,7 @@ def _difference_with_constant(
 
 
 def _constant_estimate(row: Rows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:
-    """The estimate for a single constant row: only the choice of examples varies."""
+    """Return the estimate for a single constant row: only the choice of examples varies."""
     value = float(row.values[0])
     if row.examples is None:
         return Estimate(value, None, None, (), False, False, (0, 0), tuple(notes))
@@ -272,7 +272,7 @@ def _constant_estimate(row: Rows, clusters: np.ndarray | None, notes: list[str])
 def _estimate(
     independent: Sequence[Rows], sides: Sequence[Rows], clusters: np.ndarray | None, notes: list[str], *, paired: bool
 ) -> Estimate:
-    """The mean of independent rows, minus the mean of the second set if there is one.
+    """Return the mean of independent rows, minus the mean of the second set if there is one.
 
     Args:
         independent: one or two sets of rows (a condition, or paired differences).
@@ -307,7 +307,7 @@ def _estimate(
 
 
 def _of_pretraining(table: np.ndarray) -> Part:
-    """The part of pretraining that is not in the spread of the finetuning seeds; ``table`` has shape (P, F)."""
+    """Return the part of pretraining that is not in the spread of the finetuning seeds; ``table`` has shape (P, F)."""
     num, seeds = table.shape
     means = table.mean(axis=1)
     residuals = table - means[:, None] - table.mean(axis=0) + table.mean()
@@ -317,7 +317,7 @@ def _of_pretraining(table: np.ndarray) -> Part:
 
 
 def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_rows: float) -> Part:
-    """The part of the examples that is not in the spread of the rows.
+    """Return the part of the examples that is not in the spread of the rows.
 
     Args:
         scores: contributions to the paired differences, or to the scores of each condition, shape (R, N).
@@ -354,7 +354,7 @@ def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
 
 
 def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
-    """The examples of a condition if their means equal its scores, otherwise notes."""
+    """Return the examples of a condition if their means equal its scores, otherwise notes."""
     if condition.examples is None:
         return None, [NO_PREDICTIONS]
     values = np.array([score.value for score in condition.scores])
@@ -367,7 +367,7 @@ def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
 def _matched(
     condition: Condition, control: Condition
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, list[str]]:
-    """The examples of two conditions in the same order, shape (S, N) each, their clusters (N,), and notes."""
+    """Return the examples of two conditions in the same order, shape (S, N) each, their clusters (N,), and notes."""
     (one, notes), (other, more) = _known(condition), _known(control)
     if one is None or other is None:
         return None, None, None, list(dict.fromkeys([*notes, *more]))

@@ -70,7 +70,7 @@ def parameter_counts(learner: PretrainingLearner) -> dict[str, int]:
 
 
 def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device: torch.device) -> int:
-    """The number of batch rows that can be measured within seconds on this device: all of them on a GPU."""
+    """Return the number of batch rows that can be measured within seconds on this device: all of them on a GPU."""
     if device.type == "cuda":
         return batch.inputs.num_real
     multiplied = sum(p.numel() for p in learner.parameters() if p.ndim > 1)
@@ -151,7 +151,7 @@ def _total(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardw
 
 
 def _kept_for_backward(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> int:
-    """The bytes that autograd keeps for the backward pass, each storage once, excluding parameters and the batch."""
+    """Count the bytes that autograd keeps for the backward pass, each storage once, without parameters and batch."""
     known = {p.untyped_storage().data_ptr() for p in learner.parameters()}
     tensors: dict[int, tuple[int, Tensor]] = {}
 

@@ -53,7 +53,7 @@ class TaskTexts(Texts):
         return FoundTexts(present, changed if len(present) < len(set(keys)) else "")
 
     def _texts(self, run: Run, predictions: Predictions) -> Mapping[int, ExampleText] | str:
-        """All texts of a split by key, or the reason why there are none."""
+        """Return all texts of a split by key, or the reason why there are none."""
         node = run.config.get("task")
         if not isinstance(node, Mapping) or "_target_" not in node:
             return f"the configuration of the run does not say where the data of the task {predictions.task} are"
@@ -111,13 +111,13 @@ def _texts_of(task: Task, split: str) -> dict[int, ExampleText]:
 
 
 def _gold_start(example: Any) -> int | None:
-    """The start of a question's first gold answer; None for all other examples."""
+    """Return the start of a question's first gold answer; None for all other examples."""
     answers = getattr(example, "answers", None)
     return answers[0].start if answers else None
 
 
 def _num_bytes(node: Mapping[str, Any], split: str, data_root: str | None) -> int:
-    """The size in bytes of the files that hold a split, as far as they exist."""
+    """Return the size in bytes of the files that hold a split, as far as they exist."""
     folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
     total = 0
     for name in _file_names(node, split):

@@ -51,7 +51,7 @@ def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> T
 
 
 def starts_of_documents(store: TokenStore) -> np.ndarray:
-    """The index of each document's first token, followed by the number of tokens, int64."""
+    """Return the index of each document's first token, followed by the number of tokens, int64."""
     return store.sentence_starts[store.document_starts]
 
 
@@ -207,7 +207,7 @@ def gpu_table(
 
 
 def _steps_of(train: TrainSettings, *, seconds: float, tokens: float, steps: int) -> float | None:
-    """The number of steps in the budget, from the duration of a step and the steps of an epoch."""
+    """Return the number of steps in the budget, from the duration of a step and the steps of an epoch."""
     budgets = (
         (train.steps, 1.0),
         (train.tokens, 1 / tokens),

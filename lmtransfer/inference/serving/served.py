@@ -213,7 +213,7 @@ def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: 
 
 
 def _texts_of(example: Any) -> dict[str, Any]:
-    """The answered texts, by field name, to which the offsets of an answer refer."""
+    """Return the answered texts, by field name, to which the offsets of an answer refer."""
     if isinstance(example, TextExample):
         return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})
     if isinstance(example, QuestionExample):

@@ -13,7 +13,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
 def common_answers(
     one: Side, other: Side
 ) -> tuple[tuple[list[Predictions], list[Predictions]] | None, int | None, list[str]]:
-    """The answers of both sides to the examples that all their training runs answered.
+    """Return the answers of both sides to the examples that all their training runs answered.
 
     Returns:
         The answers in the order of the members, or None if some were not kept; the number of compared examples, or
@@ -51,14 +51,14 @@ def common_answers(
 
 
 def only(predictions: Predictions, keys: np.ndarray) -> Predictions:
-    """The answers to the examples with these keys, in the order of the keys."""
+    """Return the answers to the examples with these keys, in the order of the keys."""
     order = np.argsort(predictions.examples.keys)
     rows = order[np.searchsorted(predictions.examples.keys[order], keys)]
     return replace(predictions, examples=predictions.examples.select(rows))
 
 
 def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:
-    """The number of examples with equal content but different gold answers."""
+    """Return the number of examples with equal content but different gold answers."""
     if one.kind != other.kind or len(one.gold) != len(other.gold):
         return len(one)
     if one.kind == "regression" or (one.kind == "multi_label" and one.labels == other.labels):

@@ -98,7 +98,7 @@ def flipped(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flipped
 
 
 def _mean_scores(side: Sequence[Predictions], score: str) -> np.ndarray:
-    """The mean score of each example over a side's runs, shape (N,); NaN if the example does not count."""
+    """Return the mean score of each example over a side's runs, shape (N,); NaN if the example does not count."""
     with np.errstate(invalid="ignore", divide="ignore"):
         scores = [
             predictions.examples.ratios[score].parts / predictions.examples.ratios[score].counts for predictions in side
@@ -120,7 +120,7 @@ def _gold(examples: ScoredExamples, row: int) -> str:
 
 
 def _said(side: Sequence[Predictions], row: int) -> str:
-    """The runs' most frequent answer, with its count unless all agree."""
+    """Return the runs' most frequent answer, with its count unless all agree."""
     if side[0].examples.kind == "regression":
         return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"
     answers = Counter(_answer(predictions.examples, row) for predictions in side)

@@ -51,7 +51,7 @@ def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) 
 
 
 def html_comparison(comparison: Comparison, *, most: int) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     return document(
         "comparison.html.j2",
         title=f"{comparison.sides[0].name} against {comparison.sides[1].name}",
@@ -62,7 +62,7 @@ def html_comparison(comparison: Comparison, *, most: int) -> str:
 
 
 def _default_folder(comparison: Comparison) -> Path:
-    """The folder ``compare`` in the nearest folder above both sides that is not a run."""
+    """Return the folder ``compare`` in the nearest folder above both sides that is not a run."""
     tops = [entry.run.path.resolve() for side in comparison.sides for entry in side.entries]
     common = Path(os.path.commonpath([top.parent for top in tops]))
     while (common / "config.yaml").is_file() and common != common.parent:

@@ -111,7 +111,7 @@ def _measured(entry: Entry) -> dict[str, Any]:
 
 
 def _not_shared(one: Side, other: Side) -> dict[str, str]:
-    """The metrics with different meanings on the two sides, with the reasons."""
+    """Return the metrics with different meanings on the two sides, with the reasons."""
     first, second = (_objectives(side.first) for side in (one, other))
     reasons: dict[str, str] = {}
     for metric in _metrics(one.first) | _metrics(other.first):
@@ -158,13 +158,13 @@ def _by(side: Side, metric: str) -> Side:
 
 
 def _metrics(entry: Entry) -> dict[str, None]:
-    """The names of the measured metrics, in order."""
+    """Return the names of the measured metrics, in order."""
     metrics = entry.run.result.get("metrics")
     return {str(name): None for name, value in _of(metrics).items() if scores.number(value) is not None}
 
 
 def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
-    """The class and weight of each loss."""
+    """Return the class and weight of each loss."""
     losses = _of(_of(_source(entry).config.get("objective")).get("losses"))
     weights = {name: scores.number(_of(node).get("weight")) for name, node in losses.items()}
     return {
@@ -174,7 +174,7 @@ def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
 
 
 def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
-    """The class that computes a metric: the loss of that name, else a class that reports several metrics."""
+    """Return the class that computes a metric: the loss of that name, else a class that reports several metrics."""
     if part in losses:
         return losses[part][0]
     return next((target for target, _ in losses.values() if target.endswith(_OWN_NOISE)), "")

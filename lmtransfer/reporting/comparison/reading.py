@@ -79,7 +79,7 @@ def read_side(folder: Path, name: str) -> Side:
 
 
 def _members(entry: Entry, problems: list[str]) -> list[Member]:
-    """The individual training runs of a run, with their answers."""
+    """Return the individual training runs of a run, with their answers."""
     metric = entry.metric or ""
     results = [seed.result for seed in entry.seeds if seed.result]
     values = scores.seed_values(entry.run.result, metric, results)
@@ -109,7 +109,7 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
 
 
 def pretrained_values(entry: Entry, metric: str) -> list[Member]:
-    """The values of a metric for the seeds of a pretraining run, or of its evaluation."""
+    """Return the values of a metric for the seeds of a pretraining run, or of its evaluation."""
     results = [seed.result for seed in entry.seeds if seed.result]
     source = entry.run if entry.source is None else entry.source
     seed = source.config.get("seed")
@@ -131,13 +131,13 @@ def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
 
 
 def _weights(entry: Entry) -> str:
-    """The starting weights of a run."""
+    """Return the starting weights of a run."""
     source = entry.source
     return str(entry.run.config.get("init") or entry.run.key) if source is None else source.weights
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The shortest distinct ends of two paths."""
+    """Return the shortest distinct ends of two paths."""
     parts = [folder.resolve().parts for folder in folders]
     size = 1
     while parts[0][-size:] == parts[1][-size:]:

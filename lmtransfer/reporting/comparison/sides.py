@@ -81,12 +81,12 @@ class Side:
         return f"held-out text of {text}" if text else "held-out text"
 
     def pretraining_settings(self) -> dict[str, Any]:
-        """The settings of the weights' pretraining, by dotted key; empty for random weights."""
+        """Return the settings of the weights' pretraining, by dotted key; empty for random weights."""
         return self.settings_of(self.first)
 
     @staticmethod
     def settings_of(entry: Entry) -> dict[str, Any]:
-        """The same as ``pretraining_settings``, for one of the runs."""
+        """Return the same as ``pretraining_settings``, for one of the runs."""
         source = entry.source
         config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
         flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})

@@ -69,7 +69,7 @@ def _grounds(comparison: Comparison, difference: Difference) -> str:
 
 
 def _variance(difference: Difference) -> str:
-    """The sources of the difference's variance; empty if unknown."""
+    """Return the sources of the difference's variance; empty if unknown."""
     shares: dict[str, float] = {}
     for part in difference.parts:
         shares[part.source] = shares.get(part.source, 0.0) + part.variance
@@ -147,7 +147,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def _scores(comparison: Comparison) -> Table:
-    """The scores of both sides and of their baselines, each baseline once if it scores the same on both."""
+    """Return the scores of both sides and of their baselines, each baseline once if it scores the same on both."""
     rows = []
     for side, values in zip(comparison.sides, comparison.values, strict=True):
         pretrainings = {member.pretraining for member in side.members}
@@ -169,7 +169,7 @@ def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...
 
 
 def _losses(comparison: Comparison) -> Table:
-    """The table by pretraining loss and accuracy, without examples."""
+    """Return the table by pretraining loss and accuracy, without examples."""
     table = _groups(comparison, "", comparison.losses)
     return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 

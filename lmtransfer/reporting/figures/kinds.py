@@ -91,7 +91,7 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
 
 
 def _size(panels: Sequence[Panel]) -> tuple[float, float]:
-    """The width and height in inches."""
+    """Return the width and height in inches."""
     first, width = panels[0], 7.2 if len(panels) == 1 else 9.2
     num_places = len(first.places)
     if first.kind == "columns":

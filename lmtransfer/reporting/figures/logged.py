@@ -78,7 +78,7 @@ def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
 
 
 def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
-    """The loss curve in a run's metrics; None if there is none.
+    """Return the loss curve in a run's metrics; None if there is none.
 
     Args:
         run: a pretraining run, finished or not.
@@ -104,7 +104,7 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
 
 
 def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
-    """The starts of a run's later phases, each at the last logged line of the previous phase."""
+    """Return the starts of a run's later phases, each at the last logged line of the previous phase."""
     changes, before = [], None
     for line in run.metrics:
         phase, tokens, seconds = line.get("phase"), number(line.get("tokens")), number(line.get("seconds"))
@@ -148,7 +148,7 @@ def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[C
 
 
 def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
-    """A development metric at the steps common to all seeds; empty if there are fewer than two.
+    """Return a development metric at the steps common to all seeds; empty if there are fewer than two.
 
     Args:
         runs: one run per seed.
@@ -248,7 +248,7 @@ def detection_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> lis
 
 
 def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
-    """The discriminator's curves of a pretraining run, over all its seeds; None if none were logged.
+    """Return the discriminator's curves of a pretraining run, over all its seeds; None if none were logged.
 
     Returns:
         Precision: the share of the tokens marked as replaced that are replaced (no point if no token is marked);
@@ -265,7 +265,7 @@ def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
 
 
 def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
-    """A metric such as ``validation/mlm`` at the validations common to all seeds with validations.
+    """Return a metric such as ``validation/mlm`` at the validations common to all seeds with validations.
 
     Tokens are averaged over seeds, since seeds fill their steps differently.
     """
@@ -277,7 +277,7 @@ def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
 
 
 def _validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
-    """The tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
+    """Return the tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
     losses: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
         tokens, value = number(line.get("tokens")), number(line.get(name))

@@ -50,7 +50,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
 
 
 def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:
-    """The labels of sweep points, such as ``mask_prob=0.15``."""
+    """Return the labels of sweep points, such as ``mask_prob=0.15``."""
     return {
         entry.run.key: _values_text(sweep.keys, point.values, " ")
         for sweep in sweeps
@@ -359,7 +359,7 @@ def _by_run(curves: Sequence[_Evaluation]) -> list[list[_Evaluation]]:
 
 
 def _measured(entry: Entry) -> str:
-    """The name of the evaluated run; for a seed, the name of its parent run."""
+    """Return the name of the evaluated run; for a seed, the name of its parent run."""
     path = _evaluated(entry)
     if path is None:
         return entry.name
@@ -372,7 +372,7 @@ def _evaluated(entry: Entry) -> PurePath | None:
 
 
 def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
-    """The key and the ascending (value, loss) pairs of a result's ``curve``; no pairs if it is missing or damaged."""
+    """Read the key and the ascending (value, loss) pairs of a result's ``curve``; no pairs if missing or damaged."""
     if not isinstance(node, Mapping) or not isinstance(node.get("values"), list):
         return "", []
     pairs = zip(map(number, node["values"]), map(number, node.get("losses") or []), strict=False)

@@ -158,7 +158,7 @@ def are_numbers(places: Iterable[Place]) -> bool:
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """A centred moving average of the same length that ignores values that are not finite.
+    """Return a centred moving average of the same length that ignores values that are not finite.
 
     The window grows at the start, where losses fall fast, and is one-sided at the end, so that the last value is as
     smooth as the others.

@@ -118,7 +118,7 @@ def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: 
 
 
 def _windows(passage: str, spans: Sequence[Span], around: int) -> list[Span]:
-    """The parts to show, in order and disjoint; they begin and end between words if there is a space."""
+    """Return the parts to show, in order and disjoint; they begin and end between words if there is a space."""
     merged: list[Span] = []
     for span in sorted(spans, key=lambda span: span.start):
         start, stop = max(0, span.start - around), min(len(passage), span.stop + around)
@@ -142,7 +142,7 @@ def _kind(start: int, stop: int, gold: Span | None, predicted: Span | None) -> M
 
 
 def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
-    """The answers of a run's seeds on its scored split; empty if none are kept.
+    """Return the answers of a run's seeds on its scored split; empty if none are kept.
 
     Seeds whose examples or labels differ from those of the first seed are left out.
 
@@ -294,7 +294,7 @@ def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers
 
 
 def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
-    """The answers of one run; None if it has none to show."""
+    """Return the answers of one run; None if it has none to show."""
     heading = RunAnswers(entry.name, entry.transfer, entry.group)
     if entry.split.startswith("test"):
         return replace(heading, remarks=(_ON_TEST,))

@@ -157,7 +157,7 @@ def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def certainties(answers: Sequence[Predictions]) -> np.ndarray | None:
-    """The probability of each answer of each seed, float64, shape (S, R); None if a seed kept no probabilities."""
+    """Stack the probabilities of each seed's answers, float64, shape (S, R); None if a seed kept none."""
     confidences = [answer.examples.confidences for answer in answers]
     if any(len(own) != len(answer.examples.predicted) for own, answer in zip(confidences, answers, strict=True)):
         return None

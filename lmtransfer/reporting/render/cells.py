@@ -12,7 +12,7 @@ from lmtransfer.verdicts.spread import Spread
 
 
 def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
-    """The metric's name with its unit; pretraining losses are named as validation losses."""
+    """Return the metric's name with its unit; pretraining losses are named as validation losses."""
     if of_pretraining and metric:
         return f"validation {metric}"
     return f"{metric} (%)" if in_percent(metric) else metric

@@ -73,7 +73,7 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_calibration(result: Any) -> ShownCalibration | None:
-    """The calibration in a ``result.json`` or in the control's part of one; None if there is none."""
+    """Return the calibration in a ``result.json`` or in the control's part of one; None if there is none."""
     node = result.get("calibration") if isinstance(result, Mapping) else None
     if not isinstance(node, Mapping):
         return None

@@ -46,7 +46,7 @@ class Cost:
         return "" if self.seconds is None else duration(self.seconds)
 
     def values(self) -> dict[str, float]:
-        """The known numbers, by name."""
+        """Return the known numbers, by name."""
         known = {
             "num_trained_parameters": self.num_trained,
             "peak_memory": self.peak_memory,
@@ -69,7 +69,7 @@ class Cost:
 
 
 def cost_of(results: Sequence[Mapping[str, Any]]) -> Cost:
-    """The cost of a run of a task.
+    """Return the cost of a run of a task.
 
     Args:
         results: its result, then those of its seeds.

@@ -55,7 +55,7 @@ def _corrected(column: Sequence[tuple[Difference | None, float | None]]) -> list
 def made_control(
     run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Predictions], split: str
 ) -> Scored | None:
-    """The run's own control: from its result, else from the runs in its directory."""
+    """Return the run's own control: from its result, else from the runs in its directory."""
     node = run.result.get("control")
     score_examples = examples_of_score(predictions, node, metric, split=split, is_control=True)
     reported = scored(node, metric, examples=score_examples)
@@ -69,7 +69,7 @@ def made_control(
 
 
 def made_baselines(run: Run, metric: str, predictions: Sequence[Predictions], split: str) -> dict[str, Scored]:
-    """The word-count baselines that were scored together with the run, by name."""
+    """Return the word-count baselines that were scored together with the run, by name."""
     nodes = run.result.get("baselines")
     baselines = {}
     for name, node in nodes.items() if isinstance(nodes, Mapping) else ():
@@ -213,12 +213,12 @@ def _differing(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
 
 
 def _below(run: Run, key: str) -> list[str]:
-    """The names of the folders from the parent run of a seed or control down to its own folder."""
+    """Return the names of the folders from the parent run of a seed or control down to its own folder."""
     return run.key.removeprefix(f"{key}/").split("/")
 
 
 def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
-    """The key of the run of which ``run`` is a seed or a control; otherwise its own key."""
+    """Return the key of the run of which ``run`` is a seed or a control; otherwise its own key."""
     folders = run.key.split("/")
     while len(folders) > 1 and (_is_member(folders[-1]) or _is_nested(folders, by_key)):
         folders.pop()
@@ -304,13 +304,13 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
 
 
 def _text(run: Run, source: Run | None, runs: Sequence[Run]) -> str:
-    """The pretraining text of a run, or the text requested for an evaluation."""
+    """Return the pretraining text of a run, or the text requested for an evaluation."""
     corpus = node_label(run.config.get("corpus")) if run.command == "evaluate" else ""
     return corpus or ("" if source is None else pretraining_text(source, runs))
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:
-    """The way of transfer: the name of the freezing, "control" for random weights, or "zero-shot"."""
+    """Return the way of transfer: the name of the freezing, "control" for random weights, or "zero-shot"."""
     if run.result.get("zero_shot"):
         return "zero-shot"
     if run.result.get("control") is True or not config.get("init"):

@@ -32,7 +32,7 @@ def kept_answers(run: Path, problems: list[str] | None = None) -> list[Predictio
 
 
 def examples_of(predictions: Sequence[Predictions], metric: str) -> Examples | None:
-    """The contribution of each example to each of the scores.
+    """Return the contribution of each example to each of the scores.
 
     Args:
         predictions: the predictions, in the order of the scores.
@@ -97,7 +97,7 @@ def examples_of_score(
     is_control: bool = False,
     baseline: str = "",
 ) -> Examples | None:
-    """The contribution of each example to the scores of a result, in the order of ``scores.seed_values``.
+    """Return the contribution of each example to the scores of a result, in the order of ``scores.seed_values``.
 
     Args:
         predictions: the predictions that the run has kept.

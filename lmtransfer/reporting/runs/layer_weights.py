@@ -53,7 +53,7 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def read_layer_weights(
     result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
 ) -> LayerWeights | None:
-    """The scalar mix in a ``result.json`` or in the control's part of one; None if there is none.
+    """Return the scalar mix in a ``result.json`` or in the control's part of one; None if there is none.
 
     Args:
         result: the result, or its part.

@@ -29,12 +29,12 @@ def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
 
 
 def edge_text(rate: float, edge: Edge) -> str:
-    """A warning such as ``learning rate 0.01 is the largest of its grid: a better one may be outside``."""
+    """Return a warning such as ``learning rate 0.01 is the largest of its grid: a better one may be outside``."""
     return f"learning rate {rate:g} is the {edge} of its grid: a better one may be outside"
 
 
 def searched_text(grid: Any, rate: Any = None) -> str:
-    """A note such as ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty if none was chosen.
+    """Note a search: ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty if there was none.
 
     Args:
         grid: the tried rates; anything but a list of at least two different rates counts as no search.
@@ -47,7 +47,7 @@ def searched_text(grid: Any, rate: Any = None) -> str:
 
 
 def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
-    """The scores of each learning rate by seed, on the examples used for the choice; empty if they are damaged.
+    """Return the scores of each learning rate by seed, on the examples used for the choice; empty if they are damaged.
 
     Args:
         run: a run of a task.
@@ -75,6 +75,6 @@ def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
 
 
 def _rates(grid: Any) -> set[float]:
-    """The numbers in a list; empty if it is not a list."""
+    """Return the numbers in a list; empty if it is not a list."""
     listed: Sequence[Any] = grid if isinstance(grid, Sequence) and not isinstance(grid, str) else ()
     return {value for value in map(number, listed) if value is not None}

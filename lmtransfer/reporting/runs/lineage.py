@@ -30,7 +30,7 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
-    """The run at the path that ``run`` names."""
+    """Return the run at the path that ``run`` names."""
     wanted = PurePath(path)
     for other in runs:
         if other.path == Path(path) or str(other.path) == path:
@@ -58,7 +58,7 @@ def at_revision(run: Run, tokens: int) -> Run:
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The nearest pretraining run of ``run``, if any: itself, or the run that it (or the evaluated run) started from.
+    """Find the nearest pretraining run, if any: ``run`` itself, or where it (or the evaluated run) started from.
 
     An imported published model also counts.
     """
@@ -66,7 +66,7 @@ def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
-    """The run, its starting point, the starting point's own starting point, and so on."""
+    """Return the run, its starting point, the starting point's own starting point, and so on."""
     ancestors: list[Run] = []
     current: Run | None = run
     while current is not None and current.weights not in {known.weights for known in ancestors}:
@@ -82,7 +82,7 @@ def is_pretraining(run: Run) -> bool:
 
 
 def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
-    """The texts of a pretraining run and of the runs that it continued, earliest first: ``published + imdb``."""
+    """Return the texts of a pretraining run and of the runs that it continued, earliest first: ``published + imdb``."""
     texts = []
     for stage in reversed(lineage(run, runs)):
         if stage.command == "import":
@@ -105,7 +105,7 @@ def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | No
 
 
 def _of_a_seed(run: Run, name: str) -> float | None:
-    """The same as ``total``, but the mean per seed for a run with several seeds."""
+    """Return the same as ``total``, but the mean per seed for a run with several seeds."""
     cost, seeds = total(run, name), run.result.get("seeds")
     return cost if cost is None or not isinstance(seeds, list) or not seeds else cost / len(seeds)
 

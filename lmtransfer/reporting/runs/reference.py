@@ -67,7 +67,7 @@ class ReferenceCurve:
     loss: tuple[float, ...]
 
     def below_entropy(self, tokens: float) -> float | None:
-        """The loss after ``tokens`` tokens as nats below the unigram entropy; None outside the curve."""
+        """Return the loss after ``tokens`` tokens as nats below the unigram entropy; None outside the curve."""
         if not self.tokens[0] <= tokens <= self.tokens[-1]:
             return None
         return self.entropy - float(np.interp(tokens, self.tokens, self.loss))
@@ -75,7 +75,7 @@ class ReferenceCurve:
 
 @functools.cache
 def reference_curves() -> tuple[ReferenceCurve, ...]:
-    """All curves of the package."""
+    """Return all curves of the package."""
     text = resources.files("lmtransfer.reporting").joinpath("reference_curves.json").read_text(encoding="utf-8")
     return tuple(
         ReferenceCurve(**{**one, "tokens": tuple(one["tokens"]), "loss": tuple(one["loss"])})
@@ -84,7 +84,7 @@ def reference_curves() -> tuple[ReferenceCurve, ...]:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of ``SETTINGS`` in a run's configuration, with the losses' names."""
+    """Return the values of ``SETTINGS`` in a run's configuration, with the losses' names."""
     settings: dict[str, Any] = {}
     for key in SETTINGS:
         node = value_at(config, key)
@@ -93,7 +93,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def references_of(run: Run, part: str) -> list[ReferenceCurve]:
-    """The curves of the same recipe and loss; empty for other recipes, and for runs that continue another run."""
+    """Select the curves of the same recipe and loss; empty for other recipes and for runs that continue another."""
     if run.config.get("init") or not run.config:
         return []
     settings = settings_of(run.config)
@@ -127,7 +127,7 @@ def is_normal(references: Sequence[ReferenceCurve], *, tokens: float, loss: floa
 
 
 def entropy_of(run: Run) -> float | None:
-    """The unigram entropy of a run's text, from its result or its metrics."""
+    """Return the unigram entropy of a run's text, from its result or its metrics."""
     reported = number(run.result.get("unigram_entropy"))
     if reported is not None:
         return reported

@@ -174,7 +174,7 @@ def _collapse(result: Any, score: Spread | None) -> list[str]:
 
 
 def _undefined(result: Any) -> list[str]:
-    """The sentences of a result about metrics that are undefined on its answers."""
+    """Return the sentences of a result about metrics that are undefined on its answers."""
     sentences = result.get("undefined") if isinstance(result, Mapping) else None
     return [sentence for sentence in sentences if isinstance(sentence, str)] if isinstance(sentences, list) else []
 

@@ -25,7 +25,7 @@ def number(value: Any) -> float | None:
 
 
 def main_metric(result: Mapping[str, Any]) -> str | None:
-    """The name of the main metric in the result."""
+    """Return the name of the main metric in the result."""
     name = result.get("main_metric")
     return name if isinstance(name, str) and name else None
 
@@ -59,7 +59,7 @@ class SeedValue:
 
 
 def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> list[SeedValue]:
-    """The metric of each seed, if individual values are known.
+    """Return the metric of each seed, if individual values are known.
 
     Args:
         node: a ``result.json``, or its part that describes a control: a number, or a mapping with some of ``seeds`` (a
@@ -85,7 +85,7 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
 
 
 def reported(node: Any, metric: str) -> Spread | None:
-    """The statistics of a metric in a node (see ``seed_values``); None if there are none."""
+    """Return the statistics of a metric in a node (see ``seed_values``); None if there are none."""
     mean = _statistic(node, "mean", metric) if isinstance(node, Mapping) else None
     if mean is None:
         return None
@@ -102,7 +102,7 @@ def reported(node: Any, metric: str) -> Spread | None:
 
 
 def other_metrics(node: Any, metrics: Sequence[str], seeds: Sequence[Mapping[str, Any]] = ()) -> dict[str, Spread]:
-    """The scores by the metrics other than the main one, as far as each seed's value is known.
+    """Return the scores by the metrics other than the main one, as far as each seed's value is known.
 
     Args:
         node: see ``seed_values``.
@@ -114,13 +114,13 @@ def other_metrics(node: Any, metrics: Sequence[str], seeds: Sequence[Mapping[str
 
 
 def num_collapsed(node: Any) -> int:
-    """The number of seeds that give every example the same answer; for ``node``, see ``seed_values``."""
+    """Return the number of seeds that give every example the same answer; for ``node``, see ``seed_values``."""
     count = node.get("collapsed") if isinstance(node, Mapping) else None
     return int(count) if isinstance(count, bool | int) else 0
 
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
-    """The score of always predicting the most common label, if the result contains it."""
+    """Return the score of always predicting the most common label, if the result contains it."""
     value = _value({"metrics": result.get("majority")}, metric)
     return number(result.get("majority")) if value is None else value
 
@@ -146,7 +146,7 @@ def scored(
     pretraining: str | None = None,
     examples: Examples | None = None,
 ) -> Scored | None:
-    """A metric over seeds, from individual values if known, else from the given statistics.
+    """Return a metric over seeds, from individual values if known, else from the given statistics.
 
     Args:
         node: a ``result.json``, or its part that describes a control (see ``seed_values``).
@@ -172,7 +172,7 @@ def scored(
 
 
 def difference_in(result: Mapping[str, Any]) -> Difference | None:
-    """The difference from the control in a result, recomputed if an earlier version wrote the result."""
+    """Return the difference from the control in a result, recomputed if an earlier version wrote the result."""
     known = Difference.from_values(result.get("difference"))
     metric = main_metric(result)
     if known is not None or metric is None:

@@ -19,7 +19,7 @@ TOKENIZER = "tokenizer"
 
 
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
-    """The settings of a run of a task by dotted key, without those that have no effect.
+    """Return the settings of a run of a task by dotted key, without those that have no effect.
 
     Keys with the value null are dropped. A single rate counts as a grid of one; a seed or a control has the grid from
     which its rate was chosen.
@@ -56,7 +56,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
-    """The keys in which two runs differ, in alphabetical order.
+    """Return the keys in which two runs differ, in alphabetical order.
 
     Args:
         one: settings of the first run.

@@ -83,7 +83,7 @@ def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
 
 
 def outside(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Entry]:
-    """The entries that are not points of a sweep."""
+    """Return the entries that are not points of a sweep."""
     inside = {entry.run.key for sweep in sweeps for point in sweep.points for entry in point.entries}
     return [entry for entry in entries if entry.run.key not in inside]
 
@@ -112,7 +112,7 @@ def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
 
 
 def values_of_sweep(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """The keys in which the runs differ, and the values of each run.
+    """Return the keys in which the runs differ, and the values of each run.
 
     If the folder names contain the swept keys (``optimizer.lr=0.01,model=bert_tiny``), these are used; the choice of a
     config group is then one key although it changes many. Otherwise the configurations are compared.
