@@ -82,7 +82,7 @@ def _chosen(
     fit: _Fit,
     values: Sequence[float],
 ) -> Baseline:
-    """A baseline whose regularisation is chosen by cross-validation."""
+    """Return a baseline whose regularisation is chosen by cross-validation."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import GroupKFold
 

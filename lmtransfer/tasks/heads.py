@@ -86,7 +86,7 @@ class ClassificationSpec(HeadSpec):
     label_smoothing: float = 0.0
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The label with the highest logit."""
+        """Return the label with the highest logit."""
         return outputs.argmax(1)
 
     @override
@@ -177,7 +177,7 @@ class TaggingSpec(HeadSpec):
     per: ClassVar[Literal["sequence", "token"]] = "token"
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The tag with the highest logit."""
+        """Return the tag with the highest logit."""
         return outputs.argmax(1)
 
     @override
@@ -185,11 +185,11 @@ class TaggingSpec(HeadSpec):
         return TagTargets.of(targets).tags
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The number of words."""
+        """Return the number of words."""
         return f"{len(targets)} words"
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
-        """The tag after the first token of each word, except the first of the labels, which most words have."""
+        """Return the tag after the first token of each word, except the first of the labels, which most words have."""
         targets_of = TagTargets.of(targets)
         pairs = zip(targets_of.first.tolist(), targets_of.tags.tolist(), strict=True)
         return {first: f"/{labels[tag]}" for first, tag in pairs if tag > 0}
@@ -219,7 +219,7 @@ class SpanSpec(HeadSpec):
         yield from ((name, int((kinds == index).sum())) for index, name in enumerate(labels))
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """The answer's kind, or its tokens."""
+        """Return the answer's kind, or its tokens."""
         targets_of = SpanTargets.of(targets)
         if targets_of.kind[0] >= 0:
             return f"answer: {labels[int(targets_of.kind[0])]}"
@@ -230,7 +230,7 @@ class SpanSpec(HeadSpec):
         )
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
-        """The tokens of the answer."""
+        """Return the tokens of the answer."""
         targets_of = SpanTargets.of(targets)
         return (
             {}

@@ -63,7 +63,7 @@ class InputFile:
         return _RefusedRows("refuse", self.notes, refuse=self.refuse)
 
     def layout(self, own: TableLayout | None = None) -> TableLayout:
-        """The layout of the input, if it is a table.
+        """Return the layout of the input, if it is a table.
 
         Args:
             own: that of the task's own files, whose columns and delimiter are used where the input says nothing.

@@ -59,7 +59,7 @@ class LocatedFiles:
         return path
 
     def _paths(self, name: str) -> list[Path]:
-        """The paths that are searched for a file; a single one if its name is absolute."""
+        """Return the paths that are searched for a file; a single one if its name is absolute."""
         return list(dict.fromkeys(folder / name for folder in self._folders))
 
     def places(self, split: str) -> str:

@@ -1,7 +1,7 @@
-"""The settings of tasks: what is asked of the examples, and where they come from.
+"""The settings of tasks: how examples are used, and where they come from.
 
-Each task class has a model ``Settings`` of its own, made of these and of the fields that only this task has. A task is
-constructed with the fields as keyword arguments, and ``_target_`` nodes of a config give the same keys.
+Each task class has its own ``Settings`` model, composed of these models and the task's own fields. A task is
+constructed with the fields as keyword arguments, which are also the keys of ``_target_`` nodes in a config.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, deli
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 
-#: A column, or its possible names, of which the first one in the file is used.
+#: A column name, or several possible names, of which the first that the file has is used.
 ColumnNames: TypeAlias = str | Sequence[str]
 
 
 class _Settings(pydantic.BaseModel):
-    """The base of all settings of tasks."""
+    """The base of all task settings."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
 
 class TaskSettings(_Settings):
-    """What is asked of the examples, in every task.
+    """Settings that every task has.
 
     Attributes:
         name: the task's name in tables and results.
@@ -43,10 +43,10 @@ class TaskSettings(_Settings):
 
 
 class FileSettings(_Settings):
-    """The files of the examples.
+    """The files that hold the examples.
 
-    Files come first: a relative path is searched below ``data_root``, then below the working directory. ``.gz``,
-    ``.xz`` and ``.zst`` files are read directly.
+    Files take precedence over the hub. A relative path is searched for below ``data_root``, then below the working
+    directory. ``.gz``, ``.xz`` and ``.zst`` files are read directly.
 
     Attributes:
         files: file of each split, such as ``{train: sst2/train.tsv}``; several names for one are tried in order.
@@ -63,18 +63,18 @@ class FileSettings(_Settings):
     data_root: Folder | None = None
 
     def file_names(self) -> dict[str, tuple[str, ...]]:
-        """The names of the file of each split; none if the split has no file."""
+        """Return the possible file names of each split, empty if the split has no file."""
         own = {"train": self.train, "dev": self.dev, "test": self.test}
         files = {**(self.files or {}), **{split: file for split, file in own.items() if file is not None}}
         return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in files.items()}
 
     def located_files(self, *, task: str) -> LocatedFiles:
-        """The files of the task of this name."""
+        """Locate the files for the task with this name."""
         return LocatedFiles(files=self.file_names(), data_root=self.data_root, task=task)
 
 
 class HubSettings(_Settings):
-    """The data set on the hub, for splits without a file on this machine.
+    """The data set on the hub, for splits without a local file.
 
     Attributes:
         hub: ``datasets`` name; null: files only.
@@ -87,7 +87,7 @@ class HubSettings(_Settings):
     hub_splits: Mapping[str, str] | None = None
 
     def hub_source(self) -> HubSource | None:
-        """The data set; None: files only."""
+        """The data set; None if only files are used."""
         return None if self.hub is None else HubSource(self.hub, self.hub_config, dict(self.hub_splits or {}))
 
 
@@ -96,7 +96,7 @@ class TextTableSettings(FileSettings, HubSettings):
 
     A column may have several possible names, of which the first one in the file is used, so that one task can read
     splits from different sources. A split whose name begins with ``test`` may lack the gold answers, as in published
-    tests.
+    test sets.
 
     Attributes:
         text_column: column of the text, or of the first text of a pair.
@@ -128,7 +128,7 @@ class TextTableSettings(FileSettings, HubSettings):
     folds: Folds | None = None
 
     def layout(self) -> TableLayout:
-        """The format of the files."""
+        """The files' format."""
         return TableLayout(
             file_format=self.file_format,
             columns=self.columns,

@@ -63,11 +63,11 @@ class TaskBatch:
         return self.packed.cu_seqlens.long()[self.target_owners_R]
 
     def to(self, device: torch.device | str) -> TaskBatch:
-        """The same batch on ``device``."""
+        """Return the same batch on ``device``."""
         return replace(self._map(lambda tensor: copied(tensor, device)), moved_from=self.on_host)
 
     def pin_memory(self) -> TaskBatch:
-        """The same batch in page-locked memory, from which a GPU copies without blocking."""
+        """Return the same batch in page-locked memory, from which a GPU copies without blocking."""
         return self._map(torch.Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> TaskBatch:

@@ -40,11 +40,11 @@ class ComposedEncoder(nn.Module):
         return self.composition.output_dim
 
     def vectors(self, packed: PackedBatch) -> Tensor:
-        """The vectors of a batch, float32, (B, E) or (T, E), without filler."""
+        """Return the vectors of a batch, float32, (B, E) or (T, E), without filler."""
         return self._pooled(self._compose(self._layers(packed), packed))
 
     def _layers(self, packed: PackedBatch) -> Sequence[Tensor]:
-        """The layers that the reading needs, at the real tokens that the composition uses."""
+        """Return the layers that the reading needs, at the real tokens that the composition uses."""
         encoder = self.encoder
         indices = self.reading.indices
         tokens = self.composition.tokens

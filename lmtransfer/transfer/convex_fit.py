@@ -116,7 +116,7 @@ def _gets_worse(tries: list[dict[str, Any]]) -> bool:
 
 
 def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
-    """The input of the linear layer for each row of the targets, float64, (R, E)."""
+    """Return the input of the linear layer for each row of the targets, float64, (R, E)."""
     scale, parts = learner.standardising, []
     with torch.no_grad():
         for start in range(0, len(source.encoded), _SEQUENCES_AT_ONCE):
@@ -129,7 +129,7 @@ def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
 
 
 def folds_of(encoded: EncodedExamples) -> np.ndarray:
-    """The fold of each example: groups of examples are dealt label by label, in the order of the file."""
+    """Return the fold of each example: groups of examples are dealt label by label, in the order of the file."""
     labels: dict[str, int] = {}
     units = [example.group or f"\0{place}" for place, example in enumerate(encoded.examples)]
     for unit, example in zip(units, encoded.examples, strict=True):
@@ -162,7 +162,7 @@ class Problem:
         self.coordinates_RF1 = functional.pad(centred_RE @ self.vectors_EF, (0, 1), value=1.0)  # the bias comes last
 
     def solve(self, strength: float, *, start: Tensor | None = None, options: dict[str, Any] = _EXACT) -> Tensor:
-        """The optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
+        """Return the optimum, float64, (K, F + 1): the weights of the coordinates, and the bias.
 
         Args:
             strength: C.
@@ -176,7 +176,7 @@ class Problem:
         shape = (self.head.num_logits, len(scale_F1))
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
-            """The mean loss and the penalty, divided by C and R as well; and its gradient."""
+            """Return the mean loss and the penalty, divided by C and R as well; and its gradient."""
             weight_KF1 = torch.from_numpy(point).view(shape) * scale_F1
             logits_RK = (self.coordinates_RF1 @ weight_KF1.T).requires_grad_()
             loss = self.head.row_loss(logits_RK, self.targets) / num
@@ -190,6 +190,6 @@ class Problem:
         return torch.from_numpy(point).view(shape) * scale_F1
 
     def linear(self, solution_KF1: Tensor) -> tuple[Tensor, Tensor]:
-        """A solution as weight (K, E) and bias (K,) of the linear layer."""
+        """Return a solution as weight (K, E) and bias (K,) of the linear layer."""
         weight_KE = solution_KF1[:, :-1] @ self.vectors_EF.T
         return weight_KE, solution_KF1[:, -1] - weight_KE @ self.mean_E

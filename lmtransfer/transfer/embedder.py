@@ -120,7 +120,7 @@ class Embedder:
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Embedded:
-        """The vectors of some texts, all of which are in memory."""
+        """Return the vectors of some texts, all of which are in memory."""
         room = self.max_length - _NUM_SPECIALS
         prefixes = [beginning(text, self.tokenizer, num_tokens=room) for text in texts]
         examples = [TextExample(id=str(number), text=text) for number, text in enumerate(prefixes)]
@@ -141,7 +141,7 @@ class Embedder:
 
 
 def finished(vectors_NE: np.ndarray, *, standardising: Standardising | None, normalise: bool) -> np.ndarray:
-    """The vectors, standardised first and then divided by their Euclidean lengths, as far as wanted.
+    """Return the vectors, standardised first and then divided by their Euclidean lengths, as far as wanted.
 
     Args:
         vectors_NE: float32.

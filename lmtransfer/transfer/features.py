@@ -45,14 +45,14 @@ class FeatureTable:
         self.values, self.starts, self.lengths = values, starts, lengths
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
-        """The features of these sequences, end to end, in this order."""
+        """Return the features of these sequences, end to end, in this order."""
         lengths = self.lengths[row_ids]
         first = np.cumsum(lengths) - lengths
         where = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
         return torch.from_numpy(np.asarray(self.values[where]))
 
     def parts(self, *, most_rows: int = 1 << 16) -> Iterator[Tensor]:
-        """The features of all sequences, end to end, a few sequences at a time.
+        """Yield the features of all sequences, end to end, a few sequences at a time.
 
         Args:
             most_rows: most rows of a part, unless a single sequence has more.
@@ -66,7 +66,7 @@ class FeatureTable:
         yield self.rows(np.arange(start, len(self.lengths)))
 
     def select(self, indices: np.ndarray) -> FeatureTable:
-        """The sequences at ``indices``, in that order; shares the values."""
+        """Return the sequences at ``indices``, in that order; shares the values."""
         return FeatureTable(self.values, self.starts[indices], self.lengths[indices])
 
 

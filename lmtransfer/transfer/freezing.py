@@ -26,7 +26,7 @@ class Freezing(Protocol):
     frozen: bool
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """The parameters of the encoder that are trained at some time; all others never get a gradient."""
+        """Return the parameters of the encoder that are trained at some time; all others never get a gradient."""
         ...
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
@@ -68,7 +68,7 @@ class Full:
     frozen = False
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """All of them."""
+        """Return all of them."""
         return encoder.parameters()
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
@@ -96,7 +96,7 @@ class Biases(Full):
     """
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """Every bias once.
+        """Return every bias once.
 
         Raises:
             ConfigError: there are none.
@@ -160,7 +160,8 @@ class FixedEmbeddings:
         self.rule = rule
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """Those of the rule; the embedding parameters are known only later, from the depths of the parameters."""
+        """Return those of the rule; the embedding parameters are known only later, from the depths of the parameters.
+        """
         return self.rule.parameters(encoder)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:

@@ -34,11 +34,11 @@ class LayerSelection(nn.Module):
         self.widths = widths
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """The needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, widths * D)."""
+        """Return the needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, widths * D)."""
         raise NotImplementedError
 
     def learned(self) -> dict[str, Any] | None:
-        """Its trained parameters as plain numbers; None if it has no parameters."""
+        """Return its trained parameters as plain numbers; None if it has no parameters."""
         return None
 
 
@@ -88,7 +88,7 @@ class SideBySide(LayerSelection):
 
 
 def layer_number(index: int, *, num_layers: int, setting: str) -> int:
-    """The number of a layer, 0 to L, for an index that may count from the end.
+    """Return the number of a layer, 0 to L, for an index that may count from the end.
 
     Args:
         index: -L - 1 to L.

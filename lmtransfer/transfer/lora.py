@@ -40,7 +40,8 @@ class Matrix:
 
 
 def matrices_of(encoder: Encoder) -> list[Matrix]:
-    """The matrices of an encoder that can have a low-rank update: those of its blocks with attention, each once."""
+    """Return the matrices of an encoder that can have a low-rank update: those of its blocks with attention, each once.
+    """
     blocks = [block for block in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in block.modules())]
     return list(dict.fromkeys(matrix for block in blocks for matrix in _matrices_in(block)))
 

@@ -108,7 +108,7 @@ def run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
 def embedder_of(
     saved: SavedRun, choice: VectorChoice, *, hardware: Hardware, max_length: int | None = None
 ) -> Embedder:
-    """The run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
+    """Return the run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
 
     Args:
         saved: a run of any kind.
@@ -162,7 +162,7 @@ def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
 
 
 def with_random_encoder(embedder: Embedder, saved: SavedRun) -> Embedder:
-    """The control of an embedder: the same in everything, but the encoder has random weights."""
+    """Return the control of an embedder: the same in everything, but the encoder has random weights."""
     model, hardware = embedder.model, embedder.hardware
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=derived_seed(0, "control"))
     encoder.attend(model.encoder.attention)
@@ -191,7 +191,7 @@ def _trained(saved: SavedRun, hardware: Hardware) -> _Trained:
 
 
 def pretrained_encoder(saved: SavedRun) -> Encoder:
-    """The encoder of a run without a task, with the attention of its last training, on the CPU."""
+    """Return the encoder of a run without a task, with the attention of its last training, on the CPU."""
     weights = hold_encoder(saved)
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
     encoder.attend(attention_of(saved, encoder))
@@ -200,7 +200,7 @@ def pretrained_encoder(saved: SavedRun) -> Encoder:
 
 
 def _method(choice: VectorChoice, trained: _Trained | None) -> VectorMethod:
-    """The choice with what the user left open."""
+    """Return the choice with what the user left open."""
     layers, pooling = choice.layers, choice.pooling
     if trained is None:
         return VectorMethod(layers=_or(layers, "last"), pooling=pooling or "mean", prefix=choice.prefix)

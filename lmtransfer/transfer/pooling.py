@@ -55,7 +55,7 @@ class Pooling(nn.Module):
         raise NotImplementedError
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same for padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
+        """Return the same for padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
         raise NotImplementedError
 
 

@@ -14,7 +14,7 @@ from lmtransfer.data.batch import upload
 
 
 def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
-    """The sum over each sequence, (T, D) -> (B, D).
+    """Return the sum over each sequence, (T, D) -> (B, D).
 
     Args:
         values_TD: packed sequences.
@@ -25,18 +25,19 @@ def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
 
 
 def segment_max(values: Tensor, lengths: Tensor) -> Tensor:
-    """The maximum of each feature over each sequence, (T, ...) -> (B, ...); ``lengths`` as for ``segment_sum``."""
+    """Return the maximum of each feature over each sequence, (T, ...) -> (B, ...); ``lengths`` as for ``segment_sum``.
+    """
     # unsafe: the kernel does not check that the lengths add up to T, for which a GPU would make the host wait.
     return torch.segment_reduce(values, "max", lengths=at(lengths, values.device), axis=0, unsafe=True)
 
 
 def at(lengths: Tensor, device: torch.device) -> Tensor:
-    """The lengths on ``device``; the host does not wait for it."""
+    """Return the lengths on ``device``; the host does not wait for it."""
     return lengths if lengths.device == device else upload(lengths.numpy(), device)
 
 
 def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
-    """The number of the sequence that each token belongs to, int64, shape (T,).
+    """Return the number of the sequence that each token belongs to, int64, shape (T,).
 
     Args:
         lengths: tokens of each sequence, int64, shape (B,).
@@ -47,7 +48,7 @@ def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
 
 
 def time_major_order(lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The order of packed tokens for PyTorch's LSTMs: first all first tokens, with the longest sequence first.
+    """Return the order of packed tokens for PyTorch's LSTMs: first all first tokens, with the longest sequence first.
 
     Args:
         lengths: tokens of each sequence, int64, shape (B,), on the host.
@@ -66,7 +67,7 @@ def time_major_order(lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
-    """The states of an LSTM over packed sequences, (T, D) -> (T, E), always in float32.
+    """Return the states of an LSTM over packed sequences, (T, D) -> (T, E), always in float32.
 
     In lower precision, rounding errors would accumulate over the recurrence.
 

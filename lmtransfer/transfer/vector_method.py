@@ -57,7 +57,7 @@ class VectorMethod:
         return f"pooling={self.pooling}, layers={self.layers_given}"
 
     def resolved_pooling(self, encoder: Encoder) -> ResolvedPooling:
-        """The pooling for this encoder, with "family" resolved.
+        """Return the pooling for this encoder, with "family" resolved.
 
         Raises:
             ConfigError: pooling of a token that has seen only itself (the first of a causal encoder, the last of a
@@ -99,7 +99,7 @@ class VectorMethod:
         return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
     def composed(self, encoder: Encoder) -> ComposedEncoder:
-        """The encoder with its reading and its composition; new parameters are random."""
+        """Return the encoder with its reading and its composition; new parameters are random."""
         reading = self.reading(encoder.num_layers)
         return ComposedEncoder(
             encoder=encoder,
@@ -109,7 +109,7 @@ class VectorMethod:
         )
 
     def reading(self, num_layers: int) -> LayerSelection:
-        """The module that makes one vector per token from an encoder's layers."""
+        """Return the module that makes one vector per token from an encoder's layers."""
         key = f"{self.prefix}layers"
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
@@ -120,7 +120,7 @@ class VectorMethod:
         return SideBySide(indices=indices, num_layers=num_layers, key=key)
 
     def composition(self, encoder: Encoder, dim: int) -> Pooling:
-        """The module that makes one vector per text from its tokens' vectors of width ``dim``."""
+        """Return the module that makes one vector per text from its tokens' vectors of width ``dim``."""
         pooling = self.resolved_pooling(encoder)
         if pooling == "cls":
             return OneToken(dim=dim, which="first")

@@ -97,7 +97,7 @@ class JsonNode:
         return [JsonNode(value, self, place) for place, value in enumerate(self.value)]
 
     def text(self) -> str:
-        r"""A text, which may be empty.
+        r"""Return a text, which may be empty.
 
         Raises:
             DataError: this is not text, or has a half of a surrogate pair (``\ud83d`` alone), which no tokenizer takes.
@@ -113,7 +113,7 @@ class JsonNode:
         return self.value
 
     def filled_text(self) -> str:
-        """A text with something other than white space in it.
+        """Return a text with something other than white space in it.
 
         Raises:
             DataError: this is not text, or is blank.
@@ -126,13 +126,13 @@ class JsonNode:
         return text
 
     def name(self) -> str:
-        """An id: a text that is not empty, or a whole number, as text."""
+        """Return an id: a text that is not empty, or a whole number, as text."""
         if isinstance(self.value, int) and not isinstance(self.value, bool):
             return str(self.value)
         return self.filled_text()
 
     def number(self) -> int:
-        """A whole number.
+        """Return a whole number.
 
         Raises:
             DataError: this is not a whole number.

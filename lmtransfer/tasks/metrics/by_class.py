@@ -65,7 +65,7 @@ def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
 
 
 def mean_by_class(seeds: Sequence[Mapping[str, ClassScores]]) -> dict[str, ClassScores]:
-    """The mean over seeds of each score, of the classes that all seeds have.
+    """Return the mean over seeds of each score, of the classes that all seeds have.
 
     Args:
         seeds: for each seed the result of ``scores_by_class``.

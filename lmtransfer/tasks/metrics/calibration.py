@@ -112,7 +112,7 @@ def calibration(logits_NC: np.ndarray, gold_N: np.ndarray, parts_N: np.ndarray |
 
 
 def fit_temperature(logits_NC: np.ndarray, gold_N: np.ndarray) -> float:
-    """The temperature, 0.01 to 100, with the smallest mean negative log-probability of the gold labels.
+    """Return the temperature, 0.01 to 100, with the smallest mean negative log-probability of the gold labels.
 
     The loss is convex in 1 / temperature, so the root of its slope is found by bisection.
 

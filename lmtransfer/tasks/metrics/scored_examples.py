@@ -68,7 +68,7 @@ class Ratio:
         return cls(parts, np.ones(len(parts)))
 
     def value(self, rows: np.ndarray | None = None) -> float | None:
-        """The metric over all examples, or over some rows (rows may repeat); None if no example counts."""
+        """Return the metric over all examples, or over some rows (rows may repeat); None if no example counts."""
         parts, counts = (self.parts, self.counts) if rows is None else (self.parts[rows], self.counts[rows])
         total = float(counts.sum())
         return float(parts.sum()) / total if total else None
@@ -148,7 +148,7 @@ class ScoredExamples:
         return blake2b("\n".join([task, *examples]).encode(), digest_size=12).hexdigest()
 
     def _gold(self) -> list[Any]:
-        """The gold answer of each example; labels by their names, so that their order does not matter."""
+        """Return the gold answer of each example; labels by their names, so that their order does not matter."""
         if self.gold_answers:
             return list(self.gold_answers)
         parts = [self.gold[start:stop] for start, stop in pairwise(self.offsets.tolist())]
@@ -278,7 +278,7 @@ def example_keys(examples: Sequence[Identified]) -> np.ndarray:
 
 
 def _clusters(examples: Sequence[Identified]) -> np.ndarray:
-    """Number the groups in order of appearance; an example with group "" gets its own number."""
+    """Return the number the groups in order of appearance; an example with group "" gets its own number."""
     numbers: dict[str, int] = {}
     clusters = np.zeros(len(examples), dtype=np.int64)
     for row, example in enumerate(examples):
@@ -340,7 +340,7 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
 
 
 def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
-    """The metric with each example left out in turn, shape (N,)."""
+    """Return the metric with each example left out in turn, shape (N,)."""
     num = len(examples)
     if num < 2:
         return None

@@ -321,7 +321,7 @@ class SpanQa(Task):
         )
 
     def baseline(self, train: Sequence[QuestionExample], examples: Sequence[QuestionExample]) -> list[Answer] | None:
-        """The most frequent answer that is not a span, such as no answer; None if each answer is a span."""
+        """Return the most frequent answer that is not a span, such as no answer; None if each answer is a span."""
         counts = Counter("" if example.kind is None else self.labels[example.kind] for example in train)
         if not self.labels:
             return [SpanAnswer("") for _ in examples] if self.no_answer else None

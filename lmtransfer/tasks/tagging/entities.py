@@ -35,7 +35,7 @@ def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
 
 
 def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The tokens of punctuation before a word, the word, and those after it."""
+    """Yield the tokens of punctuation before a word, the word, and those after it."""
     marks = [all(unicodedata.category(mark)[0] in "PS" for mark in text[start:end]) for start, end in tokens]
     if all(marks):
         yield from tokens
@@ -49,7 +49,7 @@ def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tup
 def entities(
     text: str, spans: Sequence[tuple[int, int]], answer: TagsAnswer, labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
+    """Return the entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
 
     Args:
         spans: its words; see ``word_spans``.

@@ -166,7 +166,7 @@ class TaggedFiles:
 
 
 def _format_by_name(path: Path) -> FileFormat | None:
-    """The format that the name of a file decides; None for columns."""
+    """Return the format that the name of a file decides; None for columns."""
     if plain_name(path).lower().endswith(".conllu"):
         return "conllu"
     named = format_by_name(path)

@@ -130,7 +130,7 @@ class MultiLabel(TextFileTask):
             return None
 
     def _form_of(self, split: str) -> LabelForm:
-        """The form of the labels in a split."""
+        """Return the form of the labels in a split."""
         if self.settings.label_form is not None:
             return self.settings.label_form
         if split not in self._forms:
@@ -169,7 +169,7 @@ class MultiLabel(TextFileTask):
         return LabelSetTargets(labels)
 
     def number_of(self, answer: LabelSetAnswer) -> Sequence[float]:
-        """The probability of each label."""
+        """Return the probability of each label."""
         return list(answer.probabilities.values())
 
     def gold_number(self, example: TextExample) -> Sequence[float] | None:

@@ -106,7 +106,7 @@ class Classification(TextTask):
         return LabelTargets(np.array(labels, dtype=np.int64))
 
     def number_of(self, answer: LabelAnswer) -> float:
-        """The label's index."""
+        """Return the label's index."""
         return answer.label
 
     @override

@@ -41,7 +41,7 @@ class JsonLinesClassification(JsonLinesTask, Classification):
 
 
 def _label(row: JsonNode) -> int | None:
-    """The label of a row, true or false (or 1 or 0); None if it is hidden."""
+    """Return the label of a row, true or false (or 1 or 0); None if it is hidden."""
     gold = row.maybe("label")
     if gold is None:
         return None
@@ -67,7 +67,7 @@ class WordInContext(JsonLinesClassification):
 
 
 def _marked(row: JsonNode, key: str, start_key: str, end_key: str) -> str:
-    """A sentence with marks around its word."""
+    """Return a sentence with marks around its word."""
     text, start, end = row.field(key).filled_text(), row.field(start_key).number(), row.field(end_key).number()
     if not 0 <= start < end <= len(text):
         raise DataError(f"{row.field(start_key).where}: {start} to {end} are no characters of {key}")
@@ -135,7 +135,7 @@ class MultiSentenceReading(JsonLinesClassification):
 
 
 def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> Ratio:
-    """The share of questions whose answers are all right; a question counts at its first answer."""
+    """Return the share of questions whose answers are all right; a question counts at its first answer."""
     questions = [example.id.rpartition(".")[0] for example in examples]
     right: dict[str, bool] = {}
     for question, example, answer in zip(questions, examples, answers, strict=True):

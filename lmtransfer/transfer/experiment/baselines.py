@@ -91,7 +91,7 @@ def _draws(setting: Setting, seed: int) -> list[tuple[int, int | None]]:
 
 
 def _evaluation(setting: Setting, baseline: Baseline, seed: int) -> Evaluation:
-    """The scores and answers of a baseline on the examples that a run of this seed is scored on."""
+    """Return the scores and answers of a baseline on the examples that a run of this seed is scored on."""
     data = setting.data
     every = np.arange(len(data.evaluation.examples))
     values: np.ndarray | None = None

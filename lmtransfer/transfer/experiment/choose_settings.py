@@ -154,7 +154,7 @@ def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
 def with_trained_start(
     weights: Mapping[str, Tensor], encoder: Encoder, tokenizer: Tokenizer, config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The weights of a pretrained encoder, in which an untrained [CLS] is a copy of [SEP].
+    """Return the weights of a pretrained encoder, in which an untrained [CLS] is a copy of [SEP].
 
     Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_contiguous``, ``skipgram``, ``cbow``, ELMo's
     and XLNet's contiguous streams) have no [CLS], so its vector is still random. Such an encoder has read the [SEP]

@@ -55,7 +55,7 @@ class TaskData:
     split: str
 
     def used(self, draw: Draw) -> np.ndarray:
-        """The examples of ``train`` that a run, or the runs on the other folds, train on or are scored on."""
+        """Return the examples of ``train`` that a run, or the runs on the other folds, train on or are scored on."""
         part = self.whole[draw]
         return part.train if part.scored is None else np.arange(len(self.train.examples))
 
@@ -170,7 +170,7 @@ def _check_hidden(examples: Sequence[Example], split: str) -> None:
 
 
 def task_notes(task: Task) -> list[str]:
-    """The irregularities that a task found while reading its splits, one line for each kind and split."""
+    """Return the irregularities that a task found while reading its splits, one line for each kind and split."""
     return [
         f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
         for split, met in task.notes.items()

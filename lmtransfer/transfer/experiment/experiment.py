@@ -114,7 +114,7 @@ class Experiment:
         return has_control and has_baselines and result.n >= len(self.seeds) * len(self.settings)
 
     def parts(self, condition: Condition, learning_rate: float | None) -> list[Part]:
-        """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
+        """Return the runs of a condition; the control has random weights and therefore no pretraining seeds."""
         nested = condition == "pretrained" and len(self.settings) > 1
         parts = []
         for setting in self.settings if condition == "pretrained" else self.settings[:1]:
@@ -200,7 +200,7 @@ class Experiment:
         return run.result()
 
     def _job(self, name: str, part: Part, suffix: str) -> Job:
-        """The job that makes a part: the running command, for this part only."""
+        """Return the job that makes a part: the running command, for this part only."""
         run, root = self.directory.path, Path(self.config["output_root"]).absolute()
         rate = "" if part.learning_rate is None else f", learning rate {part.learning_rate:g}"
         return Job(
@@ -218,7 +218,7 @@ class Experiment:
     # Learning rates: each condition chooses its own on held-out examples.
 
     def _tries(self, condition: Condition) -> list[Part]:
-        """The runs that try each rate; none of them is saved."""
+        """Return the runs that try each rate; none of them is saved."""
         return [part for rate in self.rates for part in self.parts(condition, rate)] if self.searches_rate else []
 
     def _path_of_try(self, part: Part) -> Path:
@@ -270,7 +270,7 @@ class Experiment:
         return max(means, key=lambda rate: means[rate])
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        """The contribution of each example to the scores of a condition; None if it was not saved."""
+        """Return the contribution of each example to the scores of a condition; None if it was not saved."""
         seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
         predictions = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
@@ -281,6 +281,6 @@ class Experiment:
 
 
 def _name_of_try(part: Part) -> str:
-    """The name of the part that tries a learning rate, and of its file in the directory of the command."""
+    """Return the name of the part that tries a learning rate, and of its file in the directory of the command."""
     folders = part.folder.replace("/", "-").removeprefix("control-") or f"seed-{part.seed}"
     return f"tries/{part.condition}-{folders}-rate-{part.rate:g}"

@@ -67,7 +67,7 @@ def print_result(
 
 
 def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
-    """The commands to suggest after training.
+    """Return the commands to suggest after training.
 
     Args:
         result: the result of the run.
@@ -85,7 +85,7 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
 
 
 def below_majority(result: Result) -> str:
-    """A warning if a run or its control is worse than the best answers without input; empty if neither is."""
+    """Return a warning if a run or its control is worse than the best answers without input; empty if neither is."""
     metric = str(result["main_metric"])
     majority = (result.get("majority") or {}).get(metric)
     if majority is None:
@@ -121,7 +121,7 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def remarks(result: Result) -> list[str]:
-    """The lines below the table, the verdict first."""
+    """Return the lines below the table, the verdict first."""
     lines, metric = [], str(result["main_metric"])
     difference, counted = difference_in(result), Difference.from_values(result.get("baseline_difference"))
     if difference is not None:

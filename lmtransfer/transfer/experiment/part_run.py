@@ -100,7 +100,7 @@ class PartRun:
         write_run_files(directory, self._own_config(), self.part.setting)
 
     def _own_config(self) -> dict[str, Any]:
-        """The config of a command that would train only this run."""
+        """Return the config of a command that would train only this run."""
         part, rate = self.part, self.part.learning_rate
         return {
             **self.config,

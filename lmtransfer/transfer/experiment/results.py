@@ -43,7 +43,7 @@ BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 def run_result(
     part: Part, outcome: Outcome, *, command: str, rule: str, learning_rates: Sequence[float] | None = None
 ) -> SeedResult:
-    """The result of one training run.
+    """Return the result of one training run.
 
     Args:
         outcome: its outcome, with an evaluation.
@@ -97,7 +97,8 @@ def run_result(
 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
-    """The entry ``layer_weights`` of a learner with a scalar mix (Peters et al. 2018); empty for other learners."""
+    """Return the entry ``layer_weights`` of a learner with a scalar mix (Peters et al. 2018); empty for other learners.
+    """
     learned = learner.reading.learned()
     return {} if learned is None else {"layer_weights": learned}
 
@@ -112,7 +113,7 @@ def joint_result(
     baselines: Mapping[str, BaselineResult] | None = None,
     **more: Any,
 ) -> JointResult:
-    """The result of a command over its seeds, with its control.
+    """Return the result of a command over its seeds, with its control.
 
     Args:
         results: one result for each seed.
@@ -178,7 +179,7 @@ def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
 
 
 def _undefined(results: Sequence[SeedResult]) -> dict[str, list[str]]:
-    """The entry ``undefined``, with the number of seeds of each sentence if it is not true of all."""
+    """Return the entry ``undefined``, with the number of seeds of each sentence if it is not true of all."""
     counts = Counter(sentence for result in results for sentence in result.more.get("undefined", ()))
     sentences = [
         text if num == len(results) else f"{text} ({num} of {len(results)} seeds)" for text, num in counts.items()
@@ -194,7 +195,7 @@ def compare(
     examples: BothExamples = (None, None),
     baseline: float | None = None,
 ) -> dict[str, Any]:
-    """The difference of the main metric's means, its interval and the verdict (see ``Difference.as_values``).
+    """Return the difference of the main metric's means, its interval and the verdict (see ``Difference.as_values``).
 
     Args:
         results: one result for each seed.
@@ -225,7 +226,7 @@ def _compared(
 
 
 def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
-    """The name of the baseline with the better mean; None if there is none."""
+    """Return the name of the baseline with the better mean; None if there is none."""
 
     def mean(name: str) -> float:
         return fmean(result.score for result in baselines[name].results)
@@ -236,7 +237,7 @@ def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
 def arm_of(
     results: Sequence[SeedResult], *, pretraining: str | None = None, examples: conditions.Examples | None = None
 ) -> conditions.Condition:
-    """The main metric over seeds, as one condition of a comparison.
+    """Return the main metric over seeds, as one condition of a comparison.
 
     Args:
         results: one result for each seed.
@@ -277,12 +278,12 @@ def usual_label(setting: Setting) -> dict[str, Any]:
 
 
 def chosen_on(setting: Setting) -> str:
-    """The examples that choose."""
+    """Return the examples that choose."""
     return "held-out training examples" if setting.data.choosing is None else "dev"
 
 
 def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
-    """The rule, as ``chosen_by`` of a result.
+    """Return the rule, as ``chosen_by`` of a result.
 
     Args:
         setting: the shared settings of the runs.

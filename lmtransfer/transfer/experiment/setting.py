@@ -69,7 +69,7 @@ class Setting:
     text: JointText | None = None
 
     def shown(self, score: float) -> str:
-        """A score of the task for messages: ``accuracy 78.3``."""
+        """Return a score of the task for messages: ``accuracy 78.3``."""
         metric = self.task.main_metric
         return f"{metric} {shown(score, metric)}"
 
@@ -133,7 +133,7 @@ class Part:
         return None if self.is_control else self.setting.pretraining_seed
 
     def new_learner(self) -> TaskLearner:
-        """A new learner with the weights before training."""
+        """Return a new learner with the weights before training."""
         setting = self.setting
         encoder_seed = derived_seed(self.seed, "control") if self.is_control else self.seed
         encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)

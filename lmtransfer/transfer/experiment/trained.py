@@ -18,7 +18,7 @@ from lmtransfer.transfer.learner import TaskLearner
 
 
 def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
-    """The task that a run was trained on, with the labels of the training; or another task to answer.
+    """Return the task that a run was trained on, with the labels of the training; or another task to answer.
 
     Args:
         saved: the run; if it is not trusted, its own task has no data.
@@ -34,7 +34,7 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
 
 
 def chosen_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
-    """The task to answer: the task that the user gives, or the run's own task.
+    """Return the task to answer: the task that the user gives, or the run's own task.
 
     Args:
         node: component node of the user's task; None: the run's own task.
@@ -77,7 +77,7 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
 
 
 def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | None:
-    """The run's index of each of the task's labels, matched by name; None if the order is the same.
+    """Return the run's index of each of the task's labels, matched by name; None if the order is the same.
 
     Raises:
         DataError: the names differ.

@@ -160,17 +160,17 @@ class Examples:
         return TaskSource(encoded, self._table("train", selection).select(sequences))
 
     def scored(self, part: Parts) -> TaskSource:
-        """The examples that the run is scored on: a fold of the training split, or the evaluation split."""
+        """Return the examples that the run is scored on: a fold of the training split, or the evaluation split."""
         if part.scored is not None:
             return self.training(part.scored)
         return self.split("evaluation", self.setting.data.evaluation)
 
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
-        """All examples of another split."""
+        """Return all examples of another split."""
         return TaskSource(encoded, self._table(name, encoded) if self.frozen else None)
 
     def seen(self, source: TaskSource) -> Iterator[Tensor]:
-        """The head's inputs for training examples before the first step."""
+        """Yield the head's inputs for training examples before the first step."""
         if isinstance(source.features, FeatureTable):
             return source.features.parts()
         hardware = self.setting.hardware
@@ -344,7 +344,7 @@ def _solve(
 
 
 def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
-    """The optimiser of the trainable parameters, with a learning rate for each layer.
+    """Return the optimiser of the trainable parameters, with a learning rate for each layer.
 
     Without weight decay on the token embeddings, rows that the examples do not use would never change. They are not
     optimised then, except in joint training.
@@ -371,7 +371,7 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
 
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
-    """The task's metrics of a learner; with ``keep`` also its answer to each example."""
+    """Return the task's metrics of a learner; with ``keep`` also its answer to each example."""
     hardware = setting.hardware
     with torch.compiler.set_stance("force_eager"):  # each batch has another shape and occurs once
         return evaluate(

@@ -115,22 +115,22 @@ class Head(nn.Module):
 
     @abstractmethod
     def count(self, batch: TaskBatch) -> float:
-        """The number that the loss is divided by; known before the forward pass."""
+        """Return the number that the loss is divided by; known before the forward pass."""
 
     def rows(self, values: Tensor, batch: TaskBatch) -> Tensor:
-        """The values that belong to each row of the batch's targets, (N, K) -> (R, K); linear in the values."""
+        """Return the values that belong to each row of the batch's targets, (N, K) -> (R, K); linear in the values."""
         return values
 
     @abstractmethod
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """The sum of the losses of rows, convex in the logits; needs gold answers.
+        """Return the sum of the losses of rows, convex in the logits; needs gold answers.
 
         Args:
             logits: the logits of each row, (R, K).
         """
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
-        """The loss, at least float32; needs gold answers.
+        """Return the loss, at least float32; needs gold answers.
 
         Args:
             logits: the head's logits for this batch.

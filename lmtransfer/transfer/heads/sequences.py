@@ -72,7 +72,7 @@ class ClassificationHead(Head):
     @classmethod
     @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> ClassificationHead:
-        """The task sets weights and smoothing."""
+        """Return the task sets weights and smoothing."""
         assert isinstance(spec, ClassificationSpec)
         return cls(
             num_labels=spec.num_labels,

@@ -89,7 +89,7 @@ class SpanHead(Head):
     @classmethod
     @override
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
-        """The task sets the longest answer, and the null token has seen the whole sequence."""
+        """Return the task sets the longest answer, and the null token has seen the whole sequence."""
         assert isinstance(spec, SpanSpec)
         return cls(
             num_labels=spec.num_labels,
@@ -104,12 +104,12 @@ class SpanHead(Head):
         return 2 + (self.num_labels + 1 if self.num_labels else 0)
 
     def count(self, batch: TaskBatch) -> int:
-        """The number of sequences."""
+        """Return the number of sequences."""
         return len(batch.targets)
 
     @override
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
-        """The logits are (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind."""
+        """Return the logits are (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind."""
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
         targets_of = SpanTargets.of(batch.targets)
         gold_S2, kind_S = torch.stack([targets_of.start, targets_of.end], dim=1), targets_of.kind
@@ -168,7 +168,7 @@ class _Windows:
         )
 
     def cross_entropy(self, logits_TK: Tensor, gold_SK: Tensor) -> Tensor:
-        """The cross-entropies of softmaxes over each passage and its null token, (T, K) -> (S, K).
+        """Return the cross-entropies of softmaxes over each passage and its null token, (T, K) -> (S, K).
 
         Args:
             logits_TK: logits of K classifiers.
@@ -183,7 +183,7 @@ class _Windows:
         return torch.log(sums_SK) + highest_SK - open_TK.gather(0, gold_SK)
 
     def best_spans(self, start_T: Tensor, end_T: Tensor, *, longest: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The span in each passage whose start and end logits have the highest sum.
+        """Return the span in each passage whose start and end logits have the highest sum.
 
         All valid pairs are compared: a table (T, L) has the end logits of the L tokens from each token on.
 
@@ -212,10 +212,10 @@ class _Windows:
         return first_S, last_S, score_S
 
     def _highest(self, values_TK: Tensor) -> Tensor:
-        """The maximum over each sequence, (T, K) -> (S, K); has no gradient."""
+        """Return the maximum over each sequence, (T, K) -> (S, K); has no gradient."""
         lowest_SK = values_TK.new_full((len(self.lengths_S), values_TK.shape[1]), _LOWEST)
         return lowest_SK.scatter_reduce(0, self.owner_T[:, None].expand_as(values_TK), values_TK, "amax")
 
     def _places(self) -> Tensor:
-        """The token indices 0 to T - 1."""
+        """Return the token indices 0 to T - 1."""
         return torch.arange(len(self.owner_T), device=self.owner_T.device)

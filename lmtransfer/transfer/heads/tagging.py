@@ -68,11 +68,11 @@ class TaggingHead(Head):
         return cls(num_labels=spec.num_labels, pieces=pieces, **layers)
 
     def count(self, batch: TaskBatch) -> int:
-        """The number of words with a known label."""
+        """Return the number of words with a known label."""
         return int((TagTargets.of(batch.on_host.targets).tags.numpy() != NO_LABEL).sum())
 
     def rows(self, values: Tensor, batch: TaskBatch) -> Tensor:
-        """The values of each word, (T, K) -> (W, K)."""
+        """Return the values of each word, (T, K) -> (W, K)."""
         words = TagTargets.of(batch.targets)
         first_W, counts_W = batch.target_starts_R + words.first, words.counts
         if self.pieces == "mean":
@@ -85,7 +85,7 @@ class TaggingHead(Head):
 
 
 def _word_means(values_TC: Tensor, first_W: Tensor, counts_W: Tensor) -> Tensor:
-    """The mean over the tokens of each word, (T, C) -> (W, C).
+    """Return the mean over the tokens of each word, (T, C) -> (W, C).
 
     Args:
         values_TC: values of each token.

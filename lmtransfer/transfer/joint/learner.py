@@ -81,7 +81,7 @@ class LastLosses:
         return ()
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses."""
+        """Return the losses."""
         return dict(self.losses)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class JointLearner(Learner):
         return self.text.counts(batch) if isinstance(batch, PretrainingBatch) else self.task.counts(batch)
 
     def losses(self, batch: TaskBatch | PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
-        """The task's loss, or the objectives' losses times the weight of text; rows of text are independent."""
+        """Return the task's loss, or the objectives' losses times the weight of text; rows of text are independent."""
         if not isinstance(batch, PretrainingBatch):
             return self.task.losses(batch)
         losses, _ = self.text.losses(batch)
@@ -142,12 +142,12 @@ class JointLearner(Learner):
 
     @override
     def parts(self) -> Mapping[str, nn.Module]:
-        """The model is the task's learner; only training needs the objectives."""
+        """Return the model is the task's learner; only training needs the objectives."""
         return {"model": self.task, "objectives": self.text.objectives}
 
 
 def with_text(part: Part, learner: TaskLearner, stream: BatchStream) -> tuple[TaskLearner | JointLearner, BatchStream]:
-    """The learner and the stream to train: unchanged without text, joint with text.
+    """Return the learner and the stream to train: unchanged without text, joint with text.
 
     Args:
         part: the run; a control reads the same text, and its objectives' heads have random weights too.

@@ -50,13 +50,13 @@ class JointText:
     heads: Mapping[str, Tensor]
 
     def with_heads_of(self, run: SavedRun) -> JointText:
-        """The same text, with the heads of the run that training starts from."""
+        """Return the same text, with the heads of the run that training starts from."""
         tensors = read_weights(run.checkpoint())
         heads = {name.removeprefix(_HEADS): tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         return replace(self, heads=heads)
 
     def parts(self, encoder: Encoder) -> Parts:
-        """The parts of the objective for an encoder.
+        """Return the parts of the objective for an encoder.
 
         Raises:
             ConfigError: the objective does not fit the encoder, or a step has less text than one row.
@@ -75,7 +75,7 @@ class JointText:
         return parts
 
     def learner(self, parts: Parts, *, seed: int, keep_heads: bool) -> tuple[PretrainingLearner, TakenHeads]:
-        """The learner of the objectives, and which of their heads have weights of the pretraining run.
+        """Return the learner of the objectives, and which of their heads have weights of the pretraining run.
 
         Args:
             parts: the parts for an encoder that is on its device and has its initial weights.
@@ -100,7 +100,7 @@ class JointText:
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
     def stream(self, parts: Parts, *, hardware: Hardware, micro_batch_tokens: int | None, seed: int) -> PlannedStream:
-        """The training text as steps of this rank, with rows in random order.
+        """Return the training text as steps of this rank, with rows in random order.
 
         Rows are independent, even if pretraining read them as contiguous text with a memory.
 
@@ -145,7 +145,8 @@ class JointText:
 
 
 def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
-    """The components of corpus and objective that the user gives, each with the arguments that the command adds."""
+    """Return the components of corpus and objective that the user gives, each with the arguments that the command adds.
+    """
     objective, nodes = cfg.get("objective"), dict[str, set[str]]()
     if cfg.get("corpus") is not None:
         nodes["corpus"] = {"data_root", "cache_dir"}
