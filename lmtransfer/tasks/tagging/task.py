@@ -37,7 +37,7 @@ ENCODED = "encoded"
 
 
 class SentenceReader(Reader):
-    """Makes sentences from the input of users.
+    """Builds sentences from user input.
 
     Args:
         kind: short name of the task's kind, for messages.
@@ -55,11 +55,11 @@ class SentenceReader(Reader):
         self._own_format, self._word_column, self._tag_column = file_format, word_column, tag_column
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TaggedExample:
-        """Make a sentence from a line of words separated by white space."""
+        """Build a sentence from a line of words separated by white space."""
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
     def of_file(self, source: InputFile) -> Iterator[Given]:
-        """Read JSON or parquet, or a file with one word per line; its tags are not used."""
+        """Yield sentences from JSON, parquet or a file with one word per line, ignoring tags."""
         same = source.file_format == self._own_format
         if source.file_format in ("jsonl", "parquet"):
             fields = words_fields(self._word_column) if same else WORDS
@@ -85,7 +85,7 @@ def _words(row: JsonNode, name: str, fields: Sequence[str]) -> TaggedExample:
 
 
 class Tagging(Task):
-    """Sentences with one tag per word, from one file for each split or from a ``datasets`` name.
+    """Sentences with one tag per word, from one file per split or from a ``datasets`` name.
 
     Tags may be missing in splits whose name begins with ``test``. Sentences longer than ``max_length`` are read in
     windows.
@@ -95,7 +95,7 @@ class Tagging(Task):
 
     Raises:
         ConfigError: the format has no such column; there is neither a file nor a hub name; or ``labels`` are fewer than
-            two, repeat a tag, or do not fit the scheme. Labels that are found in the data are checked on first use.
+            two, repeat a tag, or do not fit the scheme. Labels discovered in the data are checked on first use.
     """
 
     class Settings(TaskSettings, FileSettings, HubSettings):
@@ -215,7 +215,7 @@ class Tagging(Task):
         return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
-        """Return the file or the hub split from which a split is read; see ``TaggedFiles.origin``."""
+        """Return the file or hub split from which a split is read; see ``TaggedFiles.origin``."""
         return self.files.origin(split)
 
     @override

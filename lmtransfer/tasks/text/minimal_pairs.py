@@ -22,11 +22,12 @@ CHANCE = 0.5
 
 
 class MinimalPairs(TaskWithoutHead):
-    """Pairs of sentences for a pretraining run as it is: no head, no training, no labels.
+    """Sentence pairs that score a pretraining run as it is, without a head, training or labels.
 
     A pair is correct if the good sentence has the higher log-probability. The log-probability is not divided by the
-    length, and a tie is wrong (Warstadt et al. 2020, section 4, "simple LM method", and their result_processing).
-    The accuracy is the mean over paradigms; the accuracy of a phenomenon is the mean over its paradigms.
+    length, and a tie counts as wrong (Warstadt et al. 2020, section 4, "simple LM method", and their
+    result_processing). The accuracy is the mean over paradigms; the accuracy of a phenomenon is the mean over its
+    paradigms.
 
     Raises:
         ConfigError: ``pairs_each`` is less than 1, or ``paradigms`` is empty.
@@ -96,7 +97,7 @@ class MinimalPairs(TaskWithoutHead):
         return pairs
 
     def score(self, examples: Sequence[MinimalPair], answers: Iterable[tuple[float, float]]) -> dict[str, float]:
-        """Compute accuracies: overall, of each phenomenon and of each paradigm.
+        """Compute accuracies overall, per phenomenon and per paradigm.
 
         Args:
             answers: log-probabilities of the good and of the bad sentence of each pair.
