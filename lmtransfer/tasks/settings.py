@@ -31,8 +31,8 @@ class TaskSettings(_Settings):
 
     Attributes:
         name: the task's name in tables and results.
-        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
-        num_train: size of the seeded subset of the training split; null: all of it.
+        max_length: maximum input length in tokens, including special tokens; null: the encoder's maximum.
+        num_train: size of the seeded subset of the training split; null: the whole split.
         dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
     """
 
@@ -49,7 +49,7 @@ class FileSettings(_Settings):
     directory. ``.gz``, ``.xz`` and ``.zst`` files are read directly.
 
     Attributes:
-        files: file of each split, such as ``{train: sst2/train.tsv}``; several names for one are tried in order.
+        files: file of each split, such as ``{train: sst2/train.tsv}``; alternative names are tried in order.
         train: file of the training split, instead of ``files``.
         dev: file of the dev split, instead of ``files``.
         test: file of the test split, instead of ``files``.
@@ -78,8 +78,8 @@ class HubSettings(_Settings):
 
     Attributes:
         hub: ``datasets`` name; null: files only.
-        hub_config: its configuration.
-        hub_splits: hub name of each split; the same name if it is not listed.
+        hub_config: the data set's configuration.
+        hub_splits: hub name of each split; an unlisted split has the same name.
     """
 
     hub: str | None = None
@@ -87,12 +87,12 @@ class HubSettings(_Settings):
     hub_splits: Mapping[str, str] | None = None
 
     def hub_source(self) -> HubSource | None:
-        """The data set; None if only files are used."""
+        """Return the data set; None if only files are used."""
         return None if self.hub is None else HubSource(self.hub, self.hub_config, dict(self.hub_splits or {}))
 
 
 class TextTableSettings(FileSettings, HubSettings):
-    """Tables of texts or pairs of texts, from one file for each split or from the hub.
+    """Tables of texts or pairs of texts, from one file per split or from the hub.
 
     A column may have several possible names, of which the first one in the file is used, so that one task can read
     splits from different sources. A split whose name begins with ``test`` may lack the gold answers, as in published
@@ -100,18 +100,20 @@ class TextTableSettings(FileSettings, HubSettings):
 
     Attributes:
         text_column: column of the text, or of the first text of a pair.
-        text_pair_column: column of the second text; null: single texts.
+        text_pair_column: column of the second text; null: the examples are single texts.
         id_column: column of the examples' names; null: names are ``split:number``, from 0.
-        hidden_values: values in the files that mean a hidden answer, such as -1 in GLUE's.
-        dropped_values: values in the files that mean no answer; such rows are left out and counted in ``notes``.
+        hidden_values: values in the files that mean a hidden answer, such as -1 in GLUE.
+        dropped_values: values in the files that mean no answer; such rows are skipped and counted in ``notes``.
         columns: names of all columns, for files without a header line.
         optional_columns: how many of the last ``columns`` a row may lack.
         file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
-            or ``parquet`` (or arrow); null: by the file's name, and by its quotation marks if it is tab-separated.
-        delimiter: the character between columns, or ``tab``; null: the one with which the first line names the columns.
-        bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
-        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
-        folds: number of folds of the training split for cross-validation, if there is no dev split; null: none.
+            or ``parquet`` (or arrow); null: decided by the file's name, and by its quotation marks if it is
+            tab-separated.
+        delimiter: the character between columns, or ``tab``; null: the separator with which the first line names the
+            columns.
+        bad_rows: ``refuse`` stops at an unreadable row; ``skip`` skips it and counts it in ``notes``.
+        encoding_errors: ``strict`` rejects bytes that are not UTF-8; ``replace`` replaces them with U+FFFD.
+        folds: number of folds of the training split for cross-validation, if there is no dev split; null: no folds.
     """
 
     text_column: ColumnNames
@@ -128,7 +130,7 @@ class TextTableSettings(FileSettings, HubSettings):
     folds: Folds | None = None
 
     def layout(self) -> TableLayout:
-        """The files' format."""
+        """Return the files' format."""
         return TableLayout(
             file_format=self.file_format,
             columns=self.columns,

@@ -312,7 +312,7 @@ class HubCorpus(BaseCorpus):
 
     @property
     def commit(self) -> str | None:
-        """Return the commit of a stream from the hub, 40 hex digits; None for a local folder or a loaded data set."""
+        """The commit of a stream from the hub, 40 hex digits; None for a local folder or a loaded data set."""
         return self._commit
 
     @cached_property

@@ -135,9 +135,6 @@ def _cut(word: str) -> _Word:
     )
 
 
-"""Answers that are no span of the story."""
-
-
 class _Answer(NamedTuple):
     """A parsed answer."""
 

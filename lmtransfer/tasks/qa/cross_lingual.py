@@ -39,9 +39,8 @@ class CrossLingualQa(SpanQa):
         """The settings of questions in several languages.
 
         Attributes:
-            languages: the languages that are scored; each replaces ``{language}`` in the names of files.
-            files: a file or a list of files for each split; a name with ``{language}`` stands for one file per
-                language.
+            languages: the languages to score; each replaces ``{language}`` in the names of files.
+            files: a file or a list of files per split; a name with ``{language}`` stands for one file per language.
         """
 
         languages: Sequence[str]

@@ -162,15 +162,15 @@ class SpanQa(Task):
             file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question per line (see
                 ``tasks.file_formats.span_rows``), or SQuAD's format if a file's name ends in ``.json``.
             no_answer: whether a question may have no answer. If not, the null score is still trained, on windows that
-                do not contain the answer, but it never decides an answer.
+                do not contain the answer, but never decides an answer.
             null_threshold: null odds above which there is no answer; the scores also report the best threshold.
             labels: other kinds of answer; CoQA's are yes, no and unknown.
-            stride: tokens from the start of one window of a long passage to the start of the next.
-            max_question_tokens: longest question, with its history.
-            max_answer_tokens: longest answer that is given.
-            history_turns: number of earlier turns of a dialogue that precede the question.
+            stride: number of tokens between the starts of consecutive windows of a long passage.
+            max_question_tokens: maximum length of a question with its history.
+            max_answer_tokens: maximum length of a predicted answer.
+            history_turns: number of earlier dialogue turns that precede the question.
             bad_answers: what to do with gold answers that are not where the file says: ``refuse`` raises an error;
-                ``skip`` leaves them out and counts them in ``notes``.
+                ``skip`` skips them and counts them in ``notes``.
         """
 
         file_format: SpanFormat = "squad"

@@ -102,17 +102,17 @@ class Tagging(Task):
         """The settings of tagging.
 
         Attributes:
-            scheme: meaning of the tags. ``words``: a property of each single word; the metric is accuracy over words.
-                ``bio``: spans and their kinds (also BIOES, BILOU); the main metric is F1 of spans. ``iob1``: the same,
-                in files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO.
-                null: by the tags of the training split.
-            labels: the tags in order; null: those of the training file, sorted, ``O`` first.
+            scheme: meaning of the tags. ``words``: a property of each word; the metric is accuracy over words. ``bio``:
+                spans and their kinds (also BIOES, BILOU); the main metric is span F1. ``iob1``: the same, in files that
+                write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO. null: recognised
+                from the training split's tags.
+            labels: the tags in order; null: the tags of the training file, sorted, with ``O`` first.
             file_format: ``conll`` (columns, a blank line between sentences), ``conllu``, ``jsonl`` or ``parquet``.
             word_column: conll: number of the word's column from 1, null: 1; jsonl and parquet: field of the words,
                 null: ``words`` or ``tokens``.
             tag_column: conll: number of the tag's column, null: the last one; jsonl and parquet: field of the tags,
                 null: ``tags``; conllu: ``upos`` or ``xpos``, null: ``upos``.
-            hub_columns: the columns of the words and of the tags on the hub.
+            hub_columns: columns of the words and of the tags on the hub.
         """
 
         scheme: Scheme | None = None

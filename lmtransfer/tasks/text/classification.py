@@ -33,9 +33,9 @@ class TextClassification(TextFileTask, Classification):
 
         Attributes:
             label_column: column of the label.
-            label_values: values of the labels in the files, in the order of ``labels``; null: the names of the labels.
-            phrases: the training split holds sentences and their phrases; then the held-out part and the training part
-                share no sentence.
+            label_values: values of the labels in the files, in the order of ``labels``; null: the label names.
+            phrases: whether the training split holds sentences and their phrases, in which case the held-out part and
+                the training part share no sentence.
         """
 
         label_column: ColumnNames

@@ -40,11 +40,11 @@ class CrossLingualClassification(TextClassification):
         """The settings of a classification in several languages.
 
         Attributes:
-            files: file of each split; several names for one are tried in order.
+            files: file of each split; alternative names are tried in order.
             language: the training language, which replaces ``{language}`` in the names of files.
-            languages: the languages that are scored.
-            language_column: column of the language; the training file need not have it.
-            label_aliases: further spellings of labels, such as ``{contradictory: contradiction}``.
+            languages: the languages to score.
+            language_column: column of the language; optional in the training file.
+            label_aliases: alternative spellings of labels, such as ``{contradictory: contradiction}``.
         """
 
         files: Mapping[str, str | Sequence[str] | None]

@@ -40,10 +40,10 @@ class MinimalPairs(TaskWithoutHead):
         """The settings of minimal pairs; there is no training.
 
         Attributes:
-            folder: folder with one file for each paradigm, below ``data_root`` or the working directory.
+            folder: folder with one file per paradigm, below ``data_root`` or the working directory.
             hub: ``datasets`` name if there are no files; null: files only.
             paradigms: names of the paradigms to score; null: all paradigms in the source.
-            pairs_each: number of pairs of each paradigm, from the first; null: all.
+            pairs_each: number of pairs per paradigm, from the first; null: all pairs.
             hidden: for a masked model, the positions that are masked with a token: ``token``, only that token (Salazar
                 et al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
             data_root: folder that holds the data folders.

@@ -54,15 +54,15 @@ class MultiLabel(TextFileTask):
         """The settings of a task with sets of labels.
 
         Attributes:
-            labels: names of the labels in order; null: those in the training file, by alphabet, or by the order of
-                columns.
-            label_column: column of the labels. Of several names, a file has one; or all, each with 1 or 0 for one
-                label.
-            label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have equally
-                many (two or more) values, all 0 or 1.
-            separator: what separates the names of labels; white space around a name does not count.
-            metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not count
-                the sampling of the examples, because no example has a share in it.
+            labels: names of the labels in order; null: the labels in the training file, in alphabetical order or in the
+                order of the columns.
+            label_column: column of the labels. If there are several names, a file has one of them, or all, each with 1
+                or 0 for one label.
+            label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have the same
+                number (two or more) of values, all 0 or 1.
+            separator: what separates label names; white space around a name is ignored.
+            metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not
+                account for the sampling of the examples, because no example has a share in the metric.
         """
 
         labels: Sequence[str] | None

@@ -32,7 +32,7 @@ class PythonDocsTask(Classification):
         """The settings of the task.
 
         Attributes:
-            max_per_library: maximum examples of a library in a split.
+            max_per_library: maximum number of examples per library in a split.
             cache_dir: folder for the extracted docstrings; null: LMTRANSFER_CACHE, or ~/.cache/lmtransfer.
         """
 

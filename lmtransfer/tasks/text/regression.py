@@ -35,7 +35,7 @@ class TextRegression(TextFileTask):
     """
 
     class Settings(TextFileTask.Settings):
-        """The settings of a regression.
+        """The settings of a regression task.
 
         Attributes:
             score_column: column of the score, a finite number.

@@ -144,10 +144,10 @@ class SentimentTrees(FileTask, Classification):
         """The settings of the treebank.
 
         Attributes:
-            phrases: whether the training split holds all phrases, not only sentences.
-            deduplicate: of phrases with the same text and label only the first is kept, as in GLUE's SST-2; false:
-                each occurrence counts, as in the published training of tree models.
-            binary: two classes, without neutral examples.
+            phrases: whether the training split holds all phrases rather than only sentences.
+            deduplicate: whether to keep only the first phrase with the same text and label, as in GLUE's SST-2; if
+                false, each occurrence counts, as in the published training of tree models.
+            binary: whether to use two classes, without neutral examples.
         """
 
         labels: None = None

@@ -31,10 +31,10 @@ class SentenceSimilarity(TaskWithoutHead, TextRegression):
 
         Attributes:
             text_pair_column: column of the second sentence.
-            pooling: how the tokens of a sentence become one vector; see ``transfer.pooling``. null: as the run's head
-                reads a text, or the mean if it has no head.
-            layers: the layers that are read; see ``transfer.layers``. null: as the run's head, or the last.
-            standardise: scale each feature to mean 0 and deviation 1 over the sentences of the split first.
+            pooling: how the tokens of a sentence become one vector; see ``transfer.pooling``. null: the pooling of the
+                run's head, or the mean if it has no head.
+            layers: the layers to read; see ``transfer.layers``. null: the layers of the run's head, or the last layer.
+            standardise: whether to scale each feature to mean 0 and deviation 1 over the split's sentences first.
         """
 
         text_pair_column: ColumnNames

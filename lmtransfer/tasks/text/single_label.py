@@ -45,14 +45,14 @@ class Classification(TextTask):
     kind = ClassificationSpec.kind
 
     class Settings(TextTask.Settings):
-        """The settings of a classification.
+        """The settings of a classification task.
 
         Attributes:
-            labels: names of the labels in order; null: ``discover_labels`` finds them when they are first needed.
+            labels: names of the labels in order; null: ``discover_labels`` discovers them when they are first needed.
             metrics: names of the metrics; the first is the main one.
-            positive_label: the label whose F1 counts; null: the second of two.
+            positive_label: the label whose F1 counts; null: the second of two labels.
             class_weights: weight of each label in the training loss, by name (1 for labels that are not named);
-                balanced: each label has the same total weight; null: all 1.
+                balanced: each label has the same total weight; null: all weights are 1.
             label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et
                 al. 2016, section 7).
         """
