@@ -254,7 +254,7 @@ def _yaml(raw: bytes) -> Any:
 
 
 def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader) -> tuple[int, str] | None:
-    """Find what would make reading a YAML document take for ever, before reading it; None if nothing would.
+    """Find what would make reading a YAML document take forever, before reading it; None if nothing would.
 
     Args:
         most_repeated: maximum number of values that aliases may repeat; 0 forbids aliases.

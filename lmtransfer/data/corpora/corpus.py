@@ -145,9 +145,9 @@ class FileCorpus(BaseCorpus):
             ``line`` (a line is a document), ``heading`` (WikiText's ``= Title =``) or ``doc`` (WikiExtractor's
             ``<doc ...>``). ``auto``: ``doc`` for a file that begins with ``<doc id=...>``, else ``blank_line`` for a
             single file, ``file`` for a folder, a pattern or a list.
-        text_field: the column of a table, or field of JSON, with the text; None: ``text`` or ``sentence``.
-        delimiter: the character between the columns of tables, or ``tab``; None: the one with which the first line
-            names the columns.
+        text_field: the column of a table, or field of JSON, with the text; None for ``text`` or ``sentence``.
+        delimiter: the character between the columns of tables, or ``tab``; None for the separator with which the first
+            line names the columns.
         line_break: a mark for a line end in the rows of tables, such as ``<br />``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8 and names the line; ``replace`` replaces and
             counts them.

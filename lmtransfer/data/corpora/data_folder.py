@@ -28,7 +28,7 @@ class DataFolderCorpus(Corpus):
         name: short name, used in cache folders and messages.
         files: its files, relative to ``data_root``; ``train.txt`` also finds ``train.txt.xz``.
         boundary: what separates documents (see ``FileCorpus``).
-        hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None: the hub has no copy.
+        hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None if the hub has no copy.
         hub_subset: the hub data set's configuration.
         hub_split: the hub data set's split.
         hub_validation_split: the hub's split that is held out; None holds out ``validation_fraction`` of ``hub_split``.

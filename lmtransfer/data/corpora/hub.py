@@ -114,8 +114,8 @@ class HubCorpus(BaseCorpus):
         revision: commit, tag or branch on the hub; None is the newest.
         streaming: read from the hub without a copy on disk.
         shuffle_buffer: number of documents in a shuffle buffer (see ``shuffled``), which are in memory. The caps then
-            take a mixed sample, not the first documents. With ``streaming``, the files of the data set are also read in
-            random order, if a record is a document. 0: the order of the source.
+            take a mixed sample rather than the first documents. With ``streaming``, the files of the data set are also
+            read in random order, if a record is a document. 0: the order of the source.
         text_field: the column with the text.
         boundary: ``record``: a record is a document; ``heading``: a record is a line, and a document begins at a line
             ``= Title =``, as in WikiText.

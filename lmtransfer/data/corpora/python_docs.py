@@ -42,7 +42,7 @@ class PythonDocs(BaseCorpus):
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
         validation_fraction: see ``BaseCorpus``.
-        cache_dir: folder for the extracted docstrings; None: see ``default_cache_dir``.
+        cache_dir: folder for the extracted docstrings; None for ``default_cache_dir``.
 
     Raises:
         ConfigError: a value is out of range.

@@ -31,12 +31,12 @@ class Screening:
     Args:
         action: ``report``: the corpus is unchanged; ``drop``: the matching documents are left out.
         min_jaccard: two documents are near-duplicates if the Jaccard similarity of their shingles is at least this,
-            above 0 to 1; the later one matches. None: near-duplicates are not searched for.
+            above 0 to 1; the later one matches. None to skip the search for near-duplicates.
         shingle_words: words of a shingle.
         overlap_with: evaluation texts by the name of their set; a document that contains one of them matches.
         ngram_words: words of the n-grams by which evaluation texts are found; shorter texts are not searched for.
         min_overlap: share of a text's n-grams that the document must have, above 0 to 1.
-        cache_dir: folder of the cache for the findings; None: see ``default_cache_dir``.
+        cache_dir: folder of the cache for the findings; None for ``default_cache_dir``.
 
     Raises:
         ConfigError: there is nothing to search for.

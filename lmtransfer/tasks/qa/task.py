@@ -50,8 +50,8 @@ def decode_spans(
 
     Args:
         encoded: result of ``encode_questions``.
-        outputs: [start, end, score, null score, and the log odds of each other kind against a span], float32, shape (S,
-            4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
+        outputs: [start, end, score, null score, and the log odds of each other kind against a span], float32, of shape
+            (S, 4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
         labels: names of the C other kinds.
         no_answer: whether "no answer" is a valid answer.
         threshold: null odds (null score minus span score) above which there is no answer.

@@ -223,7 +223,7 @@ class _Sequences:
     ) -> None:
         """Add the windows of one question, with the answer in the windows that contain it.
 
-        Another kind of answer is given to the windows that contain its evidence, or to all windows if none contains it.
+        Another kind of answer is the target of the windows that contain its evidence, or of all windows if none does.
         """
         first = sum(len(part.ids) for part in question) + 2
         evidence = [answer.inside(window) for window in windows]
