@@ -37,8 +37,8 @@ class MultiLabel(TextFileTask):
     """Single texts or pairs with any number of labels each, from one file per split.
 
     The column of labels holds names between separators (``sport, politics``) or a list of them (``["sport"]``), or a
-    vector with 1 or 0 for each label (``[1, 0, 1]``; numbered from 0 without ``labels``), or a JSON object (``{"sport":
-    1}``); or each label has its own column. An empty column or list means no label. Each label is decided
+    vector with 1 or 0 for each label (``[1, 0, 1]``; numbered from 0 without ``labels``), or a JSON object
+    (``{"sport": 1}``); or each label has its own column. An empty column or list means no label. Each label is decided
     independently: it is predicted if its probability is above 0.5. Subsets and held-out parts are random; they do not
     keep the proportions of the labels.
 
