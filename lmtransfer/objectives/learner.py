@@ -46,7 +46,7 @@ class PretrainingLearner(Learner):
 
     A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient. The encoder is set
     to the attention that all objectives share, and keeps it until another learner is created with it. If the objectives
-    share no attention, the encoder gets the default of its class, and batches state the attention of each row.
+    share no attention, the encoder gets its class's default, and batches state the attention of each row.
 
     Args:
         encoder: the encoder.
@@ -98,5 +98,5 @@ class PretrainingLearner(Learner):
 
 
 def needed_output_positions(objectives: Sequence[Objective]) -> frozenset[Read]:
-    """Where the objectives together need the last layer; an argument of ``PretrainingSource``."""
+    """Return where the objectives together need the last layer; an argument of ``PretrainingSource``."""
     return frozenset(objective.output_positions for objective in objectives)

@@ -60,8 +60,7 @@ class Learner(nn.Module):
         """
 
     def parts(self) -> Mapping[str, nn.Module]:
-        """Return the saved parts by file name: ``model``, the only part that other commands read, and parts for
-        training."""
+        """Return the saved parts by file name: ``model``, which other commands read, and parts only for training."""
         return {"model": self}
 
 
@@ -110,8 +109,7 @@ class Step:
     fillers: Collection[int] = ()
 
     def key(self, place: int) -> tuple[str | int, ...]:
-        """Return the name of the micro-batch at ``place``, unique over the whole run and all ranks (it seeds
-        dropout)."""
+        """Return the name of the micro-batch at ``place``, unique over the run and all ranks (it seeds dropout)."""
         own = len(self.micro_batches) - len(self.other_keys)
         return (self.first_micro_batch + place,) if place < own else self.other_keys[place - own]
 

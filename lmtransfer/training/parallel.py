@@ -170,8 +170,7 @@ def shard_like(tensor: Tensor, values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return the Euclidean norm of all gradients, a scalar on their device; not finite if any gradient is not
-    finite."""
+    """Return the Euclidean norm of all gradients, a scalar on their device; not finite if any gradient is not."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)

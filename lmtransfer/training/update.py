@@ -281,8 +281,7 @@ def _result(step: PendingStep, of_ranks: Sequence[_OfRank]) -> StepResult:
 
 
 def _not_finite(passed: Accumulated, norm: Tensor) -> Tensor:
-    """Return 1 if the gradient or a loss with a nonzero count is not finite, else 0, as a float32 scalar on the
-    device."""
+    """Return 1 (float32, on the device) if the gradient or a loss with a nonzero count is not finite, else 0."""
     losses = [loss.sum for of_batch in passed.losses for loss in of_batch.values() if _counts(loss)]
     numbers = torch.stack([*(loss.reshape(()).to(norm) for loss in losses), norm])
     return (~numbers.isfinite()).any().float()
