@@ -55,15 +55,15 @@ class TransformerSettings:
             )
 
     def layer_norm(self) -> ResidualNorm:
-        """A new LayerNorm."""
+        """Create a LayerNorm."""
         return ResidualNorm(self.dim, eps=self.norm_eps)
 
     def final_norm(self) -> nn.Module:
-        """The module after the last layer: a LayerNorm for pre-norm layers, else the identity."""
+        """Create the module after the last layer: a LayerNorm for pre-norm layers, else the identity."""
         return self.layer_norm() if self.norm == "pre" else nn.Identity()
 
     def feed_forward(self) -> FeedForward:
-        """A new feed-forward layer."""
+        """Create a feed-forward layer."""
         return FeedForward(dim=self.dim, hidden_dim=self.hidden_dim, activation=self.activation)
 
 
