@@ -130,7 +130,7 @@ class ModernStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layer outputs, (T, D) each, the embeddings first; with ``output_positions`` the last is (N, D)."""
+        """Return all layer outputs, (T, D) each, embeddings first; with ``output_positions``, the last is (N, D)."""
         device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
         head_dim = self.settings.dim // self.settings.num_heads

@@ -124,7 +124,7 @@ class CharacterCnn(nn.Module):
 
 
 def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
-    """Maximum of each filter over its places, (U, F), as a matrix product: on a CPU twice as fast as ``conv1d``."""
+    """Return each filter's maximum over its places, (U, F), by a matrix product: on a CPU twice as fast as ``conv1d``."""
     assert isinstance(convolution, nn.Conv1d)
     assert convolution.bias is not None
     (width,), char_dim = convolution.kernel_size, embedded_UCE.shape[2]

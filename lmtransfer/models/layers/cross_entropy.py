@@ -51,7 +51,7 @@ def sample_softmax(
 
 @torch.no_grad()
 def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Sample one id per position from ``softmax(logits / temperature)``, in float32 or wider; logits stay as they are.
+    """Sample one id per position from ``softmax(logits / temperature)``, in float32 or wider, without changing them.
 
     The method is inversion: the sample is the first id at which the cumulative probability exceeds the position's
     uniform number, so that a sample depends only on its own position, not on the rest of the batch.

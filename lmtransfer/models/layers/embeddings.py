@@ -12,7 +12,7 @@ from lmtransfer.models.layers.dropout import Dropout
 
 
 class InputEmbeddings(nn.Module):
-    """Sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), with optional LayerNorm.
+    """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalised.
 
     Args:
         vocab_size: rows of the token embedding.

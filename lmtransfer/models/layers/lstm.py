@@ -343,7 +343,7 @@ class ProjectedLstm(nn.Module):
 
     @property
     def _weights(self) -> Sequence[Tensor]:
-        """Matrix from inputs to gates, matrix from state to gates, the biases of both, matrix from cells to state."""
+        """Return the matrices from inputs to gates and from state to gates, both biases, and the matrix from cells to state."""
         return self.lstm.all_weights[0]
 
     @property

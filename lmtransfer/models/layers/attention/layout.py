@@ -67,7 +67,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[Layout, ...]:
-        """One layout for the causal sequences and one for the others; if all are of one kind, only this layout."""
+        """One layout for the causal sequences and one for the others; only this layout if all are of one kind."""
         if self.num_causal is None:
             return (self,)
         assert not self.selected, "a selection of queries sees everything"

@@ -111,7 +111,7 @@ def _dense(
 
 
 def _hidden(block: Block, causal: bool, reach: int | None) -> Tensor | None:
-    """True at keys that a query may not see, broadcastable to (G, H, Q, S); None if every query sees every key."""
+    """Return True at keys hidden from a query, broadcastable to (G, H, Q, S); None if every query sees every key."""
     hidden = None if block.key_mask is None else ~block.key_mask[:, None, None, :]
     if causal or reach is not None:
         unseen = unseen_keys(block.positions, causal=causal, reach=reach)

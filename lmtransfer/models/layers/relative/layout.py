@@ -64,7 +64,7 @@ class Keys:
         return torch.cat([memory_RMD.flatten(0, 1), rows_TD]).index_select(0, self.order_X)
 
     def latest(self, keys_XD: Tensor, size: int) -> Tensor:
-        """The last keys of each real sequence, detached: at most ``size``, the same number for each, (R, M, D)."""
+        """Return each real sequence's last keys, detached: at most ``size``, the same number for each, (R, M, D)."""
         size = min(size, self.memory + min(self.lengths[: self.num_real]))
         if len(set(self.lengths)) == 1:
             return keys_XD.detach().view(len(self.lengths), -1, keys_XD.shape[1])[: self.num_real, -size:]
@@ -182,7 +182,7 @@ class RelativeLayout:
         return slice(zero - most_distant, zero - self._nearest(self.blocks[block].num_tokens) + 1)
 
     def _nearest(self, num_tokens: int) -> int:
-        """The least distance: from the first of ``num_tokens`` tokens to the last; -1 if the layout is causal."""
+        """Return the least distance, from the first of ``num_tokens`` tokens to the last; -1 if causal."""
         return -1 if self.causal else 1 - num_tokens
 
 
