@@ -144,7 +144,7 @@ class Encoder(nn.Module):
         Args:
             recurrent_state: state returned by the pass over the previous batch, from which this pass continues; None
                 for no state.
-            output_positions: where the last layer is needed; None: everywhere.
+            output_positions: where the last layer is needed; None for everywhere.
         """
         raise NotImplementedError
 
@@ -226,7 +226,7 @@ class Encoder(nn.Module):
 
         Args:
             length: largest number of tokens in the memory.
-            clamp_length: larger distances are treated as this distance; None: no change.
+            clamp_length: larger distances are treated as this distance; None for no change.
             same_length: each token sees at most ``length`` tokens, itself included, so that the last token of a
                 segment has no more context than the first.
 

@@ -87,7 +87,7 @@ class LstmStack(nn.Module):
         Args:
             words_TP: packed tokens.
             order: time-major order of the batch in this direction.
-            states: state of each layer before the first token (in this direction) of each sequence; None: zeros.
+            states: state of each layer before the first token (in this direction) of each sequence; None for zeros.
 
         Returns:
             The output of each layer, (T, P) in time-major order; and the state of each layer after the last token of
@@ -131,9 +131,9 @@ class BidirectionalLstm(nn.Module):
 
         Args:
             batch: the lengths of the sequences.
-            forward_states: states of the forward layers before the first tokens; None: zeros.
-            backward_states: states of the backward layers after the last tokens; None: zeros.
-            output_positions: where the last layer is needed; None: everywhere.
+            forward_states: states of the forward layers before the first tokens; None for zeros.
+            backward_states: states of the backward layers after the last tokens; None for zeros.
+            output_positions: where the last layer is needed; None for everywhere.
 
         Returns:
             The layers: the word vectors twice, then both directions of each LSTM layer side by side, (T, D) each; the

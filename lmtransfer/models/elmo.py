@@ -114,7 +114,7 @@ class ElmoSubwordEncoder(BilmEncoder):
         max_length: longest sequence in tokens.
         dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell; None for no limit, and the fused LSTM on CUDA.
-        proj_clip: largest magnitude of a projection; None: no limit.
+        proj_clip: largest magnitude of a projection; None for no limit.
 
     Raises:
         ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.

@@ -82,12 +82,12 @@ class ModernLayer(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, rotation: Rotation, reads_N: Tensor | None = None) -> Tensor:
-        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N`` if they are given.
+        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any.
 
         Args:
             layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
             rotation: rotation of all T tokens.
-            reads_N: positions to compute; None: all.
+            reads_N: positions to compute; None for all.
         """
         normed_TD = self.attention_norm(hidden_TD)
         if reads_N is None:

@@ -35,7 +35,7 @@ class RelativeStack(nn.Module):
             equations of Dai et al. 2019, section 3.3.
         segments: whether to use relative segments; requires ``own_biases``.
         memory_length: largest number of memory rows of a sequence; 0 for no memory.
-        clamp_length: larger distances are treated as this distance; None: no limit.
+        clamp_length: larger distances are treated as this distance; None for no limit.
         same_length: with causal layers, each token sees at most ``memory_length`` tokens, including itself, so that the
             last token of a window has no more context than the first.
     """

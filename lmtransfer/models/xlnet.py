@@ -42,7 +42,7 @@ class XlnetEncoder(RelativeEncoder):
         num_segments: number of segment ids; 1 means no segments. Any number works, because attention only depends on
             whether two segments are the same.
         memory_length: largest number of tokens in the memory; 0 for no memory.
-        clamp_length: larger distances are treated as this distance; None: no limit.
+        clamp_length: larger distances are treated as this distance; None for no limit.
         norm: "post" is the published model; "pre" trains at higher learning rates.
         norm_eps: epsilon of the LayerNorms.
         activation: activation of the feed-forward layers.

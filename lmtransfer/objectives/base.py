@@ -88,7 +88,7 @@ class Objective(nn.Module):
         chosen_by: the loss that selects the best checkpoint, if the total does not reflect the quality of the encoder.
         masked_loss: name of the loss of predicting masked tokens from their context, or None if there is no such loss.
         predicts: the tokens of a text for which ``predict`` returns a probability: "masked": a token that [MASK]
-            replaces; "unmasked": any token, because its prediction does not see it; None: ``predict`` is not defined.
+            replaces; "unmasked": any token, because its prediction does not see it; None if ``predict`` is not defined.
         vocabulary_sized: its parameters with an entry or a row for each token of the vocabulary.
         inseparable: its parameters that are only meaningful together: all or none are loaded from another run.
         num_sampled: number of classes of its sampled softmax in training; None, or the size of the vocabulary, for the

@@ -25,7 +25,7 @@ from lmtransfer.tokenizers.saved import padded_size, read_model
 BASE_FOLDER: Final = "base"
 
 _VERSION = 1  # increase it when the same words would give other ids or word starts
-_VERSION_WITH_CHINESE = 2  # the same for a base that makes each Chinese character a word
+_VERSION_WITH_CHINESE = 2  # the same for a base that treats each Chinese character as a word
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class NonFiniteGuard:
         self.in_a_row = 0
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class.
+        """Process one step; see the class.
 
         Raises:
             TrainingError: the loss was not finite ``max_bad_steps`` times in a row, or the float16 gradients overflow
@@ -107,7 +107,7 @@ class PhaseName:
         self.phase = phase
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class."""
+        """Process one step; see the class."""
         record["phase"] = self.phase
         return ()
 
@@ -165,7 +165,7 @@ class UnigramPlateau:
         self.warned = False
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class; once the loss has left the plateau, each record contains the step as ``plateau_left_at``."""
+        """Process one step; once the loss has left the plateau, records contain that step as ``plateau_left_at``."""
         record["unigram_entropy"] = round(self.entropy, 4)
         if self.left_at is not None:
             record["plateau_left_at"] = self.left_at
@@ -218,7 +218,7 @@ class TokenForecast:
         self.seen: list[tuple[float, int]] = []
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
-        """See the class."""
+        """Process one step; see the class."""
         if len(self.seen) == _STEPS:
             return ()
         self.seen.append((record["seconds"], record["tokens"]))

@@ -79,7 +79,7 @@ class Validation:
     Attributes:
         measure: returns the metrics, which are logged as ``validation/<name>``.
         every: steps between evaluations; None evaluates only at the end.
-        selection: chooses the best evaluation and stops early; None: no checkpoint ``best`` is saved.
+        selection: chooses the best evaluation and stops early; None saves no checkpoint ``best``.
     """
 
     measure: Callable[[], dict[str, float]]

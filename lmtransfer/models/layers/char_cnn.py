@@ -103,7 +103,7 @@ class CharacterCnn(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, chars_TC: Tensor) -> Tensor:
-        """Character ids, any integer dtype, on the host, (T, C) -> (T, D) on the device of the module."""
+        """Character ids, any integer dtype, on the host, (T, C) -> (T, D) on the module's device."""
         chars_UC, word_T = distinct_rows(chars_TC.numpy(), multiple=_WORDS_MULTIPLE)
         words_UD = self.projection(self.features(chars_UC))
         return words_UD.index_select(0, upload(word_T, words_UD.device))
@@ -124,7 +124,7 @@ class CharacterCnn(nn.Module):
 
 
 def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
-    """Return each filter's maximum over its places, (U, F), by a matrix product: on a CPU twice as fast as ``conv1d``."""
+    """Return each filter's maximum, (U, F), by a matrix product: on a CPU twice as fast as ``conv1d``."""
     assert isinstance(convolution, nn.Conv1d)
     assert convolution.bias is not None
     (width,), char_dim = convolution.kernel_size, embedded_UCE.shape[2]

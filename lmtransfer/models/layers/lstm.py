@@ -215,8 +215,8 @@ def recurrence(
         recurrent_4HP: matrix from projections to gates; all products have its dtype.
         project_PH: matrix from cells to projection.
         batch_sizes: number of sequences that have a token at each time step, descending.
-        cell_clip: largest magnitude of a cell; None: no limit.
-        proj_clip: largest magnitude of a projection; None: no limit.
+        cell_clip: largest magnitude of a cell; None for no limit.
+        proj_clip: largest magnitude of a projection; None for no limit.
         compiled: whether to compile a time step, which fuses the operations between its two products.
 
     Returns:
@@ -283,8 +283,8 @@ class ProjectedLstm(nn.Module):
         input_dim: width D of the inputs.
         cell_dim: number of cells H.
         output_dim: width P of the projection; less than H.
-        cell_clip: largest magnitude of a cell; None: no limit.
-        proj_clip: largest magnitude of an output; None: no limit.
+        cell_clip: largest magnitude of a cell; None for no limit.
+        proj_clip: largest magnitude of an output; None for no limit.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class ProjectedLstm(nn.Module):
 
     @property
     def _weights(self) -> Sequence[Tensor]:
-        """Return the matrices from inputs to gates and from state to gates, both biases, and the matrix from cells to state."""
+        """Return the matrices from inputs to gates, from state to gates, both biases, and that from cells to state."""
         return self.lstm.all_weights[0]
 
     @property

@@ -59,7 +59,7 @@ class Entities(Selection):
     capital letters.
 
     Args:
-        entity_share: entities are masked until they make up this share of the budget; this share is our own choice.
+        entity_share: entities are masked until they reach this share of the budget, which is our own choice.
         max_words: longest entity in words.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Units made of whole words: each word (BERT), n-grams (ALBERT), spans (SpanBERT)."""
+"""Units of whole words: each word (BERT), n-grams (ALBERT), spans (SpanBERT)."""
 
 from __future__ import annotations
 

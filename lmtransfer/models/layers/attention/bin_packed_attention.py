@@ -90,7 +90,7 @@ class JoinedRows:
 
         Args:
             causal: a query sees only keys at its own position and before.
-            reach: a query sees only keys at most this many positions away; None: no limit.
+            reach: a query sees only keys at most this many positions away; None for no limit.
         """
         key = (dtype, causal, reach)
         if key not in self._memory:
@@ -176,7 +176,7 @@ def joined_attention(
         value_THK: packed values.
         rows: which sequences share a row.
         causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (N, H, K).

@@ -95,7 +95,7 @@ def flash_attention(
         key_THK: packed keys.
         value_THK: packed values.
         layout: which queries and keys form a sequence.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (N, H, K).

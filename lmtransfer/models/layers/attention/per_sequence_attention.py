@@ -83,7 +83,7 @@ def long_attention(
         value_THK: packed values.
         ranges: one range per sequence.
         causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
 
     Returns:
         (T, H, K).

@@ -45,7 +45,7 @@ def attention(
         key_THK: packed keys.
         value_THK: packed values.
         layout: which queries and keys form a sequence, and which sequences are causal.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
         dropout: probability of dropping an attention weight; above 0, it selects the dense blocks, which alone support
             it.
 
@@ -137,7 +137,7 @@ class SelfAttention(AttentionLayer):
         num_heads: heads H; must divide ``dim``.
         dropout: probability of dropping an attention weight. The default is 0, unlike 0.1 in the papers: the flash
             kernels have no dropout, so attention with dropout uses the slower dense blocks.
-        window: a token sees only tokens at most this many positions away; None: no limit.
+        window: a token sees only tokens at most this many positions away; None for no limit.
         bias: whether to add biases to the projections.
         query_key_norm: whether to normalise the queries and keys of each head by their root mean square, with a gain
             (Henry et al. 2020; one gain per feature as in Qwen3), so that scores cannot grow without bound.
@@ -166,12 +166,12 @@ class SelfAttention(AttentionLayer):
     def forward(
         self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None, rotation: Rotation | None = None
     ) -> Tensor:
-        """Attend.
+        """Compute self-attention.
 
         Args:
             layout: layout of the batch; with ``reads_N``, layout of the batch and these positions.
-            reads_N: positions to compute; None: all. Causal attention and attention within a window must compute all.
-            rotation: rotates the queries and keys; None: the states already contain the positions.
+            reads_N: positions to compute; None for all. Causal attention and attention within a window must compute all.
+            rotation: rotates the queries and keys; None if the states already contain the positions.
 
         Returns:
             (T, D), or (N, D) with ``reads_N``.

@@ -15,7 +15,7 @@ def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tens
     Args:
         positions_S: position of each slot within the sequence.
         causal: a query sees only keys at its own position and before.
-        reach: a query sees only keys at most this many positions away; None: no limit.
+        reach: a query sees only keys at most this many positions away; None for no limit.
     """
     ahead = positions_S[None, :] - positions_S[:, None]
     unseen = torch.zeros_like(ahead, dtype=torch.bool)

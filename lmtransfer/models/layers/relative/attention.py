@@ -78,7 +78,7 @@ class RelativeAttention(AttentionLayer):
         biases: RelativeBiases,
         at: RelativeLayout,
     ) -> Tensor:
-        """Attend.
+        """Compute relative attention.
 
         Args:
             queries_ND: states from which the queries are computed.
