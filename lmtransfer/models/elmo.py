@@ -39,7 +39,7 @@ class ElmoEncoder(BilmEncoder):
         max_length: longest sequence in tokens.
         dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell, 3 in the published models; None for no limit, and the fused LSTM on
-        CUDA.
+            CUDA.
         proj_clip: largest magnitude of a projection, with the same values.
 
     Raises:

@@ -191,7 +191,7 @@ class ModernEncoder(TransformerEncoder):
         max_length: longest sequence in tokens.
         window: number of positions that a token sees in a local layer: half of them on each side, and itself.
         global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1 means that all
-        layers do.
+            layers do.
         global_theta: base of the rotary angles of the global layers.
         local_theta: base of the rotary angles of the local layers.
         normalise_first_input: normalise the input of attention in the first layer, although the embeddings are already

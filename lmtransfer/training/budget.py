@@ -74,7 +74,7 @@ class Budget:
             tokens: real tokens trained on so far.
             seconds: training time so far.
             prepared: the part of ``seconds`` before the first step, which is subtracted from the time and from the
-            budget.
+                budget.
         """
         shares = []
         if self.steps is not None:

@@ -19,7 +19,7 @@ class ModelSelection:
         metric: name of the deciding metric in an evaluation.
         higher_is_better: direction of the metric; False for losses.
         patience: training stops after this many evaluations in a row without a better value; None disables early
-        stopping.
+            stopping.
 
     Raises:
         ConfigError: ``patience`` is less than 1.

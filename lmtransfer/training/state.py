@@ -75,7 +75,7 @@ class TrainState:
         record: the log record (in ``metrics.jsonl``) of the latest step, as far as it is known.
         evaluation_due: whether the evaluation of the latest step was interrupted; a resumed run evaluates first.
         shares_used: used shares of a budget in seconds at each step since the last logged line; logged with the next
-        line.
+            line.
         phases: the phases that have begun, for a run with phases; see ``PhaseStart``.
     """
 

@@ -35,7 +35,7 @@ class PermutationTargets(Corruption):
         beta: number of predicted tokens per ``alpha`` tokens of context, 1 as published.
         max_ngram: longest span in tokens.
         max_predictions: largest number of tokens to predict in a row; null for no limit (85 at 512 tokens in the
-        paper).
+            paper).
         static_masking: every epoch repeats the rows, spans and orders of the first epoch.
         tokenizer: defines the special tokens.
 

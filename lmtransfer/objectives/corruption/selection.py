@@ -33,7 +33,7 @@ def sampled_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.
     Args:
         items: the items, shape (n,).
         weights: weight of each item, above 0, to which its probability of being sampled is proportional; None for equal
-        weights.
+            weights.
         rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
             (Efraimidis and Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
     """

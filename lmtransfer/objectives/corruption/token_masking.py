@@ -76,7 +76,7 @@ class TokenMasking(Corruption):
         mask_share: share of the masked tokens that become [MASK].
         random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
         max_predictions: largest number of tokens to mask in a row; null for no limit (20 at 128 tokens in the
-        original).
+            original).
         selection: the units that are masked as a whole, such as words or spans; single tokens by default.
         shared_replacement: draw one of the three outcomes for all tokens of a unit together (SpanBERT); otherwise for
             each token separately (BERT's whole words, ALBERT, ERNIE).

@@ -188,7 +188,7 @@ class MuonUpdate(torch.optim.Optimizer):
         gradients = [own_part(parameter.grad) for parameter in own if parameter.grad is not None]
         means = [own_part(self.state[parameter]["momentum_buffer"]) for parameter in own]
         if skip is not None:
-            for mean, gradient in zip(means, gradients, strict=True):  # (mean, mean) leaves the mean as it is
+            for mean, gradient in zip(means, gradients, strict=True):  # moving a mean towards itself keeps it
                 torch.where(skip.bool(), mean, gradient, out=gradient)
         if gradients:
             torch._foreach_lerp_(means, gradients, 1 - momentum)

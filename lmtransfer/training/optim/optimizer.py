@@ -59,7 +59,7 @@ class Optimizer:
 
         Args:
             dtype: bfloat16 if the hardware multiplies it natively, else float32. Weights and optimiser state keep their
-            dtype.
+                dtype.
         """
         for part in self.parts:
             if isinstance(part, MuonUpdate):

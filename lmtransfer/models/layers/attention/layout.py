@@ -36,7 +36,7 @@ class Layout:
         num_causal: the first ``num_causal`` sequences are causal and the others are not; ``causal`` is then ignored. If
             None, ``causal`` applies to all sequences.
         flash: the layout for the flash kernel; None if the device does not have it, or if there are two kinds of
-        sequences.
+            sequences.
     """
 
     lengths: tuple[int, ...]

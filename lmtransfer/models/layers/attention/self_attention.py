@@ -170,7 +170,7 @@ class SelfAttention(AttentionLayer):
 
         Args:
             layout: layout of the batch; with ``reads_N``, layout of the batch and these positions.
-            reads_N: positions to compute; None for all. Causal attention and attention within a window must compute all.
+            reads_N: positions to compute; None for all, as required by causal attention and by windows.
             rotation: rotates the queries and keys; None if the states already contain the positions.
 
         Returns:
