@@ -186,7 +186,7 @@ class Encoder(nn.Module):
 
     @property
     def word_network(self) -> CharacterCnn | None:
-        """Return the network that computes word vectors from characters; None if the encoder reads token ids."""
+        """The network that computes word vectors from characters; None if the encoder reads token ids."""
         return None
 
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Encoder | None:

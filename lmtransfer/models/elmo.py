@@ -96,7 +96,7 @@ class ElmoEncoder(BilmEncoder):
     @property
     @override
     def word_network(self) -> CharacterCnn:
-        """Return the character CNN, whose vectors have the width D / 2."""
+        """The character CNN, whose vectors have the width D / 2."""
         return self.characters
 
 

@@ -93,7 +93,7 @@ class PretrainingLearner(Learner):
         return losses, None if batch.follows is None else encode.next_state
 
     def listed(self) -> list[Objective]:
-        """The objectives, in the order of their losses."""
+        """Return the objectives, in the order of their losses."""
         return [module for module in self.objectives.values() if isinstance(module, Objective)]
 
 

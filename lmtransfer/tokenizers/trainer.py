@@ -129,11 +129,11 @@ class TokenizerTrainer(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Return all settings that determine the vocabulary, apart from the text."""
+        """All settings that determine the vocabulary, apart from the text."""
 
     @property
     def fingerprint(self) -> str:
-        """Return a hex digest of ``settings``; with the corpus's fingerprint, it is the vocabulary's cache key."""
+        """Hex digest of ``settings``; with the corpus's fingerprint, it is the vocabulary's cache key."""
         return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
 
     def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:

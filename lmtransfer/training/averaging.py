@@ -25,8 +25,8 @@ class Newest(Protocol):
     def __call__(self, *, num: int, fraction: float) -> float | None:
         """Return the weight of the newest weights, in (0, 1]; None if the average has not begun.
 
-        num: number of updates in the average so far; if it is 0, the result is 1.
-            num: number of updates in the average so far; the result is 1 if there are none.
+        Args:
+            num: number of updates in the average so far; if it is 0, the result is 1.
             fraction: share of the budget used up after the update.
         """
         ...

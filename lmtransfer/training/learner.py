@@ -119,7 +119,7 @@ class BatchStream(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of optimiser steps in the first epoch, for budgets in epochs."""
+        """The number of optimiser steps in the first epoch, for budgets in epochs."""
         ...
 
     def steps(self, start: int = 0) -> Iterator[Step]:

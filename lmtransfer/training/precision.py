@@ -43,7 +43,7 @@ class Precision:
 
     @property
     def optimizer_dtype(self) -> torch.dtype:
-        """Return the format of matrix products in an optimiser: bfloat16, or float32 on a GPU that would emulate it.
+        """The format of matrix products in an optimiser: bfloat16, or float32 on a GPU that would emulate it.
 
         With fp16, it is float32, because the range of float16 is too small.
         """

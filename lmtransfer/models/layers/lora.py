@@ -131,7 +131,7 @@ class SavedUpdate:
 
     @property
     def rows(self) -> slice:
-        """Return the rows of the matrix in the layer's weight."""
+        """The rows of the matrix in the layer's weight."""
         return slice(self.number * len(self.b_ER), (self.number + 1) * len(self.b_ER))
 
     def fits(self, weight: Tensor) -> bool:

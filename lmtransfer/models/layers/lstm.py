@@ -343,7 +343,7 @@ class ProjectedLstm(nn.Module):
 
     @property
     def _weights(self) -> Sequence[Tensor]:
-        """Return the matrices from inputs to gates, from state to gates, both biases, and that from cells to state."""
+        """The matrices from inputs and from state to gates, the biases of both, and the matrix from cells to state."""
         return self.lstm.all_weights[0]
 
     @property

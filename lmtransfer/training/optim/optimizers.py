@@ -114,7 +114,7 @@ class AdamW(Optimizer):
 
 
 def _moments_of_age(parameter: nn.Parameter, age: int) -> dict[str, Tensor]:
-    """Return Adam's state with zero moments after ``age`` steps; its bias corrections are exactly 1 if it is large."""
+    """Return Adam's state with zero moments after ``age`` steps; its bias corrections are 1 for a large ``age``."""
     return {
         "step": torch.tensor(float(age), device=parameter.device),
         "exp_avg": torch.zeros_like(parameter),
