@@ -84,7 +84,7 @@ class Objective(nn.Module):
         continues: whether it supports contiguous rows, which continue each other from step to step.
         row_by_row: whether it can learn from rows with its own attention while other rows of the batch have another.
         reads_before: whether it needs the state before each predicted token; rows must then begin with [CLS].
-        as_published: arguments that make its head equal to that of published models.
+        as_published: arguments with which its head equals that of published models.
         chosen_by: the loss that selects the best checkpoint, if the total does not reflect the quality of the encoder.
         masked_loss: name of the loss of predicting masked tokens from their context, or None if there is no such loss.
         predicts: the tokens of a text for which ``predict`` returns a probability: "masked": a token that [MASK]

@@ -37,7 +37,7 @@ class PretrainingBatch:
         read_index: for "masked" and "starts", the indices into the last layer of the states at ``positions_M`` and at
             the first tokens of the rows; None if the last layer contains exactly these states, in order.
         keys: the tokens of the corpus that each row holds, for error messages.
-        moved_from: the batch on the host from which this copy on a device was made; None if this batch is on the host.
+        moved_from: the batch on the host from which this copy on a device comes; None if this batch is on the host.
     """
 
     original: PackedBatch

@@ -339,7 +339,7 @@ class PublishedTokenizer(Tokenizer):
         self.missing_roles = tuple(role for role in ROLES[:4] if role not in own)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.model, self.specials, self.vocab_size, self.training)
+        return _rebuild, (self.model, self.specials, self.vocab_size, self.training)
 
     @classmethod
     def load(cls, folder: Path) -> PublishedTokenizer:
@@ -399,7 +399,7 @@ class PublishedTokenizer(Tokenizer):
         return " ".join(parts)
 
     def _piece(self, token_id: int) -> str:
-        """Return the piece of the vocabulary; a byte-level piece is made readable."""
+        """Return the piece of the vocabulary; a byte-level piece is converted to readable form."""
         text = self._texts[token_id]
         return self._pieces[token_id] if text is None or self._piece_kind != "bytes" else readable(text)
 
@@ -434,7 +434,7 @@ def _checked(specials: Mapping[str, str]) -> dict[str, str]:
     return {role: specials[role] for role in ROLES if role in specials}
 
 
-def _made(
+def _rebuild(
     model: bytes, specials: Mapping[str, str], vocab_size: int, training: Mapping[str, Any]
 ) -> PublishedTokenizer:
     return PublishedTokenizer(model, specials=specials, vocab_size=vocab_size, training=training)

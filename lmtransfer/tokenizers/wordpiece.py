@@ -87,7 +87,7 @@ class WordPieceTokenizer(Tokenizer):
         self._library = library_of(model, lowercase=lowercase)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.pieces, self.lowercase, self.training)
+        return _rebuild, (self.pieces, self.lowercase, self.training)
 
     @classmethod
     def load(cls, folder: Path) -> WordPieceTokenizer:
@@ -177,5 +177,5 @@ def _take_accents(text: str, spans: np.ndarray) -> None:
             span[1] += 1
 
 
-def _made(pieces: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordPieceTokenizer:
+def _rebuild(pieces: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordPieceTokenizer:
     return WordPieceTokenizer(pieces, lowercase=lowercase, training=training)

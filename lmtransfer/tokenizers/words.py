@@ -64,7 +64,7 @@ class WordTokenizer(CharacterTokenizer):
         self.characters[[self.cls_id, self.sep_id]] = boundary_character_ids()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.words, self.lowercase, self.training)
+        return _rebuild, (self.words, self.lowercase, self.training)
 
     @classmethod
     def load(cls, folder: Path) -> WordTokenizer:
@@ -133,5 +133,5 @@ def split_words(text: str, *, lowercase: bool) -> list[str]:
     return [word.lower() if lowercase else word for word in _word(text).findall(text)]
 
 
-def _made(words: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordTokenizer:
+def _rebuild(words: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordTokenizer:
     return WordTokenizer(words, lowercase=lowercase, training=training)

@@ -60,6 +60,6 @@ class InputEmbeddings(nn.Module):
         if segment.num_embeddings == 1:
             return segment.weight[0]
         if segment.num_embeddings == 2 and segments_T.device.type != "cpu":
-            # The gradient is a sum. That of a lookup makes the threads of all tokens wait for one another at two rows.
+            # The gradient is a sum. With a lookup, the threads of all tokens wait for one another at two rows.
             return torch.where(segments_T[:, None] == 0, segment.weight[0], segment.weight[1])
         return segment(segments_T)

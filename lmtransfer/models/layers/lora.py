@@ -106,7 +106,7 @@ def replace_layers(module: nn.Module, replacements: Mapping[nn.Linear, nn.Linear
 
 
 def merge_updates(module: nn.Module) -> None:
-    """Add all low-rank updates in a module to their matrices, which makes the layers ordinary ones."""
+    """Add all low-rank updates in a module to their matrices, turning the layers into ordinary ones."""
     updated = [layer for layer in module.modules() if isinstance(layer, LoraLinear)]
     replace_layers(module, {layer: layer.merged() for layer in updated})
 

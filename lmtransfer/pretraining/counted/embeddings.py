@@ -81,10 +81,10 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
     """Return the first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, (N,)."""
-    return np.concatenate([one.tokens(0, size) for one, size in _taken(store, most_tokens)]).astype(np.int64)
+    return np.concatenate([one.tokens(0, size) for one, size in _stores_and_sizes(store, most_tokens)]).astype(np.int64)
 
 
-def _taken(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
+def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
     """Return each store, and how many of its first tokens are counted."""
     if isinstance(store, TokenStore):
         return [(store, min(store.num_tokens, most_tokens))]
@@ -100,7 +100,7 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
         longest: maximum number of tokens in a segment; longer documents are cut.
     """
     segment_lists, number = [], 0
-    for one, size in _taken(store, most_tokens):
+    for one, size in _stores_and_sizes(store, most_tokens):
         starts = np.asarray(one.sentence_starts)[np.asarray(one.document_starts)]
         places = np.arange(size)
         documents = np.searchsorted(starts, places, side="right") - 1
