@@ -30,7 +30,7 @@ Pooling = Literal["mean", "first"]
 
 
 class BagOfWords(Objective):
-    """Predicts the words of a row, including masked words, from the row's pooled state, which this trains.
+    """Predicts the words of a row, including masked words, from its pooled state, and so trains that state.
 
     FastSent (Hill et al. 2016, https://arxiv.org/abs/1602.03483) also predicts the words of a text, and TF-IDF has
     similar weights. Variants of both, combined with masked tokens, beat masked tokens alone (Aroca-Ouellette and

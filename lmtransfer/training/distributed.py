@@ -200,7 +200,7 @@ def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def share_weights(module: nn.Module) -> None:
-    """Copy the weights and buffers of rank 0 to every rank: with different libraries, equal seeds can give others."""
+    """Copy rank 0's weights and buffers to every rank: with other libraries, equal seeds can give other weights."""
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:

@@ -1,4 +1,4 @@
-"""One optimiser step: forward and backward passes over every micro-batch, then one update with their mean.
+"""One optimiser step: forward and backward passes over every micro-batch, then one update with the mean gradient.
 
 On a GPU the host launches a step and continues; the device itself decides whether the weights change. The numbers of a
 step stay on the device until the host reads them together with those of other steps.
