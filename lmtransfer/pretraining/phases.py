@@ -112,7 +112,7 @@ def span_of_schedule(phases: Sequence[Phase], transitions: Sequence[Transition],
 
     Returns:
         The place of the phase that began the schedule, and the share of the budget at which it ends: where the next
-            phase restarts it, or 1.
+        phase restarts it, or 1.
     """
     first = max(one for one in range(place + 1) if transitions[one].restarts)
     later = range(place + 1, len(phases))

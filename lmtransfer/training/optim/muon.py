@@ -6,8 +6,8 @@ Updates are orthogonalised by Muon's quintic Newton-Schulz iteration, with two c
 where it takes a third of the training step of a small encoder:
 
 - Each iteration has its own coefficients: those of the polynomial that is closest to 1 over the interval that contains
-    the singular values at this iteration (Amsel et al. 2025, "The Polar Express": choosing the polynomials one after
-    the other is optimal). Four iterations then come closer to orthogonal than five with Jordan's coefficients.
+  the singular values at this iteration (Amsel et al. 2025, "The Polar Express": choosing the polynomials one after
+  the other is optimal). Four iterations then come closer to orthogonal than five with Jordan's coefficients.
 - Long matrices use the Gram matrix G of their short side. Each iterate X is a polynomial of G times the previous
   iterate, so that products with the long side become products of small matrices. In float32 one Gram matrix serves all
   iterations, in bfloat16 two iterations. The reason is that the iterations amplify the rounding errors of G together
