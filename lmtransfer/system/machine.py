@@ -126,16 +126,16 @@ def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
         return f"{reason}: {way}"
     key, value = _setting_of(path, settings)
     if key is None:
-        return f"{_shown(path)}: {reason}; {way}"
-    where = "" if _absolute(path) == _absolute(value) else f" ({_shown(path)})"
-    return f"{key}={_shown(value)}: {reason}{where}; {way}"
+        return f"{_printable_path(path)}: {reason}; {way}"
+    where = "" if _absolute(path) == _absolute(value) else f" ({_printable_path(path)})"
+    return f"{key}={_printable_path(value)}: {reason}{where}; {way}"
 
 
 def _text(filename: object) -> str:
     return os.fsdecode(filename) if isinstance(filename, str | bytes | os.PathLike) else str(filename)
 
 
-def _shown(path: str) -> str:
+def _printable_path(path: str) -> str:
     return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
 
 

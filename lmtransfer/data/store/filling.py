@@ -112,14 +112,14 @@ def _records(
     source = chain(head, source)
     if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenising one block
         for block in source:
-            record = _kept(folder, block)
+            record = _earlier_record(folder, block)
             yield record or tokenise_block(block, folder, tokenizer), record is not None
         return
     pending: deque[tuple[Future[BlockRecord] | BlockRecord, bool]] = deque()
     try:
         with workers(num_workers, set_up_worker, pickle.dumps(tokenizer)) as pool:
             for block in source:
-                record = _kept(folder, block)
+                record = _earlier_record(folder, block)
                 pending.append((record or pool.submit(work, block, folder), record is not None))
                 if len(pending) > num_workers + 1:
                     yield _finished(*pending.popleft())
@@ -136,7 +136,7 @@ def _finished(result: Future[BlockRecord] | BlockRecord, was_kept: bool) -> tupl
     return (result.result() if isinstance(result, Future) else result), was_kept
 
 
-def _kept(folder: Path, block: Block) -> BlockRecord | None:
+def _earlier_record(folder: Path, block: Block) -> BlockRecord | None:
     """Return the record of a block from an earlier preparation, if its files are complete and its texts unchanged."""
     record = BlockRecord.read(record_path(folder, block.index))
     if record is None or record.digest != block.digest() or not hashes_path(folder, block.index).is_file():
