@@ -45,13 +45,13 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
 from lmtransfer.training.averaging import Average, Newest
 from lmtransfer.training.callbacks import Callback, PhaseName
+from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Output, Trainer, TrainerConfig
 from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.optimizer import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
-from lmtransfer.training.parallel import shard
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker

@@ -1,8 +1,8 @@
 """Several processes under ``torchrun``, one per device, with exactly the same training result as a single process.
 
-PyTorch's engines exchange the gradients (``parallel``). Small values travel between host memories with gloo, so that no
-device waits. A step has two such exchanges: the counts by which the passes divide their losses; and, at the end, the
-time and the requests to stop. A third exchange, of the losses, takes place when they are read.
+PyTorch's engines exchange the gradients (``data_parallel``). Small values travel between host memories with gloo, so
+that no device waits. A step has two such exchanges: the counts by which the passes divide their losses; and, at the
+end, the time and the requests to stop. A third exchange, of the losses, takes place when they are read.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import is_sharded
 from lmtransfer.training.learner import Learner
-from lmtransfer.training.parallel import is_sharded
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
 

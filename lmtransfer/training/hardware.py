@@ -78,7 +78,7 @@ class Hardware:
         residual_set: whether ``residual`` was set explicitly, so that a model without a residual stream is an error.
         uncompiled: why blocks are not compiled on a GPU that might support it; empty if there is no reason.
         num_workers: number of processes that build batches for this rank.
-        shard: whether each rank holds only a part of every weight; see ``parallel.shard``.
+        shard: whether each rank holds only a part of every weight; see ``data_parallel.shard``.
     """
 
     device: torch.device

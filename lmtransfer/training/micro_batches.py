@@ -15,8 +15,8 @@ import torch
 from lmtransfer.errors import LmtransferError, TrainingError
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
-from lmtransfer.training.parallel import Passes
 from lmtransfer.training.recurrent_state import redistribute
 
 #: Key of the token count, next to the names of the losses, while counts are summed over ranks.

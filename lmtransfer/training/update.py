@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.micro_batches import Accumulated, OutOfDeviceMemory, accumulate
 from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import choose
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
 from lmtransfer.training.checkpoints import STATE, open_checkpoint
-from lmtransfer.training.parallel import shard_like, whole
+from lmtransfer.training.data_parallel import shard_like, whole
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:

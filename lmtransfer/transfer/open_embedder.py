@@ -19,7 +19,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.composed_encoder import ComposedEncoder
 from lmtransfer.transfer.embedder import Embedder
-from lmtransfer.transfer.experiment.choose_settings import with_trained_start
+from lmtransfer.transfer.experiment.build_settings import with_trained_start
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod

@@ -28,7 +28,7 @@ from torch import Tensor
 from lmtransfer.config.types import DropoutProb
 from lmtransfer.errors import ConfigError
 from lmtransfer.training import distributed
-from lmtransfer.training.parallel import is_sharded, own_part, whole
+from lmtransfer.training.data_parallel import is_sharded, own_part, whole
 
 Coefficients = tuple[float, float, float]
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
+from lmtransfer.training.data_parallel import shard_like, whole
 from lmtransfer.training.optim.muon import MuonUpdate
-from lmtransfer.training.parallel import shard_like, whole
 
 
 class Optimizer:

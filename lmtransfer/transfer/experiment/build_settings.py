@@ -1,4 +1,4 @@
-"""Complete the config of a probe or finetuning command, and read what its training runs share."""
+"""Build the settings of a probe or finetuning command: its complete config, and what its training runs share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_start(cfg: DictConfig) -> SavedRun:
     return source
 
 
-def choose_settings(
+def build_settings(
     cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console
 ) -> list[Setting]:
     """Read everything that the runs share; wrong method or task settings raise errors here, before any training.
