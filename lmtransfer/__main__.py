@@ -1,4 +1,4 @@
-"""``python -m lmtransfer`` is ``lmtransfer``."""
+"""``python -m lmtransfer`` does the same as ``lmtransfer``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 
 if not sys.flags.safe_path and sys.path:
-    # "python -m" looks for every module in the current folder first, and a study may lie beside somebody's yaml.py.
+    # "python -m" searches the current folder first, and a study may lie next to someone's yaml.py.
     with contextlib.suppress(OSError):
         if sys.path[0] in ("", os.getcwd()):
             del sys.path[0]

@@ -1,14 +1,15 @@
 """The commands as functions, and a run in memory (``load``).
 
-Each function of a command takes its settings. A string is a word of the command line, and a keyword is a top-level
+Each function takes the settings of its command. A string is a word of the command line, and a keyword is a top-level
 key: ``pretrain("corpus=text", "corpus.path=my/texts", name="mine", train={"steps": 200})``. A dictionary holds the keys
-of a node. ``lmtransfer <command> --help`` shows all keys. Values of keywords are taken as they are: a string is text,
-None is null, and a path or a ``Run`` is its path. A function makes one run and returns when it is finished. It raises
-an error of ``lmtransfer.errors`` with the message of the command line, and prints what the command prints.
+of a node. ``lmtransfer <command> --help`` shows all keys. Keyword values are taken literally: a string is text, None is
+null, and a path or a ``Run`` stands for its path. A function performs one run and returns when it is finished. It
+raises an error of ``lmtransfer.errors`` with the message of the command line, and prints what the command prints.
 
-Functions can be called any number of times, also in a notebook. Hydra's state is restored after each call. Calls from
-several threads run one after another, because Hydra knows one running command in a process; for more at the same time,
-start several processes. In the main thread, Ctrl-C finishes a training step, saves, and raises ``Interrupted``.
+Functions can be called any number of times, even in a notebook. Hydra's state is restored after each call. Calls from
+several threads run one after another, because Hydra supports one running command per process; to run several at once,
+start several processes. In the main thread, Ctrl-C finishes the current training step, saves, and raises
+``Interrupted``.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.open_embedder import VectorChoice, embedder_of, pretrained_encoder
 from lmtransfer.transfer.vector_method import Layers, PoolingName
 
-#: A value: a string is always text, and a dictionary holds the keys of a node.
+#: A setting's value: a string is always text, and a dictionary holds the keys of a node.
 Setting: TypeAlias = (
-    "str | float | bool | os.PathLike[str] | Sequence[Setting] | Mapping[str, Setting] | None"  # float: int too
+    "str | float | bool | os.PathLike[str] | Sequence[Setting] | Mapping[str, Setting] | None"  # float includes int
 )
-#: A path of the file system.
+#: A file system path.
 Folder: TypeAlias = str | os.PathLike[str]
-#: Text that Hydra reads as it is, if it is none of the words with a meaning.
+#: Text that Hydra reads literally, unless it is a word with a special meaning.
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _WITH_MEANING = frozenset({"null", "true", "false", "inf", "nan"})
 Parameters = ParamSpec("Parameters")
@@ -72,7 +73,7 @@ class Run(os.PathLike[str]):
     """A run directory.
 
     Attributes:
-        path: its path.
+        path: the path of the directory.
     """
 
     path: Path
@@ -94,7 +95,7 @@ class Run(os.PathLike[str]):
         """The settings of the run, from ``config.yaml``.
 
         Raises:
-            RunDirectoryError: it is missing or damaged.
+            RunDirectoryError: the file is missing or damaged.
         """
         from lmtransfer.runs.run_directory import RunDirectory  # imports torch
 
@@ -102,15 +103,15 @@ class Run(os.PathLike[str]):
 
     @property
     def history(self) -> list[Mapping[str, Any]]:
-        """The logged steps: ``step``, ``tokens``, ``seconds``, ``loss``, ``validation/loss`` and others, by name.
+        """The logged steps: ``step``, ``tokens``, ``seconds``, ``loss``, ``validation/loss`` and other values, by name.
 
-        Lines that cannot be read are left out; a run of several seeds has its steps in the folders of the seeds.
+        Unreadable lines are skipped; the steps of a run with several seeds are in the folders of the seeds.
         """
         return list(read_metrics(self.path / "metrics.jsonl", [])[0])
 
 
 class TransferRun(Run):
-    """The run directory of a probe or of finetuning; with several seeds it has a folder for each."""
+    """The run directory of a probe or of finetuning, with a folder for each seed if there are several."""
 
     @property
     def result(self) -> JointResult:
@@ -137,7 +138,7 @@ class Report(os.PathLike[str]):
 
     @property
     def page(self) -> Path:
-        """The HTML page with everything."""
+        """The complete HTML page."""
         return self.path / "report.html"
 
     @property
@@ -172,7 +173,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def _misfit(name: str, value: Any, annotation: Any) -> str | None:
-    """The problem of an argument that does not fit its evaluated annotation; None if it fits."""
+    """The problem with an argument that does not fit its evaluated annotation; None if it fits."""
     try:
         validated(_plain_data(value), annotation)
     except Misfit as misfit:
@@ -182,7 +183,7 @@ def _misfit(name: str, value: Any, annotation: Any) -> str | None:
 
 
 def _plain_data(value: Any) -> Any:
-    """Numbers of other libraries as Python's, paths as text, and arrays and columns of tables as lists."""
+    """Convert other libraries' numbers to Python's, paths to text, and arrays and table columns to lists."""
     if isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
@@ -210,7 +211,7 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
         config_dir: a folder with the user's configs.
 
     Raises:
-        ConfigError: a word cannot be read, a value is of another type, or a key is given twice.
+        ConfigError: a word cannot be read, a value has an unsupported type, or a key is given twice.
     """
     line = overrides.read([word for word in words if isinstance(word, str)])
     for word in words:
@@ -231,7 +232,7 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
 
 
 def _dotted(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """The keys of each node in a dictionary as dotted keys: ``train={"steps": 5}`` is ``train.steps=5``."""
+    """Flatten nested dictionaries into dotted keys: ``train={"steps": 5}`` is ``train.steps=5``."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from ((f"{key}.{name}", inner) for name, inner in value.items())
@@ -243,16 +244,16 @@ def written(value: Setting, key: str) -> str:
     """A value in Hydra's grammar.
 
     Args:
-        key: its key, for messages.
+        key: the key of the value, for messages.
 
     Raises:
-        ConfigError: its type is not supported.
+        ConfigError: the type of the value is not supported.
     """
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, Integral):  # also of numpy
+    if isinstance(value, Integral):  # includes numpy's
         return str(int(value))
     if isinstance(value, Real):
         return repr(float(value))
@@ -278,7 +279,7 @@ def pretrain(*words: str, config_dir: Folder | None = None, **settings: Setting)
         settings: settings by key, such as ``model="bert_mini"``, ``train={"steps": 200}`` or ``name="mine"``.
 
     Returns:
-        The run; it can be the ``init`` of the other functions.
+        The run, which the other functions accept as ``init``.
 
     Raises:
         LmtransferError: the message of the command line.
@@ -321,7 +322,7 @@ def finetune(*words: str, config_dir: Folder | None = None, **settings: Setting)
 
 
 def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
-    """Score a run on a split, or measure the losses of a pretrained one; see ``lmtransfer evaluate --help``.
+    """Score a run on a split, or measure the losses of a pretraining run; see ``lmtransfer evaluate --help``.
 
     Args:
         words: settings as on the command line.
@@ -340,7 +341,7 @@ def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting)
 def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) -> list[dict[str, Any]]:
     """Answer a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
 
-    ``load`` answers many texts without loading the run each time.
+    To answer many texts without loading the run each time, use ``load``.
 
     Args:
         words: settings as on the command line.
@@ -348,7 +349,7 @@ def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) 
         settings: settings by key, such as ``run=...`` and ``text="A film to remember."`` or ``input="reviews.tsv"``.
 
     Returns:
-        One dictionary for each input, as the command writes it in JSON; an empty list if ``output`` names a file.
+        One dictionary per input, like the command's JSON; an empty list if ``output`` names a file.
 
     Raises:
         LmtransferError: the message of the command line.
@@ -359,7 +360,7 @@ def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) 
 
 
 def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Path | None:
-    """Write a run for other libraries or as it is, and push it to the hub; see ``lmtransfer export --help``.
+    """Export a run for other libraries or unchanged, and push it to the hub; see ``lmtransfer export --help``.
 
     Args:
         words: settings as on the command line.
@@ -367,7 +368,7 @@ def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -
         settings: settings by key, such as ``run=...`` and ``to="my-model"``.
 
     Returns:
-        The folder of the export; None if it was only pushed.
+        The folder of the export; None if the export was only pushed.
 
     Raises:
         LmtransferError: the message of the command line.
@@ -408,11 +409,11 @@ class LoadedRun:
 
     Args:
         saved: the run.
-        encoder: its encoder, on the device and in evaluation mode.
+        encoder: the run's encoder, on the device and in evaluation mode.
         hardware: device and precision.
-        task: the task that it was trained on; None for a run without a task.
-        answers: answers the task; None for a run without a task.
-        notes: where ``answers`` counts inputs that were cut.
+        task: the task that the run was trained on; None for a run without a task.
+        answers: produces the answers; None for a run without a task.
+        notes: counts the inputs that ``answers`` truncated.
 
     Attributes:
         path: the run directory.
@@ -446,19 +447,19 @@ class LoadedRun:
 
     @checked
     def predict(self, texts: str | Sequence[str], *, top_k: TopK = 5) -> list[dict[str, Any]]:
-        """Answer texts, or fill in each [MASK] with a run without a task.
+        """Answer texts; with a run without a task, fill in each [MASK].
 
         Args:
-            texts: one text or several, as ``text=`` of ``lmtransfer predict``: two texts, or a question and its
-                passage, have [SEP] between them.
+            texts: one text or several, each as in ``text=`` of ``lmtransfer predict``: [SEP] separates two texts, or a
+                question from its passage.
             top_k: number of candidates for each [MASK].
 
         Returns:
-            One dictionary for each text, as ``lmtransfer predict`` writes it in JSON.
+            One dictionary per text, like the JSON of ``lmtransfer predict``.
 
         Raises:
             DataError: a text cannot be answered.
-            ConfigError: the run cannot answer texts: its objective cannot fill a [MASK], or it has no head at all.
+            ConfigError: the run cannot answer texts, because its objective cannot fill a [MASK] or it has no head.
         """
         reader = self._reader()
         examples = list(_examples([texts] if isinstance(texts, str) else texts, reader))
@@ -479,21 +480,22 @@ class LoadedRun:
     def vectors(
         self, texts: str | Sequence[str], *, layers: Layers | None = None, pooling: PoolingName | None = None
     ) -> np.ndarray:
-        """One vector for each text, as ``lmtransfer embed`` writes them.
+        """Embed each text as one vector, as ``lmtransfer embed`` does.
 
-        The first call with a choice of layers and pooling loads its modules.
+        The first call with a new choice of layers and pooling loads the modules for it.
 
         Args:
-            texts: one text or several; tokens beyond the longest input of the encoder are not read.
-            layers: ``last``, the number of a layer (0: embeddings), or a list such as ``[0, "last"]``, whose vectors
-                are concatenated; None: as the run's head reads them, or the last layer.
-            pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None: as for the run's head, or the mean.
+            texts: one text or several; tokens beyond the encoder's maximum length are ignored.
+            layers: ``last``, a layer number (0 for the embeddings), or a list such as ``[0, "last"]``, whose vectors
+                are concatenated; None for the layers of the run's head, or the last layer if it has no head.
+            pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None for the pooling of the run's head,
+                or mean pooling if it has no head.
 
-        If both are None, an imported model makes vectors as its publisher's files for sentence-transformers say: their
-        pooling, longest text and normalisation.
+        If both are None, an imported model uses the pooling, maximum length and normalisation of its publisher's
+        sentence-transformers files.
 
         Returns:
-            float32, shape (N, E): E is the width of the encoder, times the number of layers in a list.
+            float32, shape (N, E): E is the width of the encoder, times the number of listed layers.
 
         Raises:
             ConfigError: the choice does not fit the encoder, or needs weights that the run does not have.
@@ -506,11 +508,11 @@ class LoadedRun:
     @checked
     @torch.inference_mode()
     def nearest(self, text: str, num: Count = 10) -> list[tuple[str, float]]:
-        """The tokens whose embeddings (layer 0) are nearest to that of a token, with their cosine, the nearest first.
+        """The tokens with the embeddings (layer 0) nearest to a token's, with their cosines, nearest first.
 
         Args:
-            text: a token; of a text with several tokens the mean of their embeddings is used.
-            num: number of tokens; the tokens of ``text`` and special tokens are not among them.
+            text: a token, or several, whose embeddings are averaged.
+            num: number of tokens to return, excluding special tokens and those of ``text``.
 
         Raises:
             ConfigError: the encoder has no token embeddings, or the text has no token.
@@ -533,7 +535,7 @@ class LoadedRun:
         ]
 
     def _reader(self) -> Reader:
-        """The reader of texts to answer."""
+        """The reader of the texts."""
         if self.task is not None:
             return self.task.reader()
         if "objective" not in self._saved.config:
@@ -553,25 +555,25 @@ def load(
     device: str = "auto",
     precision: PrecisionName | Literal["auto"] = "fp32",
 ) -> LoadedRun:
-    """Load a run: its encoder and tokenizer, and the head of its task if it has one.
+    """Load a run: its encoder, its tokenizer, and its task head if it has one.
 
     Args:
-        run: run directory of any command that trains, or a published model as ``hf:<folder or name on the hub>``. Of a
-            task's run with several seeds, the first seed is loaded.
-        ensemble: answer with the mean over all seeds of a task's run.
-        trust: read files that the run names, although you did not make the run.
+        run: the run directory of any command that trains, or a published model as ``hf:<folder or name on the hub>``.
+            If a task's run has several seeds, the first seed is loaded.
+        ensemble: whether to answer with the mean over all seeds of a task's run.
+        trust: whether to read files that the run names even if someone else produced the run.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<number>`` or ``mps``.
-        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the fastest format of the hardware).
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the hardware's fastest format).
 
     Raises:
         RunDirectoryError: there is no such run, or it has no checkpoint.
-        CheckpointError: its weights do not fit its configuration.
-        ConfigError: the device or the precision does not exist here.
+        CheckpointError: the weights do not fit the configuration.
+        ConfigError: the device or the precision is not available on this machine.
     """
     path = os.fspath(run)
     try:
         hardware = setup(device=device, precision=precision, compile=False, keep_threads=True)
-    except ConfigError as error:  # names the settings of a command
+    except ConfigError as error:  # its message names the settings of a command
         raise ConfigError([problem.replace("hardware.", "") for problem in error.problems]) from error
     if "task" in run_folder(path, key="run").read_config():
         runs = answering_runs(path, ensemble=ensemble, trust=trust)

@@ -1,4 +1,4 @@
-"""The ``lmtransfer`` command: chooses the sub-command, imports it when needed, and shows errors as one message.
+"""The ``lmtransfer`` command: it selects the sub-command, imports it when needed, and shows an error as one message.
 
 Neither torch nor Hydra is imported for ``--help``, ``--version`` or a misspelt command.
 """
@@ -21,12 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after ``lmtransfer``; those of the process by default.
 
     Returns:
-        The exit code: 0, or that of the error that was shown.
+        The exit code: 0, or the code of the displayed error.
     """
     if arguments is not None:
         return _answered(list(arguments))
-    os.environ["PYTHONSAFEPATH"] = "1"  # child processes do not import modules from the current folder
-    if "WORLD_SIZE" in os.environ:  # or each rank prints a warning of DistributedDataParallel
+    os.environ["PYTHONSAFEPATH"] = "1"  # keeps child processes from importing modules in the current folder
+    if "WORLD_SIZE" in os.environ:  # otherwise each rank prints a DistributedDataParallel warning
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     interrupts.begin()
     try:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answered(arguments: list[str]) -> int:
-    """Run one command line and show its error if there is one; return the exit code."""
+    """Run one command line, show any error, and return the exit code."""
     if not ranks.is_first():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
@@ -53,13 +53,13 @@ def _answered(arguments: list[str]) -> int:
         stopped_by = interrupts.stopped_by() or (2 if isinstance(error, KeyboardInterrupt) else None)
         if stopped_by is None or isinstance(error, Interrupted):
             return _refused(error, arguments)
-        interrupts.decide()  # the signal caused the error, whatever its message says
+        interrupts.decide()  # a signal caused the error, whatever its message says
         show(Interrupted("interrupted"))
         return 128 + stopped_by
 
 
 def _refused(error: BaseException, arguments: list[str]) -> int:
-    """Show an error to the user; return the exit code."""
+    """Show an error to the user and return the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe
         for stream in (sys.stdout, sys.stderr):
             interrupts.silence(stream)
@@ -74,13 +74,13 @@ def _refused(error: BaseException, arguments: list[str]) -> int:
 
 
 def show(error: LmtransferError) -> None:
-    """Print an error for the user; an error that every rank has is printed by rank 0 only."""
+    """Print an error for the user; only rank 0 prints an error that occurs on every rank."""
     if ranks.is_first() or not isinstance(error, (ConfigError, Interrupted)):
         _say(f"lmtransfer{_which_rank()}: {error}")
 
 
 def _say(text: str) -> None:
-    """Print to standard error, even if nobody reads it."""
+    """Print to standard error; ignore a closed pipe."""
     try:
         print(printable(text), file=sys.stderr, flush=True)
     except OSError:

@@ -1,7 +1,7 @@
-"""The errors that a user can cause.
+"""The errors that are reported to the user.
 
-Each message names the key or ``file:line``, the value, what is allowed and how to fix it. The command line prints such
-an error without a traceback and exits with its ``exit_code``. Any other exception is a bug of lmtransfer and is
+Each message gives the key or ``file:line``, the value, what is allowed and how to fix it. The command line prints such
+an error without a traceback and exits with its ``exit_code``. Any other exception is a bug in lmtransfer and is
 reported as one (``lmtransfer.system.machine``).
 """
 
@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Highest number of problems that a message lists, so that it stays short enough to read.
+#: Maximum number of problems in a message, so that it stays short enough to read.
 _MOST_LISTED = 6
 
 
 class LmtransferError(Exception):
-    """A mistake of the user or a fault of their machine; shown as one clear message, without a traceback."""
+    """A user's mistake or a fault of the machine, shown as one clear message without a traceback."""
 
     exit_code = 2
 
 
 class ConfigError(LmtransferError):
-    """One or several problems in a configuration, found before any work starts.
+    """One or more problems in a configuration, found before any work starts.
 
     Args:
-        problems: one message for each problem; the first ones are shown, with the number of the others.
+        problems: one message per problem; the first few are shown, with the number of the others.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class ConfigError(LmtransferError):
 
 
 class DataError(LmtransferError):
-    """Input data that is missing, malformed or too small; the message carries ``file:line`` where there is one."""
+    """Input data that is missing, malformed or too small; the message gives ``file:line`` if it is known."""
 
 
 class CheckpointError(LmtransferError):
@@ -44,29 +44,29 @@ class CheckpointError(LmtransferError):
 
 
 class HubError(LmtransferError):
-    """The model hub refuses a request, lacks what was named, or does not answer."""
+    """The model hub refuses a request, does not have the requested object, or does not answer."""
 
 
 class RunDirectoryError(LmtransferError):
-    """A run directory that exists already, is missing, or does not hold what a command needs."""
+    """A run directory that already exists, is missing, or lacks what a command needs."""
 
 
 class TrainingError(LmtransferError):
-    """Training that cannot continue, such as a loss that is not finite several steps in a row."""
+    """Training that cannot continue, for example because the loss is not finite for several steps in a row."""
 
 
 class MachineError(LmtransferError):
-    """An error of the machine: disk space, permission, memory, a missing file (see ``lmtransfer.system.machine``)."""
+    """A machine error: disk space, permissions, memory, a missing file (see ``lmtransfer.system.machine``)."""
 
 
 class Interrupted(LmtransferError):
-    """SIGTERM or Ctrl-C: the step was finished and saved; ``resume=true`` continues from there."""
+    """SIGTERM or Ctrl-C, after the step was finished and saved; ``resume=true`` continues from there."""
 
     exit_code = 75
 
 
 def listed(heading: str, problems: Sequence[str]) -> str:
-    """A message of at most eight lines: the problem, and its first instances, one on each line."""
+    """Write a message of at most eight lines: the heading and the first problems, one per line."""
     lines = "\n".join(f"  - {problem}" for problem in problems[:_MOST_LISTED])
     more = f"\n  - and {len(problems) - _MOST_LISTED} more" if len(problems) > _MOST_LISTED else ""
     return f"{heading}\n{lines}{more}"

@@ -1,7 +1,7 @@
-"""Random numbers from counters: every draw depends on the seed, its purpose and its index, never on earlier draws.
+"""Counter-based random numbers: every draw depends on the seed, its purpose and its index, never on earlier draws.
 
 There is no global generator to save or restore: batch k, row r or mask m of epoch e is the same in an uninterrupted
-run, in a resumed run, and with any number of workers or ranks.
+run, in a resumed run, and for any number of workers or ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: Words of 32 bits.
+#: 32-bit words.
 Words = npt.NDArray[np.uint32]
 
 #: Constants of numpy's ``SeedSequence``, and the multiplier of PCG64 (O'Neill 2014).
@@ -33,7 +33,7 @@ def _words(seed: int, counters: tuple[int | str, ...]) -> list[int]:
 
 
 def generator(seed: int, *counters: int | str) -> np.random.Generator:
-    """A new numpy generator for the place named by ``counters``.
+    """Create a numpy generator for the draws identified by ``counters``.
 
     Args:
         counters: the purpose of the draws (a string such as ``"mask"``) and their index (non-negative integers such as
@@ -43,10 +43,10 @@ def generator(seed: int, *counters: int | str) -> np.random.Generator:
 
 
 def generators(seed: int, *counters: int | str, indices: np.ndarray) -> Iterator[np.random.Generator]:
-    """For each index the generator ``generator(seed, *counters, index)``, several times as fast.
+    """Yield ``generator(seed, *counters, index)`` for each index, several times as fast.
 
-    All are one object that is seeded anew: use each before the next. The seeds of all indices are computed together,
-    by the steps of numpy's ``SeedSequence``, whose results numpy guarantees to stay the same.
+    All are the same object, reseeded: use each before requesting the next. The seeds of all indices are computed
+    together, by the steps of numpy's ``SeedSequence``, whose results numpy guarantees to stay the same.
 
     Args:
         counters: the purpose of the draws and the first counters, as in ``generator``.
@@ -103,18 +103,18 @@ def _seeds(words: list[int], indices: np.ndarray) -> np.ndarray:
 
 
 def derived_seed(seed: int, *counters: int | str) -> int:
-    """A 63-bit seed for the place named by ``counters``, for generators that take an integer (torch)."""
+    """Derive a 63-bit seed from ``counters``, for generators that take an integer (torch)."""
     state = np.random.SeedSequence(_words(seed, counters)).generate_state(1, np.uint64)
     return int(state[0]) & 0x7FFFFFFFFFFFFFFF
 
 
 def permutation(size: int, seed: int, *counters: int | str) -> np.ndarray:
-    """A random order of ``range(size)``, int64, for the place named by ``counters``."""
+    """Return a random order of ``range(size)``, int64, determined by the seed and ``counters``."""
     return generator(seed, *counters).permutation(size)
 
 
 class Uniforms:
-    """Random numbers from [0, 1) by index, for whole arrays of indices (the mixing function of splitmix64).
+    """Random numbers in [0, 1) for whole arrays of indices (the mixing function of splitmix64).
 
     Args:
         seed: the run's seed.
@@ -125,11 +125,11 @@ class Uniforms:
         self._key = np.random.SeedSequence(_words(seed, counters)).generate_state(1, np.uint64)[0]
 
     def at(self, indices: np.ndarray, draw: int) -> np.ndarray:
-        """The numbers that belong to ``indices``, float64.
+        """The random numbers at ``indices``, float64.
 
         Args:
             indices: non-negative integers less than 2^60.
-            draw: which of 16 numbers of each index, from 0.
+            draw: which of the 16 numbers at each index, from 0.
         """
         with np.errstate(over="ignore"):
             z = indices.astype(np.uint64) * np.uint64(16) + np.uint64(draw + 1)

@@ -1,1 +1,1 @@
-"""The commands: one short module each, which only connects other parts."""
+"""The commands: one short module each, which only connects other modules."""

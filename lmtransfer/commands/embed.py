@@ -25,9 +25,9 @@ def run(cfg: DictConfig) -> None:
     """Embed the texts.
 
     Raises:
-        ConfigError: a setting is not possible, or does not fit the run.
-        DataError: there is no such input, or it has no texts, no such column or a malformed row.
-        RunDirectoryError: there is no such run, or the output exists already.
+        ConfigError: a setting is invalid, or does not fit the run.
+        DataError: the input does not exist, or has no texts, no such column or a malformed row.
+        RunDirectoryError: the run does not exist, or the output already exists.
     """
     check(cfg, primary="embed")
     plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
@@ -67,7 +67,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that the command line alone can show."""
+    """Check everything that depends on the command line alone."""
     problems = []
     if not str(cfg.vector_column or "").strip():
         problems.append("vector_column: is empty; set the name of the column of vectors")

@@ -75,7 +75,7 @@ class _Scoring:
     """The task, the examples and the hardware of an evaluation.
 
     Attributes:
-        task: the task; answers have its order of labels.
+        task: the task, whose label order the answers follow.
         split: split of the task.
         examples: examples of the split.
         hardware: device and precision.
@@ -129,7 +129,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
 
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
-    """The runs to score (the run itself, or its seeds), the same for its control, and the folder of all of them."""
+    """The runs to score (the run itself, or its seeds), those of its control, and the folder of all of them."""
     folders, parent = trained_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (
@@ -139,7 +139,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:
-    """The metrics of one run, and its answer to each example; None in place of answers that are not kept."""
+    """The metrics of one run, and its answers to the examples; None if the answers are not kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
     encoder = learner.encoder
@@ -190,7 +190,7 @@ def _joint(
     scoring: _Scoring,
     predictions: list[Predictions],
 ) -> JointResult:
-    """The result over seeds, with that of the control if there is one."""
+    """The result over seeds, including the control's if there is one."""
     first, majority = results[0], _majority(member, scoring)
     joint: dict[str, Any] = {
         "command": "evaluate",
@@ -217,7 +217,7 @@ def _joint(
 
 
 def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
-    """Metrics of the most frequent label in training, if the run's result has it; else None."""
+    """The metrics of always predicting the most common training label; None if the run's result lacks them."""
     task = scoring.task
     majority_label = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
     if majority_label not in task.labels:

@@ -1,4 +1,4 @@
-"""Write a run in a format of other libraries or as it is, check it, and upload it to the hub."""
+"""Write a run in another library's format or unchanged, check it, and upload it to the hub."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MOST_NAMED = 12
 
 
 def run(cfg: DictConfig) -> Path | None:
-    """Write the folder, and upload it.
+    """Write the folder and upload it.
 
     Returns:
-        The folder; None if it was only uploaded.
+        The folder; None if the run was only uploaded.
 
     Raises:
-        ConfigError: the settings contradict each other, or the folder exists already.
-        RunDirectoryError: there is no such run, or it has no model.
+        ConfigError: the settings contradict each other, or the folder already exists.
+        RunDirectoryError: the run does not exist, or has no model.
         CheckpointError: the format cannot hold the run's model, or the export does not reproduce the run.
         HubError: the hub refuses the upload, or does not answer.
     """
@@ -67,7 +67,7 @@ class _Part:
 
     Attributes:
         run: the run as a user names it, with its revision.
-        folder: folder inside the export; empty: the export itself.
+        folder: folder inside the export; empty for the export itself.
         branch: branch on the hub.
     """
 
@@ -98,7 +98,7 @@ def _parts_of(run: str, *, revisions: bool, branch: str) -> list[_Part]:
 
 
 def _folder(cfg: DictConfig) -> Path | None:
-    """The folder that the user gave; None if there is none."""
+    """The folder that the user named, if any."""
     if cfg.to is None:
         return None
     if str(cfg.to) == "onnx":
@@ -108,7 +108,7 @@ def _folder(cfg: DictConfig) -> Path | None:
 
 @contextmanager
 def _root(folder: Path | None) -> Iterator[Path]:
-    """The folder of the user, or a temporary one."""
+    """Provide the user's folder, or a temporary one."""
     if folder is not None:
         yield folder
         return
@@ -117,7 +117,7 @@ def _root(folder: Path | None) -> Iterator[Path]:
 
 
 def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
-    """Write one part, and return lines that say what was found."""
+    """Write one part and return lines that describe the checks."""
     if cfg.format == _RUN:
         directory = run_folder(part.run, key="run")
         place = folder.name if cfg.push is None else str(cfg.push)
@@ -155,7 +155,7 @@ def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
 def _after(
     cfg: DictConfig, target: Target | None, parts: list[_Part], root: Path, *, local_copy: Path | None
 ) -> Iterator[str]:
-    """Lines on what follows the writing: the names of the files, and the upload."""
+    """Yield lines on the steps after writing: the file names, and the upload."""
     if local_copy is not None:
         yield f"written to {short_path(local_copy)}: {_names(root, parts)}"
     if target is not None and cfg.dry_run:
@@ -168,7 +168,7 @@ def _after(
 
 
 def _listed_files(target: Target, parts: Sequence[_Part], root: Path) -> Iterator[str]:
-    """Lines on what an upload would send."""
+    """Yield lines on what an upload would send."""
     kind = "private" if target.private else "public"
     for part in parts:
         sizes = files_in(root / part.folder)
@@ -182,11 +182,11 @@ def _listed_files(target: Target, parts: Sequence[_Part], root: Path) -> Iterato
 def _upload(
     target: Target, parts: Sequence[_Part], root: Path, *, message: str, local_copy: Path | None
 ) -> Iterator[str]:
-    """Upload the parts one after the other, with a line on each.
+    """Upload the parts one after the other and yield a line on each.
 
     Args:
-        message: message of the commits.
-        local_copy: the folder that stays on this machine; None: none.
+        message: commit message.
+        local_copy: the folder that stays on this machine, if any.
     """
     for part in parts:
         of = f" ({part.folder})" if part.folder else ""
@@ -200,7 +200,7 @@ def _upload(
 
 
 def _names(root: Path, parts: list[_Part]) -> str:
-    """The files of the export, or its folders if it has several."""
+    """List the files of the export, or its folders if it has several parts."""
     if parts[0].folder:
         return ", ".join(part.folder for part in parts)
     names = list(files_in(root))
@@ -213,7 +213,7 @@ def _languages(cfg: DictConfig) -> list[str]:
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that the settings alone can show."""
+    """Check everything that depends on the settings alone."""
     problems = []
     if cfg.base is not None and cfg.format != ADAPTER:
         problems.append(f"base={cfg.base}: only format=adapter has a base; leave base out, or choose that format")
@@ -241,7 +241,7 @@ def _check_choices(cfg: DictConfig) -> None:
 
 
 def _push_problems(cfg: DictConfig) -> list[str]:
-    """The problems of the settings of an upload."""
+    """The problems with the upload settings."""
     problems = []
     if cfg.push is None and cfg.to is None:
         problems.append("to: give a folder to write to (to=<folder>), or a repository of the hub (push=owner/name)")

@@ -51,7 +51,7 @@ def check_settings_of(cfg: DictConfig, *, command: str) -> None:
 
 
 def transfer(cfg: DictConfig, *, command: str) -> Path:
-    """Train on a task: the run, its control and all seeds.
+    """Train the run, its control and all seeds on a task.
 
     Returns:
         The run directory.
@@ -78,7 +78,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
             more_seeds = 1 < started.get("seeds", 1) < config["seeds"]  # a single seed has no folder of its own
             allowed = [*(["init"] if same else []), *(["seeds"] if more_seeds else [])]
             check_resumable(started, config, allowed=allowed)
-            config["control"] = config["control"] or bool(started.get("control"))  # a control is not given up
+            config["control"] = config["control"] or bool(started.get("control"))  # a control is kept
         write_run_files(directory, config, settings[0])
         experiment = Experiment(command, config, settings, directory, console)
         if experiment.is_finished:
@@ -101,10 +101,10 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
-    """Check everything that needs the config only.
+    """Check everything that depends on the config alone.
 
     Raises:
-        ConfigError: all problems together.
+        ConfigError: lists all problems.
     """
     expand_parts(cfg)
     nodes = {
@@ -145,7 +145,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     if problems:
         raise ConfigError(problems)
     for group in ("transfer", "schedule"):
-        build(cfg[group])  # they need only their settings, and raise if these are wrong
+        build(cfg[group])  # these need only their settings, and raise if a setting is invalid
     method: TransferMethod = build(cfg.transfer)
     factors = cfg.optimizer.get("rates") or {}
     if method.freezing.frozen and any(factor != 1 for factor in factors.values()):
@@ -165,7 +165,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
 
 
 def _problems_of_folds(cfg: DictConfig) -> list[str]:
-    """Settings that do not go with cross-validation."""
+    """The problems with settings that exclude cross-validation."""
     folds = cfg.task.get("folds")
     if folds is None:
         return []

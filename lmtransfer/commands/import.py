@@ -1,4 +1,4 @@
-"""Load a published checkpoint as a run that every command accepts as init=, or copy a run of others."""
+"""Load a published checkpoint as a run that every command accepts as init=, or copy someone else's run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:
-    """Names in a folder that are not copied: files of a repository that belong to no run, and links of trackers."""
+    """The names in a folder to skip when copying: repository files outside the run, and trackers' links."""
     of_trackers = "trackers" in Path(folder).parts
     return {
         name
@@ -34,11 +34,11 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 
 def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
-    """Copy a run, completely or not at all, to where the command that made it finds it.
+    """Copy a run, completely or not at all, to where the command that produced it expects it.
 
     Args:
         root: folder of the user's runs.
-        name: name of the copy; None: the name in its configuration.
+        name: name of the copy; None for the name in its configuration.
     """
     source = RunDirectory.open(folder)
     config = source.read_config()
@@ -49,7 +49,7 @@ def copy_run(folder: Path, root: Path, *, name: str | None) -> RunDirectory:
 
 
 def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
-    """The command that made a run: from its result, else from its configuration."""
+    """The command that produced a run: from its result, else from its configuration."""
     recorded = run.read_result().command if run.is_finished else None
     if recorded in _COMMANDS:
         return recorded
@@ -59,7 +59,7 @@ def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
 
 
 def copied_lines(run: RunDirectory) -> list[str]:
-    """Return lines that say where the copy is and how to go on."""
+    """Return lines that say where the copy is and how to continue."""
     path = short_path(run.path)
     if not run.is_finished:
         name = run.path.name
@@ -97,7 +97,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _copy_run(cfg: DictConfig, folder: Path) -> Path:
-    """Copy a run that was pushed or exported as it is."""
+    """Copy a run that was pushed or exported unchanged."""
     if cfg.tokenizer.add is not None:
         raise ConfigError("tokenizer.add: source= is a run of lmtransfer, which is copied as it is; leave it out")
     run = copy_run(folder, Path(cfg.output_root), name=None if cfg.name is None else sweep_name(str(cfg.name)))

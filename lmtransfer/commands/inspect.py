@@ -12,7 +12,7 @@ from lmtransfer.system.console import Console
 
 
 def run(cfg: DictConfig) -> None:
-    """Print everything; only the cache of the corpus is written."""
+    """Print everything; only the corpus cache is written."""
     console = Console(highlight=False)
     if cfg.get("task") is not None:
         check(cfg, primary="inspect", nodes={"task": {"data_root", "cache_dir"}})

@@ -53,7 +53,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def about(group: str, name: str, folders: list[Path]) -> str:
-    """The first comment line of a config."""
+    """Return the first comment line of a config."""
     path = paths.find(f"{group}/{name}.yaml", folders)
     return summary(path.read_text(encoding="utf-8", errors="replace")) if path else ""
 

@@ -32,10 +32,10 @@ _COLUMNS = ("text_column", "text_pair_column", "id_column")
 
 
 def run(cfg: DictConfig, *, write: Write | None = None) -> None:
-    """Run the prediction: answers go to ``output``, everything else goes to standard error.
+    """Predict; answers go to ``output``, everything else to standard error.
 
     Args:
-        write: takes the answers instead of standard output.
+        write: receives the answers in place of standard output.
     """
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
@@ -61,7 +61,7 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
 
 
 def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
-    """Write answers as JSON lines; return a summary."""
+    """Write answers as JSON lines and return a summary."""
     if task is None:
         reader: Reader = MaskedTexts()
     else:
@@ -97,7 +97,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
 
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
-    """Write the official file of a split; return a summary."""
+    """Write the official submission file of a split and return a summary."""
     submission = Submission(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
     answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
@@ -111,7 +111,7 @@ def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes)
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that the command line alone can show."""
+    """Check everything that depends on the command line alone."""
     problems = []
     sources = [key for key in _SOURCES if cfg[key] is not None]
     if len(sources) != 1:

@@ -66,7 +66,7 @@ def run(cfg: DictConfig) -> None:
 
 @contextmanager
 def preparing_line(console: Console, name: str) -> Iterator[Callable[[PrepareProgress], None]]:
-    """A progress line in a terminal; no output if the console is not a terminal."""
+    """Show a progress line on a terminal; no output if the console is not a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -91,7 +91,7 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparePro
 
 
 def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
-    """Statistics of the corpus and of its tokenisation, as a table."""
+    """Build a table with statistics of the corpus and its tokenisation."""
     statistics = prepared.statistics
     table = Table(title=f"corpus {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
     table.add_column()
@@ -111,7 +111,7 @@ def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) 
 
 
 def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
-    """Warnings on the corpus that the numbers alone do not show."""
+    """Yield warnings about the corpus that the numbers alone do not show."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"unusual: {kind}: {note['count']:,} (first at {note['first']})"
@@ -128,7 +128,7 @@ def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _trained_on(tokenizer: Tokenizer) -> str:
-    """How many lines the vocabulary was trained on, as its trainer counted them; empty if not recorded."""
+    """The number of lines that the vocabulary was trained on, in words; empty if it was not recorded."""
     counts = tokenizer.training
     if "pieces_used" not in counts:
         return ""

@@ -43,15 +43,15 @@ from lmtransfer.training.peak_memory import forget_peak, peak_memory
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train and write a run directory; with several seeds it has a folder for each.
+    """Train and write a run directory, with a folder for each seed if there are several.
 
     Returns:
         The run directory.
 
     Raises:
         RunDirectoryError: the run exists, and ``resume`` is false.
-        ConfigError: a setting or a text changed that may not change on resume.
-        Interrupted: SIGTERM or Ctrl-C; the checkpoint is saved.
+        ConfigError: a setting or a text that must stay the same on resume has changed.
+        Interrupted: on SIGTERM or Ctrl-C, after the checkpoint is saved.
     """
     train = check_settings(cfg)
     name = sweep_name(cfg.name)
@@ -82,7 +82,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     Args:
         train: budget, batch sizes, and how often to log, validate and save.
         hardware: device and number format.
-        resume: whether a run of this name may exist already; it is then resumed.
+        resume: whether to resume an existing run of this name.
     """
     directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
     if directory.config_path.is_file():
@@ -100,13 +100,13 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     if started is not None:
         check_text(started, text)
 
-    # The phases of the run: for each of them the encoder, the text as batches, and the settings of the loop
+    # The phases of the run: the encoder, the batches and the loop settings of each
     forget_peak(hardware.device)
     parts = build_phases(cfg, text.tokenizer)
     if started is not None:
         if not is_own(started):
-            started.write_config(config)  # with the paths of this machine
-        mark_as_own(started)  # the config was given again on this machine and is the same
+            started.write_config(config)  # with this machine's paths
+        mark_as_own(started)  # the user gave the same config again on this machine
     start = _counted_embeddings(cfg, parts[0], text, started, console, budget=train.seconds)
     phases = describe_phases(cfg, parts, text, train=train, hardware=hardware)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in parts)
@@ -122,7 +122,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
         from_scratch=not cfg.init and start is None,
     )
 
-    # The phase in which the run begins or resumes, and its learner
+    # The phase in which the run starts or resumes, and its learner
     phase, state = find_phase(phases, started, start=start)
     learner, heads = pretraining.build_learner(phase)
 
@@ -134,7 +134,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     for line in _remarks(cfg, text, phase, learner, heads):
         console.print(line, markup=False, soft_wrap=True)
 
-    # Training: this phase, and then those after it
+    # Training: this phase, then the later ones
     with tracked(cfg.tracker, directory) as trackers:
         pretraining.run(phase, learner, state, directory=directory, trackers=trackers.all, resume=started is not None)
         result = pretraining_result(
@@ -156,7 +156,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
 def _counted_embeddings(
     cfg: DictConfig, parts: Parts, text: Text, started: RunDirectory | None, console: Console, *, budget: float | None
 ) -> Start | None:
-    """Count the token embeddings of the first phase, unless the run has a checkpoint; None: they start at random."""
+    """Count the token embeddings of the first phase, unless the run has a checkpoint; None if they start at random."""
     if cfg.embeddings is None:
         return None
     with console.status("counting which tokens occur together"):
@@ -174,7 +174,7 @@ def _counted_embeddings(
 def _remarks(
     cfg: DictConfig, text: Text, phase: TrainingPhase, learner: PretrainingLearner, heads: TakenHeads
 ) -> Iterator[str]:
-    """What the user should know before training begins: about the text, the run that is continued, and the cost."""
+    """Yield remarks before training begins: on the text, the continued run, and the cost."""
     yield from (f"note: {note}" for note in text.notes)
     if cfg.init:
         yield f"continuing from {cfg.init}; {heads}"
@@ -187,21 +187,21 @@ def _remarks(
 def pretrain_seeds(
     cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, place: Place, *, resume: bool
 ) -> RunDirectory:
-    """Train with the seeds ``seed`` to ``seed + seeds - 1``, and write one run directory with a folder for each seed.
+    """Train with the seeds ``seed`` to ``seed + seeds - 1``; write one run directory with a folder for each seed.
 
     Args:
-        cfg: the checked config of the command; its ``seeds`` is more than 1.
+        cfg: the checked config of the command, with ``seeds`` greater than 1.
         train: budget, batch sizes, and how often to log, validate and save.
         hardware: device and number format.
         place: where the seeds are trained, and how many at the same time.
-        resume: resume a run of this name; it may have had fewer seeds.
+        resume: whether to resume an existing run of this name, which may have fewer seeds.
     """
     config = with_absolute_paths(resolved(cfg))
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():
         started = directory.read_config()
         several = isinstance(started.get("seeds"), int) and started["seeds"] > 1
-        # Each seed checks its text itself, wherever the text is.
+        # Each seed checks its own text, wherever the text is.
         check_resumable(started, config, allowed=[*TEXT_PATHS, *(["seeds"] if several else [])])
     directory.write_config(config)
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
@@ -232,7 +232,7 @@ def pretrain_seeds(
 
 
 def _job_of_seed(cfg: DictConfig, name: str, seed: int, run: Path) -> Job:
-    """The job that pretrains one seed; without ``jobs`` it is trained in this process, to the same result."""
+    """The job that pretrains one seed; without ``jobs`` it runs in this process, with the same result."""
     words = overrides_below(cfg.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
     log = run / "logs" / f"seed-{seed}.log"
     return Job(f"seed {seed}", "pretrain", words, run / f"seed-{seed}" / "result.json", log)

@@ -27,7 +27,7 @@ def run(cfg: DictConfig) -> Path:
         The folder of the report.
 
     Raises:
-        ConfigError: an unknown key.
+        ConfigError: a key is unknown.
         RunDirectoryError: there are no runs, or the report cannot be written.
     """
     check(cfg, primary="report")
@@ -71,7 +71,7 @@ def _watch(cfg: DictConfig) -> Path:
     """Show the progress of a study."""
     if OmegaConf.is_list(cfg.runs):
         raise ConfigError(f"runs={list(cfg.runs)}: watch=true follows one study; give its folder, runs/study/<name>")
-    from lmtransfer.study.progress import watch  # imports torch, which a report of runs without predictions can spare
+    from lmtransfer.study.progress import watch  # imports torch, which most reports do not need
 
     folder = Path(str(cfg.runs)).expanduser()
     watch(folder, report_console())

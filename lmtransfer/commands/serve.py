@@ -22,7 +22,7 @@ def run(cfg: DictConfig) -> None:
     Raises:
         ConfigError: the settings contradict each other, the address cannot be used, the run cannot be served, or the
             extra ``serve`` is not installed.
-        RunDirectoryError: there is no such run, or it was not trained.
+        RunDirectoryError: the run does not exist, or was not trained.
     """
     check(cfg, primary="serve")
     _check_settings(cfg)
@@ -54,7 +54,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check_settings(cfg: DictConfig) -> None:
-    """Check everything that the settings alone can show."""
+    """Check everything that depends on the settings alone."""
     problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := missing(package))][:1]
     if ranks.world_size() > 1:
         problems.append("serve runs in one process: start it without torchrun")

@@ -29,14 +29,14 @@ from lmtransfer.system.printable import short_path
 
 
 def run(cfg: DictConfig) -> Path:
-    """Start every run that does not exist yet, one after the other, and compare all of them.
+    """Start every run that does not exist yet, one after the other, and compare all runs.
 
     Returns:
         The folder of the study.
 
     Raises:
-        ConfigError: lists every problem of the study and of its commands, before any of them starts.
-        Interrupted: SIGTERM or Ctrl-C; the current run is saved.
+        ConfigError: lists every problem with the study and its commands, before any command starts.
+        Interrupted: on SIGTERM or Ctrl-C, after the current run is saved.
         LmtransferError: some runs failed; the others are finished, and the table is written.
     """
     check(cfg, primary="study")
@@ -74,7 +74,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _check_jobs(plan: Plan, config_dir: str | None) -> None:
-    """Compose and check each command; runs that differ only in ``name`` and ``init`` are checked once."""
+    """Compose and check each command; check runs that differ only in ``name`` and ``init`` once."""
     problems: dict[str, str] = {}
     checked: set[tuple[str, tuple[str, ...]]] = set()
     keys: set[str] = set(PLACES)
@@ -107,7 +107,7 @@ def _check_jobs(plan: Plan, config_dir: str | None) -> None:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study while its runs are made."""
+    """Hold a study's lock while its runs are in progress."""
     try:
         lock.hold(folder)
     except lock.Busy as busy:

@@ -1,1 +1,1 @@
-"""Starting commands: words, their configuration, one run, the points of a sweep, jobs in processes of their own."""
+"""Starting commands: command lines, their configuration, single runs, sweeps, and jobs in their own processes."""

@@ -1,4 +1,4 @@
-"""Running a composed command once, with errors of the settings and of the machine as messages for the user."""
+"""Runs a composed command once; settings errors and machine errors become messages for the user."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command once.
 
     Args:
-        cfg: its composed settings.
+        cfg: the composed settings.
         arguments: further arguments of the command's ``run``.
 
     Returns:
         What the command returns.
 
     Raises:
-        LmtransferError: a mistake of the user, or an error of the machine or of the command.
+        LmtransferError: a user's mistake, or an error of the machine or the command.
     """
     try:
         return run_as_is(command, cfg, **arguments)
@@ -39,24 +39,24 @@ def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 
 
 def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
-    """As ``run_once``, but errors of the settings and of the machine are raised as they are."""
+    """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
     with failed_starts_removed():
         return module_of(command).run(cfg, **arguments)
 
 
 def module_of(command: str) -> ModuleType:
-    """The module with the command's ``run``."""
+    """Import the module with the command's ``run``."""
     return importlib.import_module(f"lmtransfer.commands.{command}")
 
 
 def settings_check(command: str) -> Callable[[DictConfig], object] | None:
-    """What checks the settings of a command before any work; None: the command checks them as it goes."""
+    """The function that checks a command's settings before any work; None if the command checks them as it runs."""
     return getattr(module_of(command), "check_settings", None)
 
 
 def as_user_error(error: Exception, cfg: DictConfig) -> Exception:
-    """Turn a missing value, a broken reference or an error of the machine into a message; keep other errors."""
+    """Turn a missing value, a broken reference or a machine error into a message; keep other errors."""
     if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
         where = f"{error.full_key}: " if error.full_key else ""
         described = ConfigError(where + str(error).splitlines()[0])
@@ -66,7 +66,7 @@ def as_user_error(error: Exception, cfg: DictConfig) -> Exception:
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
-    """The settings as plain data, resolved if that is possible."""
+    """Convert the settings to plain data, resolved if possible."""
     try:
         return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException:

@@ -1,6 +1,6 @@
-"""Running a command from the command line or from Python.
+"""Runs a command from the command line or from Python.
 
-Hydra composes the configuration. It writes no files, does not change the directory and prints no errors itself.
+Hydra composes the configuration. It writes no files, does not change the directory and does not print errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.launch.command import run_once
 from lmtransfer.launch.sweep import run_by_hydra
 
-#: Hydra keeps the running command in the process, so calls from several threads wait for each other.
+#: Hydra supports one running command per process, so calls from several threads wait for each other.
 _one_call = threading.RLock()
 
 
@@ -31,7 +31,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         0, or 1 if a point of a sweep failed.
 
     Raises:
-        LmtransferError: a mistake of the user, or an error of the command.
+        LmtransferError: a user's mistake, or an error of the command.
     """
     line = overrides.read(words)
     settings, folders = overrides_and_folders(command, line)
@@ -42,7 +42,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
     settings = one_each
     help_page.register(command)
     is_plain = _is_plain(line, settings)
-    if is_plain:  # composed once; Hydra's own command line would compose it twice
+    if is_plain:  # composes once; Hydra's own command line would compose twice
         with in_force(command, settings, config_dir=line.config_dir) as cfg:
             if not in_sweep():  # a config may ask for a sweep
                 run_once(command, cfg)
@@ -54,7 +54,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
 def call_command(command: str, line: overrides.CommandLine, **arguments: Any) -> Any:
     """Run a command once for a caller in Python.
 
-    Nothing of Hydra's state remains afterwards. Calls from several threads run one after another.
+    Hydra's state is restored afterwards. Calls from several threads run one after another.
 
     Args:
         arguments: further arguments of the command's ``run``.
@@ -63,7 +63,7 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
         What the command returns.
 
     Raises:
-        ConfigError: the settings ask for a sweep or for an option of the command line.
+        ConfigError: the settings ask for a sweep or for a command line option.
         LmtransferError: a mistake of the user, or an error of the command.
     """
     with _one_call:
@@ -83,17 +83,17 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
 
 
 def _is_plain(line: overrides.CommandLine, words: Sequence[str]) -> bool:
-    """Whether a command line asks for a single run and uses none of Hydra's own features."""
+    """Whether a command line asks for a single run without Hydra's own features."""
     if line.is_sweep or not set(line.options) <= {"--config-dir", "-cd", line.config_dir}:
         return False
     try:
         parsed = [overrides.parse(override) for override in words]
     except ConfigError:
-        return True  # the error is raised where the configuration is composed
+        return True  # composing the configuration raises the error
     return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
 
 
-#: For commands that accept words without "=": the key that these words set.
+#: The key that words without "=" set, for commands that accept such words.
 _BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 

@@ -1,7 +1,7 @@
-"""Jobs: commands that make results, each started once the jobs that it needs have finished.
+"""Jobs: commands that produce results, each started once the jobs that it needs have finished.
 
-Seeds, tries of learning rates, and the runs of a study are jobs. A job whose result exists is skipped. A job that was
-begun is resumed by its own command. Each job runs in its own process, on this machine or as a job of a cluster.
+Seeds, learning rate tries, and the runs of a study are jobs. A job whose result exists is skipped. An unfinished job is
+resumed by its own command. Each job runs in its own process, on this machine or as a cluster job.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _LOOK_EVERY_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command and the result that it makes.
+    """A command and its result.
 
     Attributes:
         key: its name in messages, unique among the jobs that run together.
         command: name of the command.
         overrides: its settings.
-        result: the file whose existence says that the job has finished, in the run directory that the job writes.
+        result: the file, in the job's run directory, whose existence means that the job has finished.
         log: file for the output.
         needs: keys of the jobs that must finish first.
-        alone: whether nothing else may run on the same machine meanwhile, because its budget may be a time.
-        further: settings that change no result.
+        alone: whether nothing else may run on the same machine at the same time, because its budget may be a time.
+        further: settings that do not affect the result.
     """
 
     key: str
@@ -63,11 +63,11 @@ class Job:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its result exists."""
+        """Whether the result exists."""
         return self.result.is_file()
 
     def words(self, *further: str) -> tuple[str, ...]:
-        """The command line; of ``further`` settings, those that the job sets itself are left out."""
+        """Return the command line, with those ``further`` settings that the job does not set itself."""
         own = named_keys(self.overrides)
         return (self.command, *self.overrides, *(word for word in further if word.partition("=")[0] not in own))
 
@@ -77,9 +77,9 @@ class Place:
     """Where jobs run.
 
     Attributes:
-        at_once: the number of jobs that may run at the same time on this machine.
-        cluster: settings of a cluster (``config.settings.ClusterSettings``); None: this machine.
-        options: further words of every command, such as the folder of the user's configs.
+        at_once: maximum number of jobs at the same time on this machine.
+        cluster: settings of a cluster (``config.settings.ClusterSettings``); None for this machine.
+        options: further words of every command, such as the user's config folder.
     """
 
     at_once: int = 1
@@ -88,11 +88,11 @@ class Place:
 
     @classmethod
     def of(cls, cfg: DictConfig, *, command: str | None = None) -> Place:
-        """The place that ``jobs`` and ``cluster`` of a command say.
+        """Build the place from a command's ``jobs`` and ``cluster``.
 
         Args:
             cfg: settings of the command.
-            command: its name, if the jobs are parts of it; None: they are other commands.
+            command: its name, if the jobs are parts of it; None if they are other commands.
 
         Raises:
             ConfigError: submitit is not installed, or the command runs under torchrun.
@@ -111,7 +111,7 @@ class Place:
 
     @property
     def is_here(self) -> bool:
-        """Whether jobs that can run in the running process do so."""
+        """Whether jobs run in the current process if possible."""
         return self.at_once == 1 and self.cluster is None
 
     @property
@@ -131,19 +131,19 @@ class Place:
 
 
 class Process(Protocol):
-    """A job that was started."""
+    """A started job."""
 
     def exit_code(self, *, within: float) -> int | None:
-        """The exit code if the job ends within these seconds; else None."""
+        """Wait for at most ``within`` seconds and return the exit code; None if the job is still running."""
 
     def terminate(self) -> None:
-        """Ask the job to save and to end."""
+        """Ask the job to save and stop."""
 
     def release(self) -> None:
-        """Let go of the job; if it still runs, it is asked to save and to end."""
+        """Release the job's resources; if it is still running, ask it to save and stop."""
 
 
-#: Called with a job that has ended, its seconds, and whether it resumed an earlier start; gives the seconds to print.
+#: Called with a job that has ended, its seconds, and whether it was resumed; returns the seconds to print.
 Record = Callable[[Job, float, bool], float]
 
 
@@ -155,23 +155,23 @@ def run_jobs(
     record: Record = lambda job, seconds, resumed: seconds,
     where: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Run the jobs that are not finished; a job that fails stops only those that need it.
+    """Run the unfinished jobs; a failed job stops only those that need it.
 
-    On Ctrl-C (also repeated), SIGTERM or SIGHUP, when a job was interrupted by itself, and if this process dies, each
-    running job is asked to save and to end, and no other one starts.
+    On Ctrl-C (even if repeated), SIGTERM or SIGHUP, when a job was interrupted on its own, or if this process dies,
+    each running job is asked to save and stop, and no other job starts.
 
     Args:
-        jobs: the jobs, in the order in which they start when they can.
+        jobs: the jobs, in order of preference for starting.
         place: where they run.
-        console: prints a line for each job, and shows the last line of the output of those that run.
+        console: prints a line per job, and shows the last output line of each running job.
         record: called when a job has ended.
-        where: for finished jobs of other studies, the run directory to show.
+        where: the run directories to show for finished jobs of other studies, by key.
 
     Returns:
         The reason for each job that failed, by key.
 
     Raises:
-        Interrupted: there was a signal, or a job was interrupted; the running jobs are saved.
+        Interrupted: on a signal, or if a job was interrupted, after the running jobs have saved.
     """
     return _Runner(jobs, place, console, record, where or {}).run()
 
@@ -185,7 +185,7 @@ class _Running:
     terminated: bool = False
 
     def line(self, heading: str, width: int) -> Text:
-        """The last line of the output, cut to the width of the console beside the spinner."""
+        """Return the last output line, truncated to the console width beside the spinner."""
         last = "saving" if self.terminated else _last_lines(self.job.log)[-1]
         text = Text(f"{heading}: {last}")
         text.truncate(width - 2, overflow="ellipsis")
@@ -211,7 +211,7 @@ class _Runner:
                         ending = bool(signals)
                     if not self._running and (ending or not self._waiting):
                         break
-                    if not self._running:  # an earlier runner was killed; what it started saves and ends
+                    if not self._running:  # an earlier runner was killed; its jobs save and stop
                         time.sleep(_LOOK_EVERY_SECONDS)
                         continue
                     if ending:
@@ -233,7 +233,7 @@ class _Runner:
         return self._failed
 
     def _start_next(self) -> bool:
-        """Start the first job that can start, or take a finished one from the list; False if none can start."""
+        """Start the first job that is ready, or remove a finished job from the list; False if none is ready."""
         for job in self._waiting:
             if job.is_finished:
                 self._say(job, f"finished{self._where.get(job.key, '')}")
@@ -290,13 +290,13 @@ class _Runner:
 
 
 class _LocalProcess:
-    """A command in its own process. It is asked to save and to end if this process dies."""
+    """A command in its own process, which is asked to save and stop if this process dies."""
 
     def __init__(self, words: Sequence[str], log: Path) -> None:
-        followed, self._held = os.pipe()  # this process holds one end; the command ends when that end closes
+        followed, self._held = os.pipe()  # this process holds one end; when it closes, the command stops
         try:
             with log.open("w", encoding="utf-8") as output:
-                # In its own session: Ctrl-C on the terminal reaches only this process, which passes it on once.
+                # In its own session, so that Ctrl-C on the terminal reaches only this process, which forwards it once.
                 self._process = subprocess.Popen(
                     _command_line(words),
                     stdin=subprocess.DEVNULL,
@@ -326,7 +326,7 @@ class _LocalProcess:
 
 @dataclass
 class Submission:
-    """A command that submitit runs on a machine of the cluster.
+    """A command that submitit runs on a cluster machine.
 
     Attributes:
         words: the command line.
@@ -337,7 +337,7 @@ class Submission:
     log: Path
 
     def __call__(self) -> int:
-        """Run the command; returns its exit code."""
+        """Run the command and return its exit code."""
         self._process = _LocalProcess(self.words, self.log)
         try:
             while (code := self._process.exit_code(within=60.0)) is None:
@@ -348,7 +348,7 @@ class Submission:
         return code
 
     def checkpoint(self) -> Any:
-        """Called by submitit before the time of the job ends or when it is preempted: the job is queued again."""
+        """Requeue the job; called by submitit before its time limit or on preemption."""
         self._save()
         return _submitit().helpers.DelayedSubmission(Submission(self.words, self.log))
 
@@ -359,18 +359,18 @@ class Submission:
 
 
 class _SubmittedJob:
-    """A job of a cluster. It goes on if this process dies; a runner that is started again waits for it."""
+    """A cluster job. It continues if this process dies; a restarted runner waits for it."""
 
     def __init__(self, job: Any, log: Path) -> None:
         self._job, self._log = job, log
 
     def exit_code(self, *, within: float) -> int | None:
-        if not self._job.done():  # of Slurm at most once a minute
+        if not self._job.done():  # asks Slurm at most once a minute
             time.sleep(within)
             return None
         try:
             return int(self._job.result())
-        except Exception as error:  # of submitit: the job did not start, or its machine failed
+        except Exception as error:  # from submitit: the job did not start, or its machine failed
             with self._log.open("a", encoding="utf-8") as output:
                 output.write(f"\nlmtransfer: {' '.join(str(error).split())}\n")
             return 1
@@ -383,7 +383,7 @@ class _SubmittedJob:
 
 
 def _submitted(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -> Process:
-    """Submit a job; one that an earlier runner submitted to Slurm, and that still waits or runs, is taken over."""
+    """Submit a job, or take it over if an earlier runner's Slurm submission of it is still pending or running."""
     folder, number = log.parent / "submitit", log.with_suffix(".job")
     if settings["executor"] == "slurm" and number.is_file():
         job = _submitit().SlurmJob(folder=folder, job_id=number.read_text(encoding="ascii"))
@@ -402,11 +402,11 @@ def _submitit() -> Any:
 
 
 def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
-    """The settings of the running command, for a job that makes a part of it.
+    """The running command's settings, for a job that is a part of it.
 
     Args:
         root: output root of the part.
-        own: settings in which the part differs.
+        own: settings specific to the part.
     """
     own = (f"output_root={Path(root).absolute()}", f"name={name}", "resume=true", *own)
     replaced = {*named_keys(own), "jobs", "part", "cluster"}
@@ -415,12 +415,12 @@ def overrides_below(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
 
 
 def _command_line(words: Sequence[str]) -> list[str]:
-    """``lmtransfer <words>`` with this Python."""
+    """Return the command line of ``lmtransfer <words>`` with this Python."""
     return [sys.executable, "-P", "-m", "lmtransfer", *words]
 
 
 def _importable() -> dict[str, str]:
-    """The environment in which a child process finds this lmtransfer, if it lies next to the user's files."""
+    """The environment in which a child process finds this lmtransfer if it lies next to the user's files."""
     package_root = str(Path(__file__).absolute().parents[2])
     if package_root in sys.path:
         return {}
@@ -429,7 +429,7 @@ def _importable() -> dict[str, str]:
 
 
 def last_words(log: Path) -> str:
-    """Why a job failed: its error message, or the last line of its log if there is none."""
+    """Say why a job failed: its error message, else the last line of its log."""
     lines = _last_lines(log)
     errors = [place for place, line in enumerate(lines) if line.startswith("lmtransfer: ")]
     last = lines[errors[-1] :] if errors else lines[-1:]
@@ -437,7 +437,7 @@ def last_words(log: Path) -> str:
 
 
 def was_interrupted(log: Path) -> bool:
-    """Whether the error message in a log is that of an interruption, so that the job will go on."""
+    """Whether the error message in a log is that of an interruption, so that the job will continue."""
     return bool(re.match(r"interrupted$|interrupted;|[^:]*: stopped after step ", last_words(log)))
 
 

@@ -1,4 +1,4 @@
-"""Running a command line that uses Hydra's own features: its options, and the points of a sweep."""
+"""Runs a command line that uses Hydra's own features: its options, and sweeps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from lmtransfer.system import cores, interrupts, machine
 
 _STOP = "stop"
 _RUNNING = "running-"
-_PATIENCE = 3.0  # seconds in which a further signal is part of the first
+_PATIENCE = 3.0  # seconds during which a further signal counts as part of the first
 
 
 def is_stopping(folder: Path) -> bool:
@@ -51,17 +51,17 @@ def is_stopping(folder: Path) -> bool:
 
 
 def stop(folder: Path) -> None:
-    """Let no other point begin."""
+    """Prevent other points from starting."""
     with contextlib.suppress(FileNotFoundError):
         (folder / _STOP).touch()
 
 
 @contextmanager
 def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
-    """Inside the block, the first signal is passed on to the running points, and this process waits for them.
+    """Inside the block, forward the first signal to the running points and wait for them.
 
-    The points save and end, and no other point begins. A second signal ends this process at once. If the points run in
-    this process or on other machines, signals are handled as without this block.
+    The points save and stop, and no other point starts. A second signal ends this process immediately. If the points
+    run in this process or on other machines, signals are handled as if there were no block.
 
     Args:
         folder: the folder through which the processes of the sweep exchange files.
@@ -87,7 +87,7 @@ def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
     if not (plan.is_parallel and plan.is_local) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    trapped = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # nohup
+    trapped = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # ignored under nohup
     for number in trapped:
         signal.signal(number, handle)
     try:
@@ -99,7 +99,7 @@ def passed_on(plan: Plan, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def as_point(folder: Path) -> Iterator[None]:
-    """The process of a point inside the block: it heeds signals as a command does, and ends when its parent is gone."""
+    """Inside the block, handle signals as in a single command, and stop if the parent process is gone."""
     running = folder / f"{_RUNNING}{os.getpid()}"
     running.touch()
     over = threading.Event()
@@ -111,7 +111,7 @@ def as_point(folder: Path) -> Iterator[None]:
     finally:
         over.set()
         running.unlink(missing_ok=True)
-        if os.getppid() != parent:  # nobody waits for this process
+        if os.getppid() != parent:  # no process waits for this one
             os._exit(1)
 
 
@@ -135,15 +135,15 @@ _HYDRA_SETTINGS = (
 
 
 class _StopSweep(BaseException):
-    """Ends a sweep at once; it is not an Exception, since Hydra continues after an Exception."""
+    """Ends a sweep immediately; not an Exception, since Hydra continues after an Exception."""
 
 
 def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str], *, is_sweep: bool) -> int:
     """Run a command line that uses Hydra's own features: options, sweeps.
 
     Args:
-        words: its overrides in Hydra's form.
-        is_sweep: whether it makes several runs.
+        words: the overrides in Hydra's form.
+        is_sweep: whether there are several runs.
 
     Returns:
         0, or 1 if a point of a sweep failed.
@@ -170,7 +170,7 @@ def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str]
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
             if is_stopping(folder):
                 raise _StopSweep
-        except REFUSALS as error:  # errors of the command itself are in failure
+        except REFUSALS as error:  # the command's own errors are in failure
             raise diagnose(
                 error,
                 command=primary,
@@ -201,7 +201,7 @@ def _check_points(command: str, command_line: Sequence[str], *, primary: str, co
         first = compose_files(primary, overrides.first_values(command_line), config_dir=config_dir)
         points = list(points_of(command_line, first))
     except (ConfigError, *REFUSALS):
-        return  # Hydra raises the same error when it starts the sweep
+        return  # Hydra raises the same error when the sweep starts
     labels_of: dict[str, list[str]] = {}
     for point in points:
         words = [word for word in point if not word.startswith("hydra")]
@@ -218,7 +218,7 @@ def _check_points(command: str, command_line: Sequence[str], *, primary: str, co
 
 
 def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
-    """A problem with the points that have it; without them if it is a problem of all points."""
+    """Prefix a problem with the points that have it, unless all points have it."""
     if len(labels) == total:
         return problem
     others = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
@@ -226,10 +226,10 @@ def _in_points(problem: str, labels: Sequence[str], total: int) -> str:
 
 
 def _perform_or_note(command: str, failure: list[Exception], plan: Plan, cfg: DictConfig) -> float:
-    """The function that Hydra calls for a run or for each point of a sweep, possibly in another process.
+    """Run the command or a sweep's point; Hydra calls this, possibly in another process.
 
     Returns:
-        The main score of the run, for sweepers that search; NaN if it has none.
+        The run's main score, for sweepers that search; NaN if there is none.
     """
     if in_sweep():
         folder = Path(HydraConfig.get().sweep.dir)
@@ -276,7 +276,7 @@ def _perform_point(command: str, plan: Plan, folder: Path, cfg: DictConfig) -> f
 
 
 def _score(run: Path | None) -> float:
-    """The mean main metric of a finished run, or its loss after pretraining; NaN if it has none."""
+    """The mean main metric of a finished run, or its pretraining loss; NaN if there is none."""
     if run is None or not (run / "result.json").is_file():
         return math.nan
     result = RunResult.read(run / "result.json").values()
@@ -285,7 +285,7 @@ def _score(run: Path | None) -> float:
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
-    """Run the command; return its run directory, if it made one."""
+    """Run the command and return its run directory, if any."""
     returned = run_as_is(command, cfg)
     if isinstance(returned, Path):
         return returned
@@ -296,7 +296,7 @@ def _run(command: str, cfg: DictConfig) -> Path | None:
 
 
 def _finish_sweep(command: str, points: list[Point]) -> int:
-    """Print the table of the points and list those that failed; return 1 if there are any."""
+    """Print the table of the points and list the failed ones; return 1 if there are any, else 0."""
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
     if run_dirs:
@@ -311,7 +311,7 @@ def _finish_sweep(command: str, points: list[Point]) -> int:
 
 
 def _not_in_sweep(words: Sequence[str]) -> list[str]:
-    """The Hydra setting that excludes ``name`` and keys with a single value from the names of a sweep's runs."""
+    """Return the Hydra setting that excludes ``name`` and keys with a single value from the run names of a sweep."""
     try:
         parsed = [overrides.parse(override) for override in words]
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What is known of a sweep before its first point: the points, and the launcher that runs them."""
+"""The plan of a sweep (its points and its launcher), and the outcomes of its points."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from lmtransfer.system.units import duration, time_unit
 if TYPE_CHECKING:
     from lmtransfer.reporting.table import Table
 
-#: Largest number of points whose labels are kept, for the table of all points.
+#: Maximum number of points for which labels are kept for the table.
 _MOST_LISTED = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is known of a sweep; sent to the processes of its points.
+    """What is known about a sweep in advance; sent to the processes of its points.
 
     Attributes:
-        launcher: name of Hydra's launcher; "basic" runs the points one after the other, in this process.
+        launcher: name of Hydra's launcher; "basic" runs the points one after the other in this process.
         total: number of points; None if only the sweeper knows it.
         labels: the swept keys and values of each point, in order; empty if they are unknown or too many for a table.
-        workers: how many points run at the same time; None if unknown.
+        workers: number of points that run at the same time; None if unknown.
         output_root: the folder of all runs.
     """
 
@@ -64,7 +64,7 @@ class Plan:
 
 
 def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> Plan:
-    """The plan of a sweep, from the configuration of its first point.
+    """Build the plan of a sweep from the configuration of its first point.
 
     Args:
         primary: name of the primary config.
@@ -75,7 +75,7 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
         parsed = [overrides.parse(word) for word in words]
         cfg = compose_files(primary, overrides.first_values(words), config_dir=config_dir)
     except (ConfigError, *REFUSALS):
-        return Plan()  # Hydra raises the same error when it starts the sweep
+        return Plan()  # Hydra raises the same error when the sweep starts
     choices, excluded = cfg.hydra.runtime.choices, cfg.hydra.job.config.override_dirname.exclude_keys
     launcher = str(choices["hydra/launcher"])
     total: int | None = None
@@ -93,7 +93,7 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
 
 
 def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
-    """The overrides of each point of a sweep with Hydra's own sweeper; nothing if only the sweeper knows them.
+    """Yield the overrides of each point of a sweep by Hydra's own sweeper; nothing if only the sweeper knows them.
 
     Args:
         words: the ``key=value`` of the command line, quoted for Hydra.
@@ -108,13 +108,13 @@ def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
 
 
 def _of_config(cfg: DictConfig) -> list[Override]:
-    """The values to sweep that a config file sets."""
+    """The swept values that a config file sets."""
     params: Any = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=False)
     return [overrides.parse(f"{key}={value}") for key, value in params.items()]
 
 
 def _points(parsed: Iterable[Override], excluded: frozenset[str]) -> tuple[int | None, tuple[str, ...]]:
-    """The number of points and their labels."""
+    """Count the points and list their labels."""
     columns: dict[str, list[tuple[str, str]]] = {}
     shuffled = False
     for override in parsed:  # the last override of a key is in force
@@ -147,14 +147,14 @@ def _workers(launcher: str, settings: DictConfig, total: int | None) -> int | No
 
 @dataclass(slots=True)
 class Point:
-    """The outcome of one run of a sweep; saved as a file, because some launchers run points in other processes.
+    """The outcome of one run of a sweep, saved as a file because some launchers run points in other processes.
 
     Attributes:
         number: position in the sweep, from 0.
         label: the swept keys and their values.
-        run_dir: the run directory, if one was made.
-        error: the error that stopped it, or None.
-        seconds: how long it took; None if it was finished before the sweep was started.
+        run_dir: the run directory, if any.
+        error: the error that stopped it, if any.
+        seconds: how long it took; None if it had finished before the sweep started.
     """
 
     number: int
@@ -164,22 +164,22 @@ class Point:
     seconds: float | None = None
 
     def measure_seconds(self, start_time: float) -> None:
-        """Note how long the point took, unless its run was finished before ``start_time``, seconds since the epoch."""
+        """Record the point's duration unless its run finished before ``start_time``, in seconds since the epoch."""
         result = None if self.run_dir is None else self.run_dir / "result.json"
         if result is None or not result.is_file() or result.stat().st_mtime >= start_time:
             self.seconds = time.time() - start_time
 
     def write(self, folder: Path) -> None:
-        """Write the outcome to ``folder``, for ``read_points``; another process sees all of it or nothing."""
+        """Write the outcome to ``folder`` for ``read_points``; another process sees all of it or nothing."""
         content = asdict(self) | {"run_dir": None if self.run_dir is None else str(self.run_dir)}
         staged = folder / f".point-{self.number}.{os.getpid()}.tmp"
-        with suppress(FileNotFoundError):  # the sweep was interrupted and has removed its folder
+        with suppress(FileNotFoundError):  # an interrupted sweep has removed its folder
             staged.write_text(json.dumps(content), encoding="utf-8")
             staged.replace(folder / f"point-{self.number}.json")
 
 
 def read_points(folder: Path) -> list[Point]:
-    """The points that have ended, in the order of the sweep."""
+    """Read the points that have ended, in the order of the sweep."""
     contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("point-*.json")]
     points = [Point(**item | {"run_dir": Path(item["run_dir"]) if item["run_dir"] else None}) for item in contents]
     return sorted(points, key=lambda point: point.number)
@@ -187,17 +187,17 @@ def read_points(folder: Path) -> list[Point]:
 
 @contextmanager
 def exchange_folder(plan: Plan) -> Iterator[Path]:
-    """A new folder that all points of a sweep can write; removed at the end.
+    """Create a folder that all points of a sweep can write; remove it at the end.
 
-    On a cluster it is below ``output_root``, which all machines see. If the block raises, it stays there with the logs
-    of the jobs.
+    On a cluster the folder is in ``output_root``, which all machines can see. If the block raises, the folder stays
+    there with the logs of the jobs.
     """
     if plan.is_local:
         with tempfile.TemporaryDirectory(prefix="lmtransfer-sweep-") as temporary:
             yield Path(temporary)
         return
     root = Path(plan.output_root).expanduser().absolute()
-    root.mkdir(parents=True, exist_ok=True)  # goes with the folder if nothing else comes into it
+    root.mkdir(parents=True, exist_ok=True)  # removed with the folder unless it holds something else by then
     folder = Path(tempfile.mkdtemp(prefix=".sweep-", dir=root))
     try:
         yield folder
@@ -215,7 +215,7 @@ def _removed(folder: Path) -> None:
 
 
 def launcher_stopped(plan: Plan, error: BaseException, folder: Path) -> LmtransferError:
-    """The error for a launcher that failed, such as a worker that was killed, or that no longer waits for its jobs."""
+    """The error for a launcher that failed, for example because a worker was killed, or that left its jobs."""
     message = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
     if type(error).__name__ == "TerminatedWorkerError":
         message = "a process of the sweep was killed, perhaps because memory ran out: lower hydra.launcher.n_jobs"
@@ -227,12 +227,12 @@ def launcher_stopped(plan: Plan, error: BaseException, folder: Path) -> Lmtransf
 
 
 def _has_jobs(folder: Path) -> bool:
-    """Whether an exchange folder holds jobs of a cluster."""
+    """Whether an exchange folder holds cluster jobs."""
     return (folder / ".submitit").is_dir()
 
 
 def progress_line(plan: Plan, points: Sequence[Point]) -> str:
-    """How far a sweep is: ``3 of 12 finished, 1 failed, about 6 min left``.
+    """Report the progress of a sweep: ``3 of 12 finished, 1 failed, about 6 min left``.
 
     Args:
         points: the points that have ended.
@@ -247,7 +247,7 @@ def progress_line(plan: Plan, points: Sequence[Point]) -> str:
 
 
 def seconds_left(plan: Plan, points: Sequence[Point]) -> float | None:
-    """The mean duration of the finished points times those left, shared by the workers; None if it is unknown."""
+    """Estimate the seconds left from the finished points' mean duration and the number of workers; None if unknown."""
     measure_seconds = [point.seconds for point in points if point.seconds is not None and point.error is None]
     if plan.total is None or plan.workers is None or not measure_seconds:
         return None
@@ -256,7 +256,7 @@ def seconds_left(plan: Plan, points: Sequence[Point]) -> float | None:
 
 
 def print_progress(plan: Plan, points: Sequence[Point]) -> None:
-    """Print the line, and on a terminal the table of all points if they run one after the other."""
+    """Print the progress line and, on a terminal, the table of all points if they run one after the other."""
     if points and plan.labels and not plan.is_parallel and sys.stdout.isatty():
         from lmtransfer.reporting.render.terminal import print_table, report_console
 
@@ -266,11 +266,11 @@ def print_progress(plan: Plan, points: Sequence[Point]) -> None:
 
 @contextmanager
 def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
-    """Inside the block print the line whenever points have ended, if the points themselves print into the logs of jobs.
+    """Inside the block, print the progress line whenever points end, if the points' own output goes to job logs.
 
     Args:
         folder: the exchange folder.
-        every: seconds between two looks at it.
+        every: seconds between two checks.
     """
     over = threading.Event()
 
@@ -296,7 +296,7 @@ def watched(plan: Plan, folder: Path, *, every: float = 2.0) -> Iterator[None]:
 
 
 def points_table(plan: Plan, points: Sequence[Point]) -> Table:
-    """A row for each point: its label, its state, its main score and the time that it took.
+    """Build a table with a row for each point: its label, its state, its main score and its duration.
 
     Args:
         plan: the plan of the sweep, with the labels of all points.
@@ -319,7 +319,7 @@ def _cells(label: str, point: Point | None) -> tuple[str, str, str, str]:
 
 
 def _score(run_dir: Path | None) -> str:
-    """The main metric of a run with its value, such as ``loss 3.214``; empty if there is none."""
+    """Format the main metric of a run with its value: ``loss 3.214``; empty if there is none."""
     from lmtransfer.reporting.render.cells import score_text
     from lmtransfer.reporting.runs.collect import read_run
     from lmtransfer.reporting.runs.entries import make_entries

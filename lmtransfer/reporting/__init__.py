@@ -1,1 +1,1 @@
-"""Reporting of results: tables, figures, comparisons, pages."""
+"""Reporting: tables, figures, comparisons, pages."""

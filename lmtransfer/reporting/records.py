@@ -1,4 +1,4 @@
-"""All runs as one table of pandas, to draw and to compute with: a row for each score of each seed."""
+"""All runs as one pandas table for plots and computations: a row for each score of each seed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FILES: Mapping[str, str] = {"csv": "records.csv", "parquet": "records.parquet", 
 
 #: Columns of whole numbers, which may be unknown.
 _WHOLE = ("seed", "pretraining_seed", "num_train")
-#: What the result of a training says of its cost, under the same names.
+#: The entries of a training result about its cost, under the same names.
 _COST = ("seconds", "tokens", "tokens_per_second", "peak_memory", "num_parameters", "num_trained_parameters", "flops")
 
 
 def load_records(*roots: str | Path) -> pd.DataFrame:
-    """Read the runs of some folders, ``runs`` by default, as one table; see ``records``.
+    """Read the runs in the given folders, ``runs`` by default, as one table; see ``records``.
 
     Raises:
         RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
@@ -38,19 +38,19 @@ def load_records(*roots: str | Path) -> pd.DataFrame:
 
 
 def records(entries: Sequence[Entry]) -> pd.DataFrame:
-    """The scores of all runs, a row for each seed of a run, of its control and of each of its baselines.
+    """Tabulate the scores of all runs, a row for each seed of a run, its control and each of its baselines.
 
     A run without a score has one row. Columns:
 
-    - ``run``, ``command``, ``state``: the folder of the run below the folder that was read, what made it, and
-      "finished", "unfinished" or "torn";
+    - ``run``, ``command``, ``state``: the run's folder relative to the folder that was read, the command that produced
+      it, and "finished", "unfinished" or "torn";
     - ``side``: "run", "control", "majority", or the name of a baseline;
-    - ``seed``, ``pretraining_seed``; ``metric``, ``score``: the metric that decides, in the units of ``result.json``;
+    - ``seed``, ``pretraining_seed``; ``metric``, ``score``: the main metric, in the units of ``result.json``;
       ``metrics.<name>``: every metric;
     - ``task``, ``split``, ``num_train``, ``transfer``; ``model``, ``objective``, ``corpus``, ``pretraining`` (the run
       that the weights come from), ``pretraining_tokens``, ``pretraining_seconds``;
     - ``seconds``, ``tokens``, ``tokens_per_second``, ``peak_memory`` (bytes), ``num_parameters``,
-      ``num_trained_parameters``, ``flops``: of the training of this seed, where it is known;
+      ``num_trained_parameters``, ``flops``: the cost of training this seed, where known;
     - ``config.<key>``: every setting of the run. A column with values of several types holds them as JSON.
     """
     import pandas as pd
@@ -67,10 +67,10 @@ def records(entries: Sequence[Entry]) -> pd.DataFrame:
 
 
 def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
-    """Write ``records`` as CSV or Parquet, or the table of the report as LaTeX, which needs the package booktabs.
+    """Write ``records`` as CSV or Parquet, or the report's table as LaTeX, which needs the package booktabs.
 
     Args:
-        folder: folder of the report, which exists.
+        folder: the existing folder of the report.
         kind: a key of ``FILES``.
     """
     import pandas as pd
@@ -87,7 +87,7 @@ def write_records(entries: Sequence[Entry], folder: Path, kind: str) -> None:
 
 
 def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
-    """The rows of a run, its control and its baselines."""
+    """Yield the rows of a run, its control and its baselines."""
     result, metric, shared = entry.run.result, entry.metric or "", _shared(entry)
     settings = {f"config.{key}": value for key, value in leaves(dict(entry.run.config))}
     own = "control" if entry.is_control else "run"
@@ -106,7 +106,7 @@ def _rows(entry: Entry) -> Iterator[dict[str, Any]]:
 
 
 def _shared(entry: Entry) -> dict[str, Any]:
-    """What all rows of a run have in common."""
+    """The columns that all rows of a run share."""
     return {
         "run": entry.run.key,
         "command": entry.run.command,
@@ -131,7 +131,7 @@ def _shared(entry: Entry) -> dict[str, Any]:
 
 
 def _scores(node: Any, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """The metrics of each seed in a ``result.json`` or in its part about a control or a baseline, and its cost."""
+    """Yield each seed's metrics and cost in a ``result.json`` or in its part for a control or a baseline."""
     if not isinstance(node, Mapping):
         return
     listed = node.get("seeds")
@@ -147,7 +147,7 @@ def _scores(node: Any, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _result_of(seed: Mapping[str, Any], node: Mapping[str, Any], runs: Sequence[Run], *, alone: bool) -> Mapping:
-    """The ``result.json`` of a seed's own folder; if there is only one seed, that of the run."""
+    """The ``result.json`` of a seed's own folder, or of the run if there is only one seed."""
     folders = [f"seed-{seed.get('seed')}", f"pretraining-{seed.get('pretraining_seed')}"]
     named = [run for run in runs if run.name == folders[0]]
     named = [run for run in named if folders[1] in run.key.split("/")] or named

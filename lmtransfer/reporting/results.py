@@ -1,4 +1,4 @@
-"""The table of all runs, in its three selections of columns, and the leaderboard over the same cells."""
+"""The table of all runs, with three selections of columns, and the leaderboard over the same cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmtransfer.system.units import count, duration, shown
 
 _DIFFERENCE = Column("difference to control", ("difference", "({interval})"))
 
-#: For Markdown and LaTeX: one line for each run.
+#: Columns for Markdown and LaTeX: one line per run.
 WIDE = (
     Column("run", ("run", "({state})")),
     Column("model"),
@@ -40,12 +40,12 @@ WIDE = (
     Column("cost", separator=", "),
     Column("tokens/s"),
 )
-#: For the page: below headings of groups, with the pretraining below the name of the run.
+#: Columns for the page: under group headings, with the pretraining below the name of the run.
 PAGE = (
     replace(WIDE[0], notes=("weights",), problem="warning"),
     *(column for column in WIDE[1:] if column.heading not in ("model", "objective", "corpus", "task", "metric")),
 )
-#: For a terminal of 100 columns: some lines of text for each run.
+#: Columns for a terminal 100 characters wide: a few lines of text per run.
 NARROW = (
     Column("run", notes=("weights", "reason", "warning"), width=(18, 36)),
     Column("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
@@ -83,15 +83,15 @@ _LEADERBOARD = (
 
 
 def results_table(rows: Sequence[Row]) -> Table:
-    """The rows of a report, in groups of comparable runs; show it by ``WIDE``, ``PAGE`` or ``NARROW``."""
+    """Build the table of a report, by groups of comparable runs; show it with ``WIDE``, ``PAGE`` or ``NARROW``."""
     names = dict.fromkeys(row.group for row in rows)
     return Table("All results", WIDE, tuple(_group(name, [row for row in rows if row.group == name]) for name in names))
 
 
 def leaderboard(entries: Sequence[Entry]) -> Table | None:
-    """All scored runs of tasks, task by task, the best score first; None if there are none.
+    """Rank all scored runs of tasks, task by task, best score first; None if there are none.
 
-    Columns without any value are left out.
+    Empty columns are left out.
     """
     scored = [entry for entry in entries if entry.score is not None and not entry.is_pretraining]
     if not scored:
@@ -101,7 +101,7 @@ def leaderboard(entries: Sequence[Entry]) -> Table | None:
 
 
 def _position(entry: Entry) -> tuple[str, str, float, float, str]:
-    """Sort key: the group, then the best score."""
+    """Return the sort key of an entry: its group, then its score, best first."""
     assert entry.score is not None
     sign = -1.0 if higher_is_better(entry.metric or "", entry.run.result) else 1.0
     value = sign * entry.score.mean
@@ -115,7 +115,7 @@ def _group(name: str, rows: Sequence[Row]) -> Group:
 
 
 def _line(row: Row) -> Line:
-    """Everything that a table shows of a run, a control or a baseline."""
+    """Build the line with everything that a table shows of a run, a control or a baseline."""
     entry, score, metric, cost = row.entry, row.score, row.metric, row.entry.cost
     state, finished = entry.run.state, entry.run.state == "finished"
     several = score is not None and score.n > 1

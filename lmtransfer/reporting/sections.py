@@ -1,4 +1,4 @@
-"""Sections of a report that answer one question each: a figure with the sentence that says what it shows."""
+"""Sections of a report that answer one question each, with a figure and a sentence that says what it shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import read_json
 
-#: The file of a study's folder that lists its sections.
+#: The file in a study's folder that lists its sections.
 FILE = "sections.json"
 
 
@@ -31,8 +31,8 @@ class Section:
 
     Attributes:
         title: the question.
-        sentence: what the figure shows, and whether that is beyond chance.
-        command: the command that makes the figure.
+        sentence: what the figure shows, and whether it is beyond chance.
+        command: the command that draws the figure.
         figure: the figure.
     """
 
@@ -43,7 +43,7 @@ class Section:
 
 
 def write_sections(sections: Sequence[Section], folder: Path) -> None:
-    """List the sections in ``sections.json``; their figures are in ``figures/`` of the same folder."""
+    """List the sections in ``sections.json``, next to the folder ``figures`` with their figures."""
     content = [
         {"title": one.title, "sentence": one.sentence, "command": one.command, "figure": one.figure.name}
         for one in sections
@@ -52,9 +52,9 @@ def write_sections(sections: Sequence[Section], folder: Path) -> None:
 
 
 def find_sections(roots: Sequence[Path]) -> list[Section]:
-    """The sections of all studies in or below some folders, in the order of their paths.
+    """Find the sections of all studies in the given folders, at any depth, in path order.
 
-    A file that cannot be read is left out: the report then lacks a figure, and the study's command makes it again.
+    Unreadable files are skipped: the report then lacks a figure, which the study's command can draw again.
     """
     sections = []
     for path in sorted({path for root in roots for path in _files(root)}):

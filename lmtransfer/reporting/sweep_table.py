@@ -1,4 +1,4 @@
-"""The tables of sweeps: one line for each point."""
+"""The tables of sweeps: one line per point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmtransfer.verdicts.holm import corrected
 
 
 def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> Table:
-    """The table of a sweep, with a star at the best point.
+    """Build the table of a sweep, with a star at the best point.
 
     Args:
         failed: labels of points without a run, such as ``train.steps=5,seed=1``; their lines are last.
@@ -46,7 +46,7 @@ def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> Table:
 
 def _point(sweep: Sweep, point: Point) -> Line:
     entry, metric, score = point.entries[0], sweep.metric or "", point.score
-    alone = len(point.entries) == 1  # several runs have a difference each
+    alone = len(point.entries) == 1  # each of several runs has its own difference
     texts = {
         **{f"value {place}": value_text(value) for place, value in enumerate(point.values)},
         "score": entry.run.state if score is None else score_text(score, metric),
@@ -60,7 +60,7 @@ def _point(sweep: Sweep, point: Point) -> Line:
 
 
 def _failed(sweep: Sweep, label: str) -> Line:
-    """The line of a point that failed; its label is ``key=value,key=value``."""
+    """Build the line of a failed point; its label is ``key=value,key=value``."""
     named = named_values(label)
     values = {f"value {place}": named[key] for place, key in enumerate(sweep.keys) if named.get(key)}
     texts = {**(values or {"value 0": label}), "score": "failed", "run": label}
@@ -68,7 +68,7 @@ def _failed(sweep: Sweep, label: str) -> Line:
 
 
 def without_runs(table: Table) -> Table:
-    """The table of a sweep for a terminal, where the names of its runs are too long."""
+    """Drop the names of the runs, which are too long for a terminal."""
     return table.select([column for column in table.columns if column.heading != "run"])
 
 
@@ -76,9 +76,9 @@ def print_points(command: str, run_dirs: Sequence[Path], failed: Sequence[str]) 
     """Print the table at the end of a sweep.
 
     Args:
-        command: the command that made the runs; those that do not train have no table.
+        command: the command that produced the runs; only training commands have a table.
         run_dirs: the finished runs.
-        failed: labels of the points that failed; their lines are last.
+        failed: labels of the failed points; their lines are last.
     """
     if command == "pretrain":
         print_table(_pretrainings(run_dirs, failed), report_console())
@@ -98,7 +98,7 @@ def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
 
 
 def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> Table:
-    """One line for each point: best first, or in the order of the sweep if the tasks differ."""
+    """Build a line per point, best first, or in the sweep's order if the tasks differ."""
     results = [(path.name, RunResult.read(path / "result.json").values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
     tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}

@@ -1,9 +1,9 @@
-"""Tables: lines of named cells, and the columns that show them.
+"""Tables: lines of named cells, and columns that show them.
 
-A table is built once, and its lines hold each value as a cell of its own, by name, with what sorts it and with the mark
-of a verdict. A column shows one of these cells, or several side by side or one below the other, so each format and each
+A table is built once. Its lines hold each value as a named cell of its own, with its sort key and the mark of its
+verdict. A column shows one of these cells, or several side by side or one below the other, so that each format and each
 width is a selection of columns over the same lines. ``render.terminal``, ``render.markdown`` and the template
-``table.html.j2`` draw any table and know none of them.
+``table.html.j2`` render any table without knowing its content.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Literal
 from lmtransfer.verdicts.difference import Difference
 
 Order = Literal["ascending", "descending"]
-#: Mean and deviation stand on its two sides.
+#: The sign between mean and deviation.
 PLUS_MINUS = "\u00b1"
 _LONGEST_NUMBER = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A verdict as a sign, which is read without colour.
+    """A verdict as a sign that can be read without colour.
 
     Attributes:
         kind: better, worse, even (no difference shown, or below a baseline) or open (no verdict).
@@ -44,7 +44,7 @@ _OPEN = Mark("open", "?")
 
 
 def mark_of(difference: Difference | None) -> Mark | None:
-    """The mark of a difference's verdict; None if there is no difference."""
+    """Return the mark of a difference's verdict; None if there is no difference."""
     return None if difference is None else _MARKS.get(difference.verdict, _OPEN)
 
 
@@ -54,9 +54,9 @@ class Cell:
 
     Attributes:
         text: the text; empty for an empty cell.
-        notes: quiet lines below the text.
-        problem: a warning below them.
-        sort: the number that sorts the lines by this cell; None: the text sorts them, and empty texts come last.
+        notes: dim lines below the text.
+        problem: a warning below the notes.
+        sort: the sort key; None to sort by the text, with empty texts last.
         mark: the sign of a verdict, shown before the text.
     """
 
@@ -68,42 +68,42 @@ class Cell:
 
     @classmethod
     def of_lines(cls, texts: Sequence[str]) -> Cell:
-        """A cell of several lines, or an empty one."""
+        """Build a cell of several lines, or an empty cell."""
         return cls(texts[0], tuple(texts[1:])) if texts else cls()
 
     @property
     def lines(self) -> list[str]:
-        """All lines that are not empty, from top to bottom."""
+        """All non-empty lines, from top to bottom."""
         return [line for line in (self.text, *self.notes, self.problem) if line]
 
     @property
     def is_number(self) -> bool:
-        """Whether the text is a number of a few characters, such as ``0.673 +- 0.011``, which should not be broken."""
+        """Whether the text is a short number, such as ``0.673 +- 0.011``, which should not be broken."""
         starts = self.text[:1].isdigit() or (self.text[:1] in "+-" and self.text[1:2].isdigit())
         return starts and len(self.text) <= _LONGEST_NUMBER
 
 
-#: Stands for a cell that a line does not have.
+#: Stands for a cell missing from a line.
 _EMPTY = Cell()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column shows one cell of each line, or several as one.
+    """A column, which shows one cell of each line, or several cells as one.
 
-    A cell is given by its name, or in words around the name: ``{tokens} tokens``. An empty cell is left out together
+    A cell is given by its name, or by words around the name: ``{tokens} tokens``. An empty cell is left out together
     with its words.
 
     Attributes:
         heading: the heading.
-        text: cells that are shown side by side; the one with the heading's name by default.
-        notes: cells that are shown below them.
-        problem: the name of the cell with a warning, which is shown last; empty: none.
+        text: cells that are shown side by side; by default the cell with the heading's name.
+        notes: cells that are shown below the text.
+        problem: the name of the cell with a warning, which is shown last; empty for none.
         separator: what separates the lines of ``text``.
-        first: the order of the lines after a first click on the heading; None: the column does not sort.
-        width: smallest and largest width on a terminal; None: as the content needs.
-        has_unit: on a terminal, the note of a group (its metric) is shown above this column.
-        is_bold: on a terminal, the text is bold.
+        first: the sort order after a first click on the heading; None if the column cannot be sorted.
+        width: minimum and maximum width on a terminal; None to fit the content.
+        has_unit: whether, on a terminal, the note of a group (its metric) is shown above this column.
+        is_bold: whether the text is bold on a terminal.
     """
 
     heading: str
@@ -117,7 +117,7 @@ class Column:
     is_bold: bool = False
 
     def cell(self, line: Line) -> Cell:
-        """What the column shows of a line."""
+        """Combine what the column shows of a line into one cell."""
         text = self.text or (self.heading,)
         cells = [line.cells.get(name, _EMPTY) for _, name, _ in map(_split, (*text, *self.notes))]
         return Cell(
@@ -130,14 +130,14 @@ class Column:
 
 
 def _split(part: str) -> tuple[str, str, str]:
-    """The words before a cell, its name, and the words after it."""
+    """Split into the words before a cell, its name, and the words after it."""
     before, brace, rest = part.partition("{")
     name, _, after = rest.partition("}")
     return (before, name, after) if brace else ("", part, "")
 
 
 def _cell_texts(parts: Sequence[str], line: Line) -> list[str]:
-    """The lines of some cells, each with its words."""
+    """Combine the lines of the given cells, each with its words."""
     return [
         f"{before}{text}{after}"
         for before, name, after in map(_split, parts)
@@ -170,7 +170,7 @@ class Table:
         name: what the table holds, for screen readers.
         columns: what is shown of the lines.
         groups: the lines.
-        title: the heading above the table on a terminal; empty: none.
+        title: the heading above the table on a terminal; empty for none.
         note: a sentence below the table.
     """
 
@@ -182,7 +182,7 @@ class Table:
 
     @property
     def sorts(self) -> bool:
-        """Whether a column can be sorted."""
+        """Whether any column can be sorted."""
         return any(column.first is not None for column in self.columns)
 
     @property
@@ -197,20 +197,20 @@ class Table:
 
     @property
     def rows(self) -> list[list[str]]:
-        """What is shown as plain text, line by line: the parts of a cell are separated by commas."""
+        """The table as plain text, row by row; commas separate the parts of a cell."""
         return [[", ".join(column.cell(line).lines) for column in self.columns] for line in self.lines]
 
     def select(self, columns: Sequence[Column]) -> Table:
-        """The same lines, shown by other columns."""
+        """Show the same lines by other columns."""
         return replace(self, columns=tuple(columns))
 
     def without_empty(self) -> Table:
-        """The same table without the columns that are empty in all lines."""
+        """Drop the columns that are empty in all lines."""
         return self.select([one for one in self.columns if any(one.cell(line).lines for line in self.lines)])
 
 
 def plain_table(name: str, headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, note: str = "") -> Table:
-    """A table of one group with a cell for each heading."""
+    """Build a table of one group with a cell for each heading."""
     columns = tuple(Column(heading, (f"{place}",)) for place, heading in enumerate(headings))
     lines = (
         Line({f"{place}": Cell(cell) if isinstance(cell, str) else cell for place, cell in enumerate(row)})

@@ -1,4 +1,4 @@
-"""A verdict in words: the corrected interval, its scope, and the smallest difference that could be found."""
+"""A verdict in words: the corrected interval, its scope, and the smallest detectable difference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
 
 def interval_text(difference: Difference, metric: str) -> str:
-    """Both ends of the corrected interval: ``+6.1 to +13.9``; empty if there is none."""
+    """State the corrected interval: ``+6.1 to +13.9``; empty if there is none."""
     if difference.interval is None:
         return ""
     low, high = difference.interval
@@ -15,7 +15,7 @@ def interval_text(difference: Difference, metric: str) -> str:
 
 
 def grounds(difference: Difference, metric: str, *, of: str = "these examples") -> str:
-    """The basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
+    """State the basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
 
     Args:
         of: what was scored, named if its variance is not in the interval.
@@ -27,7 +27,7 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
 
 
 def seeds_text(difference: Difference) -> str:
-    """The seeds in words, such as ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
+    """State the seeds: ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
     one, other = difference.num_seeds
     if 0 in (one, other):
         return f"{one or other} seeds" if one or other else "the test examples"
@@ -37,7 +37,7 @@ def seeds_text(difference: Difference) -> str:
 
 
 def reach(difference: Difference, metric: str) -> str:
-    """The difference that can be found, and the seeds that the observed one needs; empty if nothing was judged."""
+    """State the detectable difference, and the seeds needed for the observed one; empty if nothing was judged."""
     if difference.verdict not in VERDICTS or difference.detectable is None:
         return ""
     points = " points" if in_percent(metric) else ""
@@ -52,27 +52,27 @@ def reach(difference: Difference, metric: str) -> str:
 
 
 def detectable_text(difference: Difference | None, metric: str) -> str:
-    """The smallest difference that would have been found, for a table."""
+    """State the smallest detectable difference, for a table."""
     detectable = None if difference is None or difference.verdict not in VERDICTS else difference.detectable
     return "" if detectable is None else shown(detectable, metric)
 
 
 def needed_text(difference: Difference | None) -> str:
-    """The number of seeds that would show the observed difference, for a table; empty if there is a verdict already."""
+    """State the seeds needed to show the observed difference, for a table; empty if there is already a verdict."""
     if difference is None or difference.verdict != "no difference shown":
         return ""
     return "out of reach" if difference.seeds_needed is None else str(difference.seeds_needed)
 
 
 def margin_text(difference: Difference, metric: str) -> str:
-    """The margin with its unit: ``1 point``."""
+    """State the margin with its unit: ``1 point``."""
     value = (difference.margin or 0.0) * (100 if in_percent(metric) else 1)
     unit = "" if not in_percent(metric) else " point" if value == 1 else " points"
     return f"{value:g}{unit}"
 
 
 def verdict_text(difference: Difference | None, metric: str | None = None) -> str:
-    """The verdict for a table, with its scope or its margin: ``better, for this checkpoint``."""
+    """State the verdict for a table, with its scope or its margin: ``better, for this checkpoint``."""
     if difference is None:
         return ""
     if difference.verdict == "equivalent":
@@ -82,13 +82,13 @@ def verdict_text(difference: Difference | None, metric: str | None = None) -> st
 
 
 def short(difference: Difference, metric: str) -> str:
-    """A difference and its verdict in a few words: ``+2.8 (better)``."""
+    """State a difference and its verdict in a few words: ``+2.8 (better)``."""
     delta = shown_difference(difference.delta, metric)
     return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"
 
 
 def verdict_lines(difference: Difference, metric: str, *, to: str = "the control") -> list[str]:
-    """A difference for the console: the verdict with its basis, then what could be found."""
+    """State a difference for the console: the verdict with its basis, then what is detectable."""
     points = " points" if in_percent(metric) else ""
     start = f"difference to {to} {shown_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:
@@ -100,7 +100,7 @@ def verdict_lines(difference: Difference, metric: str, *, to: str = "the control
 
 
 def words_do_as_well(difference: Difference, baseline: str) -> str:
-    """A sentence if a run is not above the better baseline; empty if it is."""
+    """Say so if a run is not above the better baseline; empty if it is."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""
 

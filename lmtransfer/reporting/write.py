@@ -1,4 +1,4 @@
-"""A report: on the terminal, and as one folder with HTML, Markdown, JSON and the figures."""
+"""A report on the terminal, and as a folder with HTML, Markdown, JSON and figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:
-    """Print the answer, the table of runs outside of sweeps, and a table for each sweep."""
+    """Print the answer, the table of runs outside sweeps, and a table for each sweep."""
     rows = table_rows(outside(entries, sweeps))
     console.print(answer(entries), style="bold", markup=False)
     if rows:
@@ -44,7 +44,7 @@ def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Con
 def markdown_report(
     entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
 ) -> str:
-    """The report as Markdown, with links to the figure files."""
+    """Render the report as Markdown, with links to the figure files."""
     rows = table_rows(outside(entries, sweeps))
     parts = [f"# {title}", answer(entries)]
     if rows:
@@ -66,17 +66,17 @@ def write_report(
     texts: Texts | None = None,
     records: str | None = None,
 ) -> list[SavedFigure]:
-    """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``; an earlier report is overwritten.
+    """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``, overwriting an earlier report.
 
     Args:
-        sweeps: the sweeps among them.
-        folder: folder of the report; made if needed.
-        sections: parts of the HTML page that come right after the answer.
-        texts: finds the texts of examples for the HTML page; None: no texts are shown.
-        records: format of the records (see ``records.FILES``); None: none are written.
+        sweeps: the sweeps among the entries.
+        folder: folder of the report, created if needed.
+        sections: parts of the HTML page that directly follow the answer.
+        texts: finds the texts of examples for the HTML page; None to show no texts.
+        records: format of the records (see ``records.FILES``); None to write no records.
 
     Returns:
-        The figures, in the order of the page.
+        The figures, in page order.
 
     Raises:
         RunDirectoryError: the folder cannot be written.
@@ -101,7 +101,7 @@ def write_report(
 
 
 def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
-    """The content of all tables as JSON, in plain units (fractions, tokens, seconds)."""
+    """Convert the content of all tables to JSON, in plain units (fractions, tokens, seconds)."""
     points = [
         {
             "name": sweep.name,
@@ -123,7 +123,7 @@ def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """A row as plain values."""
+    """Convert a row to plain values."""
     entry = row.entry
     return {
         "group": row.group,
@@ -151,7 +151,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _values(number: Spread | Difference | None) -> dict[str, Any] | None:
-    """A score or a difference as plain values."""
+    """Convert a score or a difference to plain values."""
     if not isinstance(number, Difference):
         return None if number is None else dataclasses.asdict(number)
     values = number.as_values()

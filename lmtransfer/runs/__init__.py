@@ -1,1 +1,1 @@
-"""Run directories: their files, their lock, who made them, and how they are opened and resumed."""
+"""Run directories: their files, lock and provenance, and how they are opened and resumed."""

@@ -11,7 +11,7 @@ _SUFFIXES = ("Encoder", "Corpus", "Task", "Objective")
 
 
 def node_label(node: Any) -> str:
-    """A component node in a few characters: its ``name`` if it has one, else its class.
+    """Label a component node in a few characters: by its ``name`` if it has one, else by its class.
 
     Args:
         node: a component node of a resolved config (a mapping with ``_target_``), a plain value, or None.
@@ -34,7 +34,7 @@ def node_label(node: Any) -> str:
 
 
 def model_label(node: Any) -> str:
-    """A model node as family and size: ``bert 4x256`` is four layers of width 256."""
+    """Label a model node by family and size: ``bert 4x256`` has four layers of width 256."""
     label = node_label(node)
     if isinstance(node, Mapping):
         size = [node.get("num_layers"), node.get("dim")]
@@ -46,10 +46,10 @@ def model_label(node: Any) -> str:
 
 
 def objective_label(node: Any, phases: Any = None) -> str:
-    """The losses of an objective node: ``mlm+nsp``; for a run with phases ``skipgram, mlm``.
+    """Label an objective node by its losses: ``mlm+nsp``, or ``skipgram, mlm`` for a run with phases.
 
     Args:
-        node: node of the objective; of the last phase if there are several.
+        node: node of the objective, or of the last phase's objective if there are several phases.
         phases: the node ``phases`` of the run's configuration.
     """
     losses = node.get("losses") if isinstance(node, Mapping) else None
@@ -62,7 +62,7 @@ def objective_label(node: Any, phases: Any = None) -> str:
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys; lists are kept as values."""
+    """Flatten nested mappings into one mapping with dotted keys; lists stay values."""
     flat: dict[str, Any] = {}
     for key, value in node.items():
         if isinstance(value, Mapping) and value:

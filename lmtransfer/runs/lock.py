@@ -1,4 +1,4 @@
-"""The lock of a run directory, which allows one writer, and the removal of failed runs that saved nothing."""
+"""The lock that limits a run directory to one writer, and the removal of failed runs that saved nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lmtransfer.system.durable import remove
 from lmtransfer.system.safe_files import check_folder
 
 LOCK = ".lock"
-#: The files of a run before ``config.yaml`` exists, which is written last.
+#: The files of a run before ``config.yaml``, which is written last, exists.
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
-_WORTH_READING = 100  # logged steps from which a failed run is kept, since its curves help to find the cause
+_WORTH_READING = 100  # logged steps from which a failed run is kept, because its curves help to find the cause
 _INITIAL = "tokens-0"  # the checkpoint of the initial weights, which cost nothing
 _held: dict[Path, int] = {}
 _created: list[Path] = []
@@ -25,10 +25,10 @@ _above: dict[Path, list[Path]] = {}
 
 
 class Busy(Exception):
-    """Another process writes the run.
+    """Another process is writing the run.
 
     Args:
-        pid: number of that process; None if it is not known.
+        pid: id of that process; None if it is unknown.
     """
 
     def __init__(self, pid: int | None) -> None:
@@ -37,13 +37,13 @@ class Busy(Exception):
 
 
 def hold(folder: Path) -> None:
-    """Take the lock of ``folder`` until the command ends; a lock whose process has died does not block.
+    """Hold the lock of ``folder`` until the command ends; a dead process's lock does not block.
 
-    The lock also removes what a killed writer has left half written in the folder.
+    Also remove the incomplete files that a killed writer has left in the folder.
 
     Raises:
-        Busy: another process writes it.
-        OSError: the folder is gone or cannot be written.
+        Busy: another process is writing the run.
+        OSError: the folder no longer exists or cannot be written.
     """
     if holds(folder):
         return
@@ -51,7 +51,7 @@ def hold(folder: Path) -> None:
     while True:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
-            # The lock belongs to the process, so workers do not keep it after the process has ended.
+            # The lock belongs to this process, so its workers do not keep the lock after it ends.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             content = os.read(descriptor, 32).strip()
@@ -60,17 +60,17 @@ def hold(folder: Path) -> None:
         except OSError:  # the file system has no locks
             pass
         _held[folder] = descriptor
-        if _is_current(folder):  # false if the folder was removed and made again meanwhile
+        if _is_current(folder):  # false if the folder was removed and created again in the meantime
             break
         release(folder)
-    for staged in _staged_in(folder):  # left by a writer that was killed: no other process writes here
+    for staged in _staged_in(folder):  # left by a killed writer: no other process writes here
         remove(staged)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 def _staged_in(folder: Path) -> list[Path]:
-    """The temporary files in a run and in the runs inside it, except in runs that have their own lock."""
+    """The temporary files in a run and its nested runs, except runs with a lock of their own."""
     staged = []
     for path in folder.iterdir():
         if path.name.startswith(".") and path.name.endswith(".tmp"):
@@ -81,17 +81,17 @@ def _staged_in(folder: Path) -> list[Path]:
 
 
 def holds(folder: Path) -> bool:
-    """Whether this process has the lock of ``folder``."""
+    """Whether this process holds the lock of ``folder``."""
     return folder in _held and _is_current(folder)
 
 
 def writer(folder: Path) -> int | None:
-    """The other process of this machine that holds the lock of ``folder``; None if there is none.
+    """The id of another process on this machine that holds the lock of ``folder``; None if there is none.
 
-    0 if it holds the lock, but has not written its number yet.
+    It is 0 if the process holds the lock but has not yet written its id.
     """
     if holds(folder):
-        return None  # closing the file would give the lock up
+        return None  # closing the file would release the lock
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -104,25 +104,25 @@ def writer(folder: Path) -> int | None:
     except OSError:  # the file system has no locks
         return None
     finally:
-        os.close(descriptor)  # this also gives the lock up
+        os.close(descriptor)  # this also releases the lock
     return None
 
 
 def release(folder: Path) -> None:
-    """Give up the lock of ``folder``."""
+    """Release the lock of ``folder``."""
     descriptor = _held.pop(folder, None)
     if descriptor is not None:
         os.close(descriptor)
 
 
 def acquire(folder: Path, *, resume: bool) -> str | None:
-    """Make the directory of a run and take its lock.
+    """Create the directory of a run and take its lock.
 
-    A folder left by a start that was killed before it wrote the configuration is not a run; it is cleared first.
+    A folder left by a process that was killed before it wrote the configuration is not a run; it is cleared first.
 
     Args:
         folder: absolute path.
-        resume: resume the run if it exists.
+        resume: whether to resume the run if it exists.
 
     Returns:
         An error message, or None on success.
@@ -161,7 +161,7 @@ def acquire(folder: Path, *, resume: bool) -> str | None:
 
 
 def is_beginning(folder: Path) -> bool:
-    """Whether a folder holds only what a killed start leaves: no configuration, no checkpoint, no files of others."""
+    """Whether a folder holds only what a killed start leaves: no configuration, checkpoint or other files."""
     names = [path.name for path in folder.iterdir()]
     return all(name in BEGINNINGS or name.endswith(".tmp") for name in names) and not _holds_work(folder)
 
@@ -175,7 +175,7 @@ def clear(folder: Path) -> None:
 
 @contextmanager
 def failed_starts_removed() -> Iterator[None]:
-    """If the block raises, remove each run that it began and that has saved nothing; always release its locks."""
+    """If the block raises, remove each run that it started and that has saved nothing; always release its locks."""
     held, before = set(_held), len(_created)
     try:
         yield
@@ -192,10 +192,10 @@ def failed_starts_removed() -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder`` and its parents, or, on an error, leave none of them behind.
+    """Create ``folder`` and its parents; on an error, leave none of them behind.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     missing = [above for above in folder.parents if not above.exists()]
     try:
@@ -211,14 +211,14 @@ def make_folder(folder: Path) -> None:
 
 
 def _remove_made(folder: Path) -> None:
-    """Remove the parent folders that were made for ``folder``, if they are empty."""
+    """Remove the parent folders that were created for ``folder``, if they are empty."""
     with contextlib.suppress(OSError):  # a parent is not empty
         for above in _above.pop(folder, []):
             above.rmdir()
 
 
 def _holds_work(folder: Path) -> bool:
-    """Whether a run holds something that cost work: a result, a checkpoint, learning rate tries or long curves."""
+    """Whether a run holds valuable work: a result, a checkpoint, learning rate tries or long curves."""
     with contextlib.suppress(OSError), (folder / "metrics.jsonl").open("rb") as lines:
         if sum(1 for _ in lines) >= _WORTH_READING:
             return True
@@ -228,7 +228,7 @@ def _holds_work(folder: Path) -> bool:
 
 
 def _is_current(folder: Path) -> bool:
-    """Whether the held lock is the lock file that is in the folder now."""
+    """Whether the held lock is the current lock file of the folder."""
     try:
         there = (folder / LOCK).stat()
     except OSError:

@@ -1,9 +1,9 @@
-"""Kept predictions as parquet files: a row for each example, with its gold answer and the answer of the run.
+"""Kept predictions as parquet files: a row per example, with its gold answer and the run's answer.
 
 ``pandas.read_parquet`` reads them: ``id``, ``gold``, ``answer`` (label, list of labels or tags, score, or text),
 ``probability`` of the answer (a list for tags, and for each label of a set), ``start`` of a span, ``class``; then
 ``key``, ``group`` and ``length``, which match and group examples across runs, and the share of each example in the
-metrics as ``score/<metric>`` and ``weight/<metric>``. The same predictions give the same bytes.
+metrics as ``score/<metric>`` and ``weight/<metric>``. Equal predictions give equal bytes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from lmtransfer.tasks.metrics.scored_examples import (
     ScoredExamples,
 )
 
-#: The folder of predictions in a run directory.
+#: The predictions folder in a run directory.
 FOLDER = "predictions"
 #: The folder in a run directory whose ``FOLDER`` holds the predictions of its baselines.
 BASELINES = "baselines"
-#: Predictions with more examples, or more words, than this are not kept.
+#: Predictions with more examples or more answers than this are not kept.
 MOST_EXAMPLES, MOST_ANSWERS = 500_000, 10_000_000
-#: Files that unpack to more bytes than this are not read; nor are more labels, nor larger numbers.
+#: Upper bounds on the unpacked size of a file, the number of labels and the size of a number; larger ones are rejected.
 _MOST_BYTES, _MOST_LABELS, _LARGEST = 1 << 30, 10_000, 1e15
 _FORMAT, _SUFFIX, _ABOUT = 2, ".parquet", b"lmtransfer"
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, RuntimeError, pa.ArrowException)
 
 _ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_control", "baseline")
 _TEXT, _NUMBER, _PROBABILITY = pa.string(), pa.float64(), pa.float32()
-#: Types of gold answers and answers; minimal pairs have none.
+#: Types of gold answers and answers; minimal pairs have no answers.
 _ANSWER_TYPES: dict[Kind, pa.DataType] = {
     "classification": _TEXT,
     "multi_label": pa.list_(_TEXT),
@@ -78,15 +78,15 @@ class _About(TypedDict):
 
 
 def is_kept(examples: ScoredExamples) -> bool:
-    """Whether the number of predictions is small enough to keep them."""
+    """Whether there are few enough predictions to keep."""
     return len(examples) <= MOST_EXAMPLES and len(examples.predicted) <= MOST_ANSWERS
 
 
 def write_predictions(run: Path, predictions: Mapping[str, Predictions]) -> None:
-    """Write predictions into a run directory and replace older ones; either all files are written or none.
+    """Write predictions into a run directory, replacing older ones; write either all files or none.
 
     Args:
-        predictions: predictions by the name of the file, without its suffix.
+        predictions: predictions by file name, without suffix.
     """
     with staged_folder(run / FOLDER) as folder:
         for name, one in predictions.items():
@@ -110,7 +110,7 @@ def read_predictions(path: Path) -> Predictions:
 
 
 def prediction_files(run: Path) -> list[Path]:
-    """List the files of a run, its seeds, its control and its baselines, in the order of their paths."""
+    """List the prediction files of a run, its seeds, its control and its baselines, in path order."""
     members = ("", "seed-*", "pretraining-*/seed-*")
     folders = [
         folder
@@ -124,10 +124,10 @@ def prediction_files(run: Path) -> list[Path]:
 
 
 def file_name(predictions: Predictions, *, alone: bool) -> str:
-    """Return the name of a file without its suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
+    """Return a file name without suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
 
     Args:
-        alone: whether it is the only file in its folder.
+        alone: whether the file is the only one in its folder.
     """
     parts = [predictions.split]
     if not alone:
@@ -184,7 +184,7 @@ def _packed(predictions: Predictions) -> bytes:
 
 
 def _has_lists(kind: Kind) -> bool:
-    """Whether an example has several answers: a tag for each word, or a decision about each label."""
+    """Whether an example has several answers: a tag per word, or a decision per label."""
     return kind in ("tagging", "multi_label")
 
 
@@ -193,14 +193,14 @@ def _probability(kind: Kind) -> pa.DataType:
 
 
 def _types(kind: Kind, metrics: Sequence[str] | Mapping[str, Any]) -> dict[str, pa.DataType]:
-    """The type of each column that a file must have."""
+    """The required columns and their types."""
     answers = dict.fromkeys(("gold", "answer"), _ANSWER_TYPES[kind]) if kind in _ANSWER_TYPES else {}
     shares = {f"{part}/{metric}": _NUMBER for metric in metrics for part in ("score", "weight")}
     return {**_OF_EXAMPLES, **answers, **shares}
 
 
 def _answers(examples: ScoredExamples, numbers: np.ndarray, texts: Sequence[str]) -> Any:
-    """The column of answers, or of gold answers."""
+    """Build the column of answers, or of gold answers."""
     if examples.kind == "span":
         return list(texts)
     if examples.kind == "regression":
@@ -214,7 +214,7 @@ def _answers(examples: ScoredExamples, numbers: np.ndarray, texts: Sequence[str]
 
 
 def _in_lists(examples: ScoredExamples, values: np.ndarray) -> list[np.ndarray]:
-    """The values of each example."""
+    """Split the values by example."""
     return np.split(values, examples.offsets[1:-1]) if len(examples) else []
 
 
@@ -266,7 +266,7 @@ def _unpacked(path: Path) -> Predictions:
 
 
 def _numbers(kind: Kind, column: Any, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The answers of a column as numbers, and where those of each example begin; see ``ScoredExamples``."""
+    """The answers in a column as numbers, and the offsets of the examples; see ``ScoredExamples``."""
     if kind == "regression":
         return column, np.arange(len(column) + 1)
     if kind == "classification":
@@ -282,7 +282,7 @@ def _numbers(kind: Kind, column: Any, labels: Sequence[str]) -> tuple[np.ndarray
 
 
 def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
-    """The place of each name among the labels; -1 for None."""
+    """The index of each name among the labels; -1 for None."""
     places: dict[str | None, int] = {label: place for place, label in enumerate(labels)} | {None: -1}
     printable_names = [None if name is None else printable(name) for name in names]
     unknown = next((name for name in printable_names if name not in places), None)
@@ -312,7 +312,7 @@ def _check_columns(schema: pa.Schema, wanted: Mapping[str, pa.DataType]) -> None
 
 
 def _column(table: pa.Table, name: str) -> Any:
-    """The values of a column: an array of finite numbers of a possible size, or a list."""
+    """The values of a column: an array of finite numbers within the bounds, or a list."""
     column = table.column(name)
     inner = column
     while pa.types.is_list(inner.type):

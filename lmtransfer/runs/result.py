@@ -1,4 +1,4 @@
-"""The result of a run and its file ``result.json``: this module alone writes and reads that file."""
+"""The result of a run and its file ``result.json``, which only this module reads and writes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import read_json
 
-#: The format of ``result.json``; another one is refused.
+#: The format of ``result.json``; any other is rejected.
 FORMAT = 1
-#: A pretraining with fewer steps than this has hardly begun.
+#: A pretraining run with fewer steps than this has hardly begun.
 _FEW_STEPS = 10
 
 
@@ -94,21 +94,21 @@ class _AllSeeds(_OverSeeds):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What every command reports about a run; None for what does not apply.
+    """What every command reports about a run; None where an entry does not apply.
 
     Attributes:
         command: name of the command, such as "pretrain".
         task: name of the task.
         task_fingerprint: hash of the scored examples, their gold answers, the labels and the main metric; None if the
             answers are not kept.
-        split: the split of the task, or of the corpus, that was measured.
-        metrics: name and value, in the metric's own unit.
+        split: the measured split of the task or corpus.
+        metrics: values by name, each in the metric's own unit.
         main_metric: name of the metric that verdicts and selection use.
         control: statistics of the runs from random initialisation; True if this run is one of them.
-        seconds: duration of the training, or of the evaluation; of several seeds together, without their controls.
-        tokens: number of tokens read, without filler.
-        num_parameters: parameters of everything that was trained or scored.
-        more: further entries of the command, stored in the file next to these.
+        seconds: duration of the training or evaluation; the total over several seeds, without their controls.
+        tokens: number of tokens read, excluding filler.
+        num_parameters: number of parameters of everything that was trained or scored.
+        more: command-specific entries, stored in the file next to these.
     """
 
     command: str | None
@@ -123,7 +123,7 @@ class RunResult:
     num_parameters: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    #: The type of ``result.json``, of which only fields that are used are checked.
+    #: The type of ``result.json``, with only the fields that are used and therefore checked.
     schema: ClassVar[type] = _AnyResult
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ class RunResult:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Make a result from the entries of a file."""
+        """Build a result from the entries of a file."""
         names = {one.name for one in fields(cls)} - {"more"}
         own = {name: value for name, value in values.items() if name in names}
         own |= {"metrics": own.get("metrics") or {}}
@@ -164,7 +164,7 @@ class RunResult:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that another person may have written."""
+        """Read a file that someone else may have written."""
         values: dict[str, Any] = read_json(path, cls.schema, error=RunDirectoryError)
         check_format(values, path)
         return cls.of(values)
@@ -176,9 +176,9 @@ class SeedResult(RunResult):
 
     Attributes:
         seed: seed of the run.
-        pretraining_seed: seed of the encoder that it started from; None for random initialisation.
-        learning_rate: peak learning rate; None if the head was not trained but fitted to its optimum.
-        collapsed: whether it gives every example the same answer.
+        pretraining_seed: seed of the encoder that the run started from; None for random initialisation.
+        learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained.
+        collapsed: whether the run gives every example the same answer.
         higher_is_better: direction of the main metric.
     """
 
@@ -201,7 +201,7 @@ class SeedResult(RunResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointResult(RunResult):
-    """The results of all runs of a command on a task, together.
+    """The joint results of all runs of a command on a task.
 
     Attributes:
         seeds: seed, pretraining seed and metrics of each run.
@@ -209,9 +209,9 @@ class JointResult(RunResult):
         median: median of the main metric.
         deviation: standard deviation of the main metric; None for a single seed.
         n: number of runs.
-        collapsed: how many runs give every example the same answer.
+        collapsed: number of runs that give every example the same answer.
         higher_is_better: direction of the main metric.
-        majority: metrics of the answers that need no input; None if there are none.
+        majority: metrics of always predicting the most common label; None if they do not apply.
     """
 
     main_metric: str
@@ -225,7 +225,7 @@ class JointResult(RunResult):
     majority: Mapping[str, float] | None = None
 
     def __str__(self) -> str:
-        """The main metric of the run, of its control, and their difference, in one line."""
+        """The main metric of the run and of its control, and their difference, in one line."""
         spread = "" if self.deviation is None else f" \u00b1 {self.deviation:.2g} over {self.n} seeds"
         text = f"{self._measured}: {self.main_metric} {self.mean:.4g}{spread}"
         if isinstance(self.control, Mapping):
@@ -240,10 +240,10 @@ class JointResult(RunResult):
 
 
 def check_format(values: Mapping[str, Any], path: Path) -> None:
-    """Refuse the result of another version.
+    """Reject the result of another version.
 
     Raises:
-        RunDirectoryError: its format is missing or is another one.
+        RunDirectoryError: the format is missing or different.
     """
     number = values.get("format")
     if number != FORMAT:
@@ -255,13 +255,13 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
 
 
 def largest(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
-    """The largest value of some entries over several results; some results do not have them."""
+    """The largest value of each named entry over the results that have it."""
     values_of = {name: [result.more[name] for result in results if name in result.more] for name in names}
     return {name: max(values) for name, values in values_of.items() if values}
 
 
 def few_steps(result: RunResult) -> str | None:
-    """A warning if a pretraining made so few steps that its weights are nearly those that it started from."""
+    """A warning if a pretraining run took so few steps that its weights have hardly changed."""
     steps = result.more.get("steps")
     if result.command != "pretrain" or not isinstance(steps, int) or steps >= _FEW_STEPS:
         return None

@@ -11,10 +11,10 @@ from lmtransfer.runs.labels import flatten
 
 
 def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> list[str]:
-    """One message for every key whose value may not change on resume, but did.
+    """One message for every key whose value must not change on resume but did.
 
     Args:
-        old: the configuration the run was started with, as plain values.
+        old: the configuration with which the run started, as plain values.
         allowed: patterns of dotted keys that may change, besides the keys without effect on training.
     """
     before, after = _lists(flatten(old)), _lists(flatten(new))
@@ -43,7 +43,7 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
 
 
 class _Absent:
-    """Marks a key that is missing."""
+    """Marks a missing key."""
 
 
 def _as_text(value: Any) -> str:

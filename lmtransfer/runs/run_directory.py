@@ -1,4 +1,4 @@
-"""The run directory: everything about one run, in files that can be moved, copied and mailed, and cannot run code.
+"""The run directory: everything about one run, in files that can be moved, copied and mailed, and that cannot run code.
 
 ::
 
@@ -7,10 +7,10 @@
         versions.json      versions of Python, PyTorch and other packages, the user's git commit, hashes of the data
         tokenizer/         the tokenizer, which turns text into ids
         checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoints``)
-        metrics.jsonl      one object for each logged step
-        trackers/          for each other tracker the id of its record, and what it keeps in the run
-        predictions/       the answer to each example (see ``kept_predictions.file``), for a run of a task
-        folds/             in cross-validation: a run directory for each fold
+        metrics.jsonl      one object per logged step
+        trackers/          the record id of each other tracker, and the files that it keeps in the run
+        predictions/       the answer to each example (see ``runs.predictions``), for a run of a task
+        folds/             a run directory for each fold of a cross-validation
         result.json        the result, once the run is finished
 """
 
@@ -84,7 +84,7 @@ class _Versions(TypedDict, total=False):
 
 
 class RunDirectory:
-    """The files of one run; ``create`` makes the directory, ``open`` finds an existing one.
+    """The files of one run; ``create`` makes the directory, ``open`` opens an existing one.
 
     Attributes:
         path: absolute path of the directory. No file inside it contains this path.
@@ -95,19 +95,19 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path | str, command: str, name: str, *, resume: bool = False) -> RunDirectory:
-        """Make ``<root>/<command>/<name>``, or open it again to resume the run.
+        """Create ``<root>/<command>/<name>``, or open it again to resume the run.
 
-        Under ``torchrun`` rank 0 makes the directory, and every rank gets the same result.
+        Under ``torchrun``, rank 0 creates the directory, and every rank gets the same result.
 
         Args:
             root: output root, such as ``runs``.
             command: name of the command, such as ``pretrain``.
-            name: name of the run; ``/`` makes nested folders (``imdb-ft/seed-0``).
-            resume: resume the run if it exists; otherwise start it.
+            name: name of the run; ``/`` separates nested folders (``imdb-ft/seed-0``).
+            resume: whether to resume the run if it exists.
 
         Raises:
-            RunDirectoryError: it exists and ``resume`` is false; another process writes it; the name is not
-                allowed; it cannot be made.
+            RunDirectoryError: the run exists and ``resume`` is false, another process is writing it, its name is not
+                allowed, or the directory cannot be created.
         """
         parts = Path(name).parts
         if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
@@ -125,7 +125,7 @@ class RunDirectory:
         """Open an existing run, which someone else may have written.
 
         Raises:
-            RunDirectoryError: there is no run, or a link in it leads out of it (see ``system.safe_files``).
+            RunDirectoryError: there is no run, or a link in it leads outside (see ``system.safe_files``).
         """
         run = cls(Path(path))
         if not run.path.is_dir():
@@ -152,7 +152,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The checkpoints, whether complete or not."""
+        """The checkpoints, complete or not."""
         return Checkpoints(self.path / "checkpoints")
 
     @property
@@ -172,14 +172,14 @@ class RunDirectory:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has a result."""
+        """Whether the run has a result."""
         return self.result_path.is_file()
 
     def best_checkpoint(self) -> Path:
         """The folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``.
 
         Raises:
-            RunDirectoryError: it has no checkpoint, or one for each fold.
+            RunDirectoryError: the run has no checkpoint, or one per fold.
         """
         self.check_not_divided()
         for name in ("best", "last"):
@@ -191,10 +191,10 @@ class RunDirectory:
         )
 
     def check_kept(self) -> None:
-        """Check that the weights were not deleted on purpose.
+        """Check that the user has not deleted the weights.
 
         Raises:
-            RunDirectoryError: they were.
+            RunDirectoryError: the weights were deleted.
         """
         if self.is_finished and self.read_config().get("keep_weights") is False:
             raise RunDirectoryError(
@@ -203,7 +203,7 @@ class RunDirectory:
             )
 
     def delete_weights(self) -> None:
-        """Delete the checkpoints, also those of folds."""
+        """Delete the checkpoints, including those of folds."""
         if distributed.is_main():
             for folder in [self.path, *self.folds.glob("fold-*")]:
                 remove(folder / "checkpoints")
@@ -213,7 +213,7 @@ class RunDirectory:
         """The folder of the revision that was kept at ``tokens`` tokens.
 
         Raises:
-            RunDirectoryError: it has no such revision.
+            RunDirectoryError: the run has no such revision.
         """
         revisions = self.checkpoints.revisions()
         if tokens in revisions:
@@ -224,10 +224,10 @@ class RunDirectory:
         raise RunDirectoryError(f"the run {self.path} has no revision {count_text(tokens)}: {there}")
 
     def check_not_divided(self) -> None:
-        """Check that the run was not cross-validated, and so has one model.
+        """Check that the run was not cross-validated, so that it has a single model.
 
         Raises:
-            RunDirectoryError: it has a model for each fold.
+            RunDirectoryError: the run has a model for each fold.
         """
         if self.folds.is_dir():
             raise RunDirectoryError(
@@ -236,15 +236,15 @@ class RunDirectory:
             )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Save the resolved configuration as plain values. Only rank 0 writes; on other ranks nothing happens."""
+        """Save the resolved configuration as plain values; only rank 0 writes."""
         if distributed.is_main():
             write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
-        """The configuration that the run was made with, as plain values.
+        """The run's configuration, as plain values.
 
         Raises:
-            RunDirectoryError: it is missing or damaged, or it holds references that would be resolved on this machine.
+            RunDirectoryError: the file is missing or damaged, or has references that would be resolved on this machine.
         """
         config = read_yaml(self.config_path, _Config, error=RunDirectoryError)
         for key, value in interpolations(config):
@@ -255,15 +255,15 @@ class RunDirectory:
         return cast("dict[str, Any]", config)
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
-        """Save the result of ``runs.versions.versions``. Only rank 0 writes; on other ranks nothing happens."""
+        """Save the result of ``runs.versions.versions``; only rank 0 writes."""
         if distributed.is_main():
             write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
 
     def write_result(self, result: RunResult) -> None:
-        """Save the result. Only rank 0 writes; on other ranks nothing happens.
+        """Save the result; only rank 0 writes.
 
         Raises:
-            RunDirectoryError: the configuration was deleted meanwhile, without which nothing can be done with the run.
+            RunDirectoryError: the configuration, without which the run is useless, was deleted in the meantime.
         """
         if distributed.is_main():
             if not self.config_path.is_file():
@@ -271,7 +271,7 @@ class RunDirectory:
             result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:
-        """The versions that the run was made with; empty if there is no such file."""
+        """The versions with which the run was produced; empty if there is no such file."""
         path = self.path / "versions.json"
         if not path.exists():
             return {}

@@ -31,7 +31,7 @@ from lmtransfer.training.weights import check_weights, load_weights, read_weight
 CheckpointName = Literal["best", "last"]
 M = TypeVar("M", bound=nn.Module)
 
-#: What a constructor raises if its arguments have the right types but do not fit together.
+#: What a constructor raises if its arguments have the right types but are inconsistent.
 _NOT_BUILT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -43,8 +43,9 @@ class SavedRun:
         directory: files of the run.
         config: resolved configuration, plain values.
         tokenizer: tokenizer of the run.
-        trusted: whether files and data sets named in its configuration may be read: the user made the run or trusts it.
-        revision: the tokens seen of the revision that the user chose; None: the trained model.
+        trusted: whether files and data sets named in its configuration may be read, because the user produced the run
+            or trusts it.
+        revision: the revision that the user chose, in tokens seen; None for the trained model.
     """
 
     directory: RunDirectory
@@ -55,12 +56,12 @@ class SavedRun:
 
     @property
     def given(self) -> str:
-        """The run as a user names it: its path, with ``@`` and the tokens of a revision."""
+        """The run as a user names it: its path, with ``@`` and the tokens for a revision."""
         return with_revision(self.path, self.revision)
 
     @property
     def name(self) -> str:
-        """The name of its folder, with the tokens of a revision."""
+        """The name of its folder, with ``@`` and the tokens for a revision."""
         return with_revision(self.path.name, self.revision)
 
     @property
@@ -86,7 +87,7 @@ class SavedRun:
             supplied: names of the arguments that the command adds.
 
         Raises:
-            RunDirectoryError: there is no such node, or it cannot be built; the message gives file and field.
+            RunDirectoryError: the node does not exist or cannot be built; the message gives file and field.
         """
         node = value_at(self.config, key)
         source = self.directory.config_path
@@ -101,14 +102,14 @@ class SavedRun:
     def with_weights(
         self, make: Callable[[], M], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> M:
-        """Build a module of the configuration and load the weights of a checkpoint.
+        """Build a module of the configuration and load a checkpoint's weights.
 
-        The module is first built on the meta device, without memory: a configuration may ask for any size, but the
-        tensors of a file have the sizes that they have.
+        The module is first built on the meta device, without memory: a configuration may ask for any size, whereas a
+        file's tensors have fixed sizes.
 
         Args:
             tensors: weights by name.
-            keys: the keys that decide the sizes, for messages.
+            keys: the keys that determine the sizes, for messages.
         """
         self.hold_against(make, tensors, checkpoint=checkpoint, keys=keys)
         module = make()
@@ -118,7 +119,7 @@ class SavedRun:
     def hold_against(
         self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> None:
-        """Check without memory that weights fit a module of the configuration; raises what ``with_weights`` raises."""
+        """Check, without allocating memory, that weights fit a module; raise the same errors as ``with_weights``."""
         source = self.directory.config_path
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -129,12 +130,12 @@ class SavedRun:
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
-        """The folder of a checkpoint: the named one; by default the revision, else ``best``, else ``last``.
+        """The folder of the named checkpoint; by default of the revision, else ``best``, else ``last``.
 
         Raises:
-            RunDirectoryError: there is no such checkpoint, or it belongs to a phase that other phases follow; or one is
-                named although the user chose a revision.
-            CheckpointError: its entry about the phase is damaged.
+            RunDirectoryError: the checkpoint does not exist or belongs to a phase before the last, or ``name`` is given
+                although the user chose a revision.
+            CheckpointError: the checkpoint's phase entry is damaged.
         """
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
@@ -152,7 +153,7 @@ class SavedRun:
         return folder
 
     def _check_phase(self, folder: Path) -> None:
-        """Raise if the checkpoint belongs to a phase that others follow: its objective has not been trained yet."""
+        """Raise if the checkpoint is from a phase before the last: the run's objective is not trained yet."""
         phases = self.config.get("phases") or {}
         if not phases or not (folder / STATE).is_file():
             return
@@ -175,14 +176,14 @@ def read_saved(
     """Read a run directory.
 
     Args:
-        given: the name that the user gave, for messages.
-        key: the configuration key that named the run, for messages.
-        trust: whether the user trusts the run, whoever made it.
-        revision: the tokens of the revision that the user chose; None: the trained model.
+        given: the user's name for the run, for messages.
+        key: the configuration key that names the run, for messages.
+        trust: whether the user trusts the run, whoever produced it.
+        revision: the revision that the user chose, in tokens seen; None for the trained model.
 
     Raises:
-        RunDirectoryError: it is not a run that holds a model.
-        CheckpointError: its tokenizer is damaged.
+        RunDirectoryError: the directory is not a run with a model.
+        CheckpointError: the tokenizer is damaged.
     """
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
@@ -229,7 +230,7 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
 
 
 def pretraining_seed(run: SavedRun) -> int | None:
-    """The seed of the pretraining that a run started from; None if unknown."""
+    """The seed of the run's pretraining; None if unknown."""
     seed = run.config.get("seed")
     if "task" in run.config:
         seed = run.directory.read_result().more.get("pretraining_seed") if run.directory.is_finished else None
@@ -237,7 +238,7 @@ def pretraining_seed(run: SavedRun) -> int | None:
 
 
 def seed_folders(path: Path) -> list[Path]:
-    """The folders of the seeds of a run, sorted by pretraining seed, then by seed, in ascending order."""
+    """The seed folders of a run, sorted by pretraining seed, then by seed, in ascending order."""
     folders: dict[tuple[int, int], Path] = {}
     for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
         parts = folder.relative_to(path).parts
@@ -248,10 +249,10 @@ def seed_folders(path: Path) -> list[Path]:
 
 
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
-    """Build an encoder with random weights that depend only on ``seed``; the global generator of torch is not changed.
+    """Build an encoder with random weights that depend only on ``seed``; torch's global generator does not change.
 
     Args:
-        tokenizer: its vocabulary size is used.
+        tokenizer: the tokenizer that provides the vocabulary size.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
@@ -260,12 +261,12 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The tensors of a run's encoder, by name, with low-rank updates added to their matrices."""
+    """The encoder tensors of a run, by name, with low-rank updates merged into their matrices."""
     return merged_tensors(read_weights(run.checkpoint(checkpoint), prefix="encoder."))
 
 
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The encoder's tensors of a run, checked against its configuration without memory for a second encoder."""
+    """Read a run's encoder tensors, checked against its configuration without memory for a second encoder."""
     node, tensors = run.model_node, encoder_weights(run, checkpoint)
     run.hold_against(
         lambda: new_encoder(node, run.tokenizer, seed=0),

@@ -1,4 +1,4 @@
-"""The trackers of one run, from its start to its result."""
+"""The trackers of a run, from its start to its result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
     """The keys of the chosen trackers, each with the arguments that the command supplies.
 
     Raises:
-        ConfigError: a tracker has no name of its own.
+        ConfigError: a tracker has no key of its own.
     """
     chosen = cfg.get("tracker")
     if not isinstance(chosen, DictConfig) or not chosen:
@@ -42,11 +42,11 @@ class RunTrackers:
     """All trackers of one run.
 
     Args:
-        own: writes ``metrics.jsonl``.
-        services: the services that the user has chosen, whose records have begun.
+        own: the tracker that writes ``metrics.jsonl``.
+        services: the services that the user has chosen, with their records open.
 
     Attributes:
-        all: receive the records of training.
+        all: the trackers that receive the training records.
     """
 
     def __init__(self, own: Jsonl, services: Sequence[Guarded]) -> None:
@@ -54,14 +54,14 @@ class RunTrackers:
         self._services = services
 
     def finish(self, result: RunResult) -> None:
-        """Pass the numbers of the result to the services, and wait until they have everything."""
+        """Pass the result's numbers to the services and wait until they have received everything."""
         values = result.values()
         del values["format"]
         metrics = numbers_in(values.pop("metrics"), prefix="result/")
         self._end("finished", numbers_in(values, prefix="result/") | metrics)
 
     def stop(self, error: BaseException | None) -> None:
-        """Close the records of a run that ends without a result; nothing happens after ``finish``."""
+        """Close the records of a run that ends without a result; do nothing after ``finish``."""
         interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
         self._end("interrupted" if interrupted else "failed", {})
 
@@ -73,12 +73,12 @@ class RunTrackers:
 
 @contextmanager
 def tracked(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = False) -> Iterator[RunTrackers]:
-    """The trackers of a run, on rank 0; on other ranks none.
+    """Provide the trackers of a run on rank 0, and none on other ranks.
 
     Args:
         nodes: component nodes of the trackers, by name.
         directory: the run directory, with its configuration.
-        quiet: whether to leave out where the records are.
+        quiet: whether to omit the message that says where the records are.
     """
     if not distributed.is_main():
         yield RunTrackers(Jsonl(folder=directory.path), ())
@@ -100,7 +100,7 @@ def tracked(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = 
 
 
 def _described(directory: RunDirectory) -> TrackedRun:
-    """What the services learn of a run; runs of a study are in ``<output_root>/study/<its name>``."""
+    """Describe a run to the services; a study's runs are in ``<output_root>/study/<its name>``."""
     config = directory.read_config()
     root = Path(config["output_root"]).absolute()
     command, name, *_ = parts = directory.path.relative_to(root).parts

@@ -1,4 +1,4 @@
-"""What a configuration says about training: the hardware, the settings of the loop, and the optimiser."""
+"""From a configuration to training: the hardware, the loop settings, and the optimiser."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def trainer_config(
     Args:
         train: the node ``train``.
         hardware: device and number format.
-        stream: stream of the training data; a budget in epochs needs its length.
+        stream: stream of the training data, whose length a budget in epochs needs.
         schedule: factor on the learning rates.
-        seed: seed of dropout.
+        seed: dropout seed.
     """
     return TrainerConfig(
         budget=Budget(
@@ -58,13 +58,13 @@ def trainer_config(
 
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
-    """Build the optimizer of a pretraining; our classes get the learner, ``torch.optim``'s get its parameters."""
+    """Build the optimizer of a pretraining run; our classes receive the learner, ``torch.optim``'s its parameters."""
     optimizer: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
     return optimizer
 
 
 def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: bool = True) -> None:
-    """Give the learner's encoders the configured residual format, and compile and recompute their blocks.
+    """Set the residual format of the learner's encoders, and compile and recompute their blocks, as configured.
 
     Args:
         learner: the module with the encoders.
@@ -81,24 +81,24 @@ def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: boo
 
 
 def eager_hardware(cfg: DictConfig) -> Hardware:
-    """The configured hardware without compilation, for commands that read each batch once and gain nothing from it."""
+    """Set up the configured hardware without compilation, which does not pay off for a single pass over the data."""
     settings = HardwareSettings.from_config(cfg.hardware)
     return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
 
 
 def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardware:
-    """The hardware of a training run; the chosen number format is written into the configuration.
+    """Set up the hardware of a training run; write the chosen number format into the configuration.
 
     Training depends on the format, so ``config.yaml`` names it, and a resumed run keeps it on any machine.
 
     Args:
         cfg: the command's configuration; ``hardware.precision`` is set to the chosen format.
-        run: the run directory, which may exist.
+        run: the run directory, which may already exist.
         pretrains: whether ``hardware.compile=auto`` may compile and ``hardware.residual=auto`` may be bfloat16. With
             few labels, compiling takes longer than the training, and small differences count.
 
     Raises:
-        ConfigError: what ``setup`` refuses; or the run to resume began in a format that this device does not have.
+        ConfigError: ``setup`` rejects a setting, or the resumed run began in a format that this device lacks.
     """
     settings = HardwareSettings.from_config(cfg.hardware)
     started_in = _format_of(run) if settings.precision == "auto" else None
@@ -122,7 +122,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
 
 
 def _format_of(run: Path) -> PrecisionName | None:
-    """The number format that a run began in, if its configuration names one."""
+    """The number format in which a run began, if its configuration names one."""
     directory = RunDirectory(run)
     if not directory.config_path.is_file():
         return None

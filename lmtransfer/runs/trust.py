@@ -1,14 +1,14 @@
-"""Whether the user made a run, and so whether the files and data sets that its ``config.yaml`` names may be read.
+"""Whether the user produced a run, and thus whether the files and data sets named in its ``config.yaml`` may be read.
 
-A run may come from anyone, and its configuration may name a file of this machine or a data set of the hub. Only the
-user may decide to read those. In a run that was made here, the user has named them. Such a run has a seal, the file
+A run may come from anyone, and its configuration may name a file on this machine or a data set on the hub. Only the
+user may decide to read those. In a run that was produced here, the user has named them. Such a run has a seal, the file
 ``made_here``: a digest of its configuration with a key from the user's cache, which nobody else has. The run can be
 moved and copied; the seal becomes invalid when the configuration changes. ``trust=true`` trusts any run in the same
 way.
 
-Runs without a valid seal, which includes those of versions without seals, are restricted to reads that can do no
-harm: text that is, by the digest in ``versions.json``, exactly the text that the run was trained on; and the files of
-a task below the current folder or below ``data_root``. Nothing is requested from the hub.
+Runs without a valid seal, including those of versions without seals, are restricted to harmless reads: text that is,
+by the digest in ``versions.json``, exactly the text that the run was trained on; and task files in the current folder
+or in ``data_root``. Nothing is requested from the hub.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOT_READ = "(not read, because the run was not made here)"
 
 
 def mark_as_own(directory: RunDirectory) -> None:
-    """Mark a run as made by this user, after its configuration is written. Only rank 0 writes."""
+    """Mark a run as produced by this user, after its configuration is written; only rank 0 writes."""
     if not distributed.is_main():
         return
     with suppress(OSError):  # without a writable cache there is no key, and so no seal
@@ -52,7 +52,7 @@ def mark_as_own(directory: RunDirectory) -> None:
 
 
 def is_own(directory: RunDirectory) -> bool:
-    """Whether the run was made by this user and its configuration has not changed since."""
+    """Whether this user produced the run and its configuration has not changed since."""
     try:
         saved = read_bytes(directory.path / OWN_MARK, error=RunDirectoryError, most=1024)
         return hmac.compare_digest(saved.strip(), _digest(directory, _key(make=False)).encode())
@@ -80,7 +80,7 @@ def _key(*, make: bool) -> bytes:
 
 
 def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The component node of a task for its labels and its head only: a text replaces the file names and says why."""
+    """Reduce a task's component node to its labels and head; a text in place of each file name says why."""
     changed: dict[str, Any] = {name: _NOT_READ for name in ("train", "dev", "test") if node.get(name)}
     if node.get("hub"):
         changed["hub"] = None
@@ -92,14 +92,14 @@ def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def local_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
-    """The node of another person's task, with files below the allowed folders and without the hub.
+    """Restrict the node of someone else's task to files in the allowed folders and to no requests to the hub.
 
     Args:
         node: component node of the run's configuration.
         data_root: the data folder that the user set.
 
     Raises:
-        RunDirectoryError: it names files elsewhere.
+        RunDirectoryError: the node names files elsewhere.
     """
     named = {name: node[name] for name in _FILES if node.get(name)}
     roots = [Path.cwd(), *([] if data_root is None else [Path(data_root).expanduser()])]
@@ -111,13 +111,13 @@ def local_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: s
 
 
 def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> None:
-    """Check that the text of another person's run is exactly the text that the run was trained on.
+    """Check that the text of someone else's run is exactly the text that the run was trained on.
 
     Args:
         data_root: the data folder that the user set.
 
     Raises:
-        RunDirectoryError: the text differs, is missing, is on the hub, or is what a screening left.
+        RunDirectoryError: the text differs, is missing, is on the hub, or was screened.
     """
     if (config.get("screening") or {}).get("action") == "drop":
         raise RunDirectoryError(
@@ -147,7 +147,7 @@ def same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: 
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    """Build a corpus of local files; nothing is downloaded."""
+    """Build a corpus from local files without downloads."""
     if node.get("dataset"):
         raise RunDirectoryError("is on the hub")
     known = {name: None if name == "hub_dataset" else value for name, value in node.items()}
@@ -163,7 +163,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _is_below(name: str, roots: Sequence[Path]) -> bool:
-    """Whether a name leads to a place below one of the folders that is not hidden, also after links are resolved."""
+    """Whether a path, with links resolved, leads to a place in one of the folders that is not hidden."""
     if name.startswith(("/", "~")) or any(part.startswith(".") for part in Path(name).parts):
         return False
     for root in roots:

@@ -1,4 +1,4 @@
-"""The versions and data that a run was made with."""
+"""The versions and data with which a run was produced."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def versions(*, data: dict[str, str] | None = None, folder: Path | None = None) 
     """Versions of Python, the important packages and the machine, as plain values.
 
     Args:
-        data: hashes by name: of the corpus, the tokenizer, the files of the task.
-        folder: report its git commit if it is in a repository; the current folder by default.
+        data: hashes of the corpus, the tokenizer and the task's files, by name.
+        folder: the folder whose git commit is reported if it is in a repository; the current folder by default.
     """
     return {
         "python": platform.python_version(),
@@ -62,7 +62,7 @@ def _processor() -> str:
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit checked out in ``folder``, with ``+changes`` if files differ from it; None outside of a repository."""
+    """The commit checked out in ``folder``, with ``+changes`` if files differ; None outside a repository."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")

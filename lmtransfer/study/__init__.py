@@ -1,1 +1,1 @@
-"""Studies: plan many runs, run each in its own process, and write one table."""
+"""Studies: they plan many runs, run each in its own process, and write one table."""

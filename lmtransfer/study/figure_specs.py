@@ -1,4 +1,4 @@
-"""The figures that a study's YAML file asks for: what is drawn against what."""
+"""The figures in a study's YAML file: what is drawn against what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmtransfer.config.nearest import hint
 Shown = Literal["score", "loss", "layer_weights"]
 Lines = Literal["transfer", "recipe", "task", "method", "model"]
 
-#: Places on the x axis that are not a key of a configuration.
+#: Names for the x axis that are not configuration keys.
 PLACES = ("recipe", "transfer", "task", "num_train", "layer", "parameters", "tokens", "seconds", "flops")
 
 _KEYS = ("title", "x", "y", "lines", "against", "recipes", "transfers")
@@ -24,13 +24,13 @@ class FigureSpec:
     Attributes:
         name: file name without suffix.
         title: what the figure shows; by default the study's question.
-        x: one of ``PLACES``, or a dotted key of the pretraining's or the transfer's configuration.
+        x: one of ``PLACES``, or a dotted key in the configuration of the pretraining or the transfer.
         y: ``score`` of the transfers, validation ``loss`` of pretraining, or ``layer_weights`` of a scalar mix.
-        lines: what one line stands for; ``method`` is the way of transfer: frozen, finetuned, ...; ``model`` is the
+        lines: what each line stands for; ``method`` is the way of transfer (frozen, finetuned, ...), ``model`` the
             family and size of the encoder.
-        against: the place on the x axis that all others are compared with, as text; None for the first.
-        recipes: the recipes that are shown; empty for all.
-        transfers: the transfers that are shown; empty for all.
+        against: the place on the x axis with which all others are compared, as text; None for the first.
+        recipes: the recipes to show; empty for all.
+        transfers: the transfers to show; empty for all.
     """
 
     name: str
@@ -51,7 +51,7 @@ def figure_specs(
     Args:
         content: the study's settings.
         recipes: names of its recipes, including those that ``only`` leaves out.
-        problems: every problem is added, one line each.
+        problems: receives every problem, one line each.
     """
     figures = content.get("figures") or {}
     if not isinstance(figures, Mapping):

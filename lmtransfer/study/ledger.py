@@ -1,7 +1,7 @@
-"""The ledger of a study, ``study.json``: for each of its runs the overrides and the seconds that it took.
+"""The ledger of a study, ``study.json``: the overrides and the duration of each of its runs.
 
-The seconds are by the clock, over all starts of the run. The result of a run has those of its training alone, and a
-transfer also chooses rates, trains controls, and reads.
+The seconds are wall-clock time over all starts of the run. The result of a run has only its training seconds, whereas a
+transfer also chooses rates, trains controls, and reads data.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lmtransfer.system.safe_files import read_json
 
 _NAME = "study.json"
 
-#: Overrides that say where a run is, and not what it is.
+#: Overrides that say where a run is but not what it is.
 _PLACES = ("name", "output_root", "resume", "cache_dir")
 
 
 class Entry(TypedDict, total=False):
-    """A run of the ledger; without ``seconds`` it has not ended yet."""
+    """A run in the ledger; without ``seconds`` if it has not ended yet."""
 
     overrides: Required[list[str]]
     seconds: NonNegative
@@ -40,16 +40,16 @@ Ledger = dict[str, Entry]
 
 
 def read_ledger(folder: Path) -> Ledger:
-    """The runs of a study by the key of their jobs; empty if the study has not begun."""
+    """Read the runs of a study, by job key; empty if the study has not begun."""
     path = folder / _NAME
     return read_json(path, Ledger, error=RunDirectoryError) if path.exists() else {}
 
 
 def note_overrides(plan: Plan) -> None:
-    """Save the overrides of each run, and refuse to continue runs that were made otherwise.
+    """Save the overrides of each run, and reject runs that began with other overrides.
 
     Raises:
-        ConfigError: a run began with other overrides, or from a pretraining run that is gone.
+        ConfigError: a run began with other overrides, or from a pretraining run that no longer exists.
         RunDirectoryError: the saved overrides cannot be read.
     """
     ledger = read_ledger(plan.folder)
@@ -83,11 +83,11 @@ def note_overrides(plan: Plan) -> None:
 
 
 def add_seconds(folder: Path, key: str, seconds: float, *, resumed: bool) -> float:
-    """Add seconds to those of a run; returns the sum.
+    """Add seconds to those of a run and return the sum.
 
     Args:
-        seconds: how long it ran now.
-        resumed: whether it had begun before, so that earlier seconds count.
+        seconds: duration of this start.
+        resumed: whether the run was resumed, so that earlier seconds count.
     """
     ledger = read_ledger(folder)
     entry = ledger[key]
@@ -101,7 +101,7 @@ def _write(folder: Path, ledger: Ledger) -> None:
 
 
 def _from_it(plan: Plan, pretraining: StudyJob) -> list[Path]:
-    """The runs of transfers that began from the run of a pretraining job; none for another job."""
+    """The transfer runs that began from the run of a pretraining job; none for other jobs."""
     if pretraining.stage != PRETRAIN:
         return []
     same = (job for job in plan.jobs if job.recipe == pretraining.recipe and job.stage != PRETRAIN and not job.shared)
@@ -109,10 +109,10 @@ def _from_it(plan: Plan, pretraining: StudyJob) -> list[Path]:
 
 
 def share_pretraining(plan: Plan) -> Plan:
-    """The plan with pretraining jobs replaced by equal, finished runs of other studies under the same output root.
+    """Replace pretraining jobs with equal, finished runs of other studies in the same output root.
 
-    Two runs are equal if their commands have the same overrides, apart from name and place. A run that the study has
-    begun itself stays its own.
+    Two runs are equal if their commands have the same overrides, apart from name and place. A run that the study itself
+    has begun is kept.
     """
     others = {words: run for run, words in _finished(plan)}
     moved: dict[Path, Path] = {}
@@ -124,7 +124,7 @@ def share_pretraining(plan: Plan) -> Plan:
 
 
 def _finished(plan: Plan) -> Iterator[tuple[Path, frozenset[str]]]:
-    """The finished pretraining runs of other studies, the last study by name first."""
+    """Yield the finished pretraining runs of other studies, in reverse order of study names."""
     for folder in sorted(plan.folder.parent.glob("*"), reverse=True):
         if folder == plan.folder or not (folder / "study.json").is_file():
             continue
@@ -144,7 +144,7 @@ def _content(overrides: list[str] | tuple[str, ...]) -> frozenset[str]:
 
 
 def _moved(job: StudyJob, moved: dict[Path, Path]) -> StudyJob:
-    """A pretraining job at its new place, or a transfer that begins from there."""
+    """Move a pretraining job to its new place, or let a transfer begin from there."""
     if job.run in moved:
         return replace(job, result=moved[job.run] / "result.json", shared=True)
     starts = {f"init={old}": f"init={new}" for old, new in moved.items()}

@@ -26,16 +26,16 @@ _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words
 #: Settings of a run that the study itself sets.
 _OF_THE_STUDY = ("name", "output_root", "resume")
 _NAME = re.compile(r"[\w.-]+")
-_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the commands that are started
+_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
 
 def job_key(stage: str, recipe: str) -> str:
-    """The name of a job, such as ``pretrain of bert``."""
+    """Name a job, as in ``pretrain of bert``."""
     return f"{stage} of {recipe}"
 
 
 def stage_and_recipe(key: str) -> tuple[str, str]:
-    """The parts of the name of a job."""
+    """Split the name of a job."""
     stage, _, recipe = key.partition(" of ")
     return stage, recipe
 
@@ -45,9 +45,9 @@ class StudyJob(Job):
     """One run of a study.
 
     Attributes:
-        recipe: the row of the table that the run belongs to.
+        recipe: the run's row in the table.
         stage: ``pretrain``, or the name of a transfer.
-        shared: whether the run is a finished one of another study.
+        shared: whether the run is a finished run of another study.
     """
 
     recipe: str = ""
@@ -66,11 +66,11 @@ class Plan:
 
     Attributes:
         name: name of the folder.
-        folder: absolute path; the runs are in it as in any output root.
+        folder: absolute path, an output root for the runs.
         recipes: names of the rows.
         transfers: the command of each transfer, by name.
-        jobs: in the order in which they run: the pretraining of a recipe, its transfers, then the next recipe. If
-            several runs are made at the same time, all pretraining comes first.
+        jobs: the jobs in running order: the pretraining of a recipe, its transfers, then the next recipe. If several
+            jobs run at the same time, all pretraining comes first.
         figures: the figures that answer its question.
         demonstration: whether its runs are too short for verdicts.
         command: the command line of the study, for the captions of its figures.
@@ -87,10 +87,10 @@ class Plan:
 
 
 def make_plan(cfg: DictConfig) -> Plan:
-    """Make the plan of a configuration.
+    """Build the plan from a configuration.
 
     Raises:
-        ConfigError: lists every problem in the keys of the study.
+        ConfigError: lists every problem in the study's keys.
     """
     problems = _transfers_of(cfg)
     if problems:
@@ -181,7 +181,7 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
         if not _NAME.fullmatch(recipe):
             problems.append(f"{where}: the name of a recipe may have only letters, digits, '_', '-' and '.'")
         by_stage = node if isinstance(node, Mapping) else {PRETRAIN: node}
-        stages = [PRETRAIN, *content["transfers"]]  # also those that null removes
+        stages = [PRETRAIN, *content["transfers"]]  # including those that null removes
         problems += [
             f"{where}.{stage}: there is no such stage; {hint(stage, stages, what='stages')}"
             for stage in by_stage
@@ -204,7 +204,7 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
 
 
 def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
-    """The overrides that every pretraining gets."""
+    """The overrides common to all pretraining runs."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in KINDS if settings[kind] is not None]
     named = named_keys()
@@ -256,7 +256,7 @@ def _text(value: Any) -> str:
 
 
 def _overrides(value: Any, where: str, problems: list[str]) -> list[str]:
-    """Overrides, given as a list or as one text in the form of a command line."""
+    """Read overrides from a list or from a text in command line form."""
     overrides = [str(word) for word in value] if isinstance(value, list) else _split(str(value), where, problems)
     problems += [
         f"{where}: '{word}' is not key=value"
@@ -274,7 +274,7 @@ def _overrides(value: Any, where: str, problems: list[str]) -> list[str]:
 
 
 def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
-    """The shared overrides, without those whose key (or budget) the run sets itself, followed by the run's own."""
+    """Join the shared overrides, except those whose key (or budget) the run sets itself, with the run's own."""
     keys = named_keys(own)
     budgets = {f"train.{kind}" for kind in KINDS}
     if keys & budgets:
@@ -283,7 +283,7 @@ def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def _split(text: str, where: str, problems: list[str]) -> list[str]:
-    """Split a text as a shell does."""
+    """Split a text like a shell."""
     try:
         return shlex.split(text)
     except ValueError as error:

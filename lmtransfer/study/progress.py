@@ -1,4 +1,4 @@
-"""The progress of a study as its folder shows it: what is finished, running, failed or still to do."""
+"""The progress of a study, read from its folder: what is finished, running, failed or waiting."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class JobProgress:
     """One run of a study.
 
     Attributes:
-        recipe: its row of the table.
+        recipe: its row in the table.
         stage: ``pretrain``, or the name of a transfer.
-        state: what has become of it.
-        seconds: duration by the clock so far, or of all of it if it is finished; None if it has not begun.
-        left: expected seconds until it ends; None if nothing is known about it.
+        state: its state.
+        seconds: wall-clock duration, so far or in total; None if it has not begun.
+        left: expected seconds until it ends; None if unknown.
         note: the last line of its output while it runs; the reason if it failed.
     """
 
@@ -58,13 +58,13 @@ class JobProgress:
 
 
 def progress_of(folder: Path) -> list[JobProgress]:
-    """The runs of a study, in the order in which they are made.
+    """Read the progress of a study's runs, in running order.
 
-    The time that a run will take is the mean of the finished runs of its stage; for a pretraining that has a budget of
-    seconds, it is that budget.
+    The expected duration of a run is the mean duration of the finished runs of its stage; for a pretraining run with a
+    time budget, it is that budget.
 
     Raises:
-        RunDirectoryError: it is not the folder of a study, or its ledger is damaged.
+        RunDirectoryError: the folder is not that of a study, or the ledger is damaged.
     """
     ledger = read_ledger(folder) if folder.is_dir() else {}
     if not ledger:
@@ -90,9 +90,9 @@ def progress_of(folder: Path) -> list[JobProgress]:
 
 
 def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
-    """The expected seconds until the last run ends; None if a run's duration is not known.
+    """Estimate the seconds until the last run ends; None if a run's duration is unknown.
 
-    As many transfers as run now are taken to run at the same time until the end, and pretraining runs to be alone.
+    This assumes that as many transfers as now run at the same time until the end, and that pretraining runs run alone.
     """
     unfinished = [job for job in jobs if job.state in ("running", "waiting", "interrupted")]
     if any(job.left is None for job in unfinished):
@@ -131,7 +131,7 @@ def _run_of(folder: Path, stage: str, recipe: str, overrides: Sequence[str]) -> 
 
 
 def _start_time(log: Path, run: Path | None) -> float:
-    """The time at which a run began or went on, in seconds since the epoch."""
+    """The time at which a run started or resumed, in seconds since the epoch."""
     path = log if run is None else run / LOCK
     try:
         return path.stat().st_mtime
@@ -152,10 +152,10 @@ def _with_time_left(job: JobProgress, whole: float | None) -> JobProgress:
 
 
 def watch(folder: Path, console: Console) -> list[JobProgress]:
-    """Show the progress until no run is left to do; on anything but a terminal, show it once.
+    """Show the progress until no run is left; if the output is not a terminal, show it once.
 
     Returns:
-        The progress as shown last.
+        The last progress shown.
     """
     jobs = progress_of(folder)
     if not console.is_terminal:
@@ -170,7 +170,7 @@ def watch(folder: Path, console: Console) -> list[JobProgress]:
 
 
 def progress_table(jobs: Sequence[JobProgress], folder: Path) -> Group:
-    """One line for each run, and a summary."""
+    """Build a table with a line for each run, and a summary."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for heading in ("", "recipe", "stage", "state", "time", "left"):
         table.add_column(heading, no_wrap=True)

@@ -1,4 +1,4 @@
-"""The figures of a study: which scores they show, and the sentence that says what can be seen."""
+"""The figures of a study: the scores to show, and sentences that describe them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
 from lmtransfer.verdicts.holm import corrected
 
-#: Most lines of a figure that get a sentence.
+#: Maximum number of lines in a figure that get a sentence.
 _MOST = 6
-#: From here on a number is shortened to three digits, and from there on written with an exponent.
+#: Numbers from the first value on are shortened to three digits, from the second on written with an exponent.
 _MANY, _LARGE = 1e5, 1e11
 DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
 
-#: With more lines than this, the lines of their controls would hide them.
+#: Maximum number of lines with controls; with more lines, the controls' lines would hide them.
 _MOST_WITH_CONTROLS = 4
 #: Attributes of a pretraining entry.
 _OF_PRETRAINING = {
@@ -46,7 +46,7 @@ class Line:
     Attributes:
         label: what they have in common, such as the name of a transfer.
         metric: name of the metric.
-        points: (place on the x axis, entry), by place.
+        points: (place on the x axis, entry), sorted by place.
     """
 
     label: str
@@ -55,7 +55,7 @@ class Line:
 
 
 def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
-    """The lines of a figure with the runs that are finished; runs without a place on the x axis are left out."""
+    """The lines of a figure with the finished runs; runs without a place on the x axis are left out."""
     points_of_lines: dict[tuple[str, str], dict[Place, Entry]] = {}
     for row, transfer, entry in _chosen(spec, rows):
         place = _place(spec.x, row, transfer, entry)
@@ -65,7 +65,7 @@ def lines_of(spec: FigureSpec, rows: Sequence[StudyRow]) -> list[Line]:
 
 
 def _chosen(spec: FigureSpec, rows: Sequence[StudyRow]) -> Iterator[tuple[StudyRow, str, Entry]]:
-    """The runs of a figure: row, name of the transfer, run."""
+    """Yield the runs of a figure: row, name of the transfer, run."""
     for row in rows:
         if spec.recipes and row.recipe not in spec.recipes:
             continue
@@ -102,7 +102,7 @@ def _place(x: str, row: StudyRow, transfer: str, entry: Entry) -> Place | None:
 
 
 def _plain(value: Any) -> Place | None:
-    """A value as a place: a number, or else its text."""
+    """Convert a value to a place: a number, else its text."""
     if value is None:
         return None
     as_number = number(value)
@@ -110,14 +110,14 @@ def _plain(value: Any) -> Place | None:
 
 
 def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = False) -> str:
-    """The sentences under a figure.
+    """Write the sentences under a figure.
 
     Each line is compared with itself at one place on the x axis (``against``, by default the first), and the verdicts
-    of all comparisons in the figure are corrected together (Holm). A place that is the highest of many is judged by
-    the same correction.
+    of all comparisons in the figure are corrected together (Holm). The best of many places is judged with the same
+    correction.
 
     Args:
-        demonstration: give numbers without verdicts.
+        demonstration: whether to give numbers without verdicts.
     """
     if not lines:
         return "No run of this figure is finished yet."
@@ -130,7 +130,7 @@ def findings(spec: FigureSpec, lines: Sequence[Line], *, demonstration: bool = F
 
 
 def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Difference]]:
-    """For each line the differences to its reference, judged together."""
+    """The differences of each line from its reference, judged together."""
     differences: list[tuple[int, Place, Difference]] = []
     for line_number, line in enumerate(lines):
         reference = _reference(spec, line)
@@ -154,7 +154,7 @@ def _differences(spec: FigureSpec, lines: Sequence[Line]) -> list[dict[Place, Di
 
 
 def _reference(spec: FigureSpec, line: Line) -> Place:
-    """The place that the others are compared with."""
+    """The place with which the others are compared."""
     named = [place for place, _ in line.points if place_text(place) == spec.against]
     return named[0] if named else line.points[0][0]
 
@@ -186,7 +186,7 @@ def _sentence(spec: FigureSpec, line: Line, differences: dict[Place, Difference]
 
 
 def _counting(entry: Entry, metric: str, *, higher: bool) -> str:
-    """That a baseline reaches the score of the best place, if it does."""
+    """Say so if a baseline reaches the score of the best place."""
     if entry.baseline is None or entry.score is None:
         return ""
     reached = entry.baseline.mean >= entry.score.mean if higher else entry.baseline.mean <= entry.score.mean
@@ -196,7 +196,7 @@ def _counting(entry: Entry, metric: str, *, higher: bool) -> str:
 
 
 def _counts(differences: dict[Place, Difference]) -> str:
-    """How many places differ from the reference."""
+    """Say how many places differ from the reference."""
     found_verdicts = [difference.verdict for difference in differences.values() if difference.verdict in VERDICTS]
     if len(found_verdicts) < 2:
         return ""
@@ -205,7 +205,7 @@ def _counts(differences: dict[Place, Difference]) -> str:
 
 
 def _controls(line: Line) -> str:
-    """At how many places pretraining helped."""
+    """Say at how many places pretraining helped."""
     compared = [entry.difference.verdict for _, entry in line.points if entry.difference is not None]
     found_verdicts = [verdict for verdict in compared if verdict in VERDICTS]
     better = sum(verdict in BETTER for verdict in found_verdicts)
@@ -213,7 +213,7 @@ def _controls(line: Line) -> str:
 
 
 def place_text(place: Place) -> str:
-    """A place on the x axis as text."""
+    """Convert a place on the x axis to text."""
     if isinstance(place, str):
         return place
     if place >= _LARGE:
@@ -222,10 +222,10 @@ def place_text(place: Place) -> str:
 
 
 def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:
-    """Draw the figures of a study for which at least two points are finished.
+    """Draw the figures of a study with at least two finished points.
 
     Args:
-        plan: the study; figures go to ``figures/`` in its folder.
+        plan: the study, whose folder receives the figures in ``figures/``.
     """
     sections = []
     for spec in plan.figures:
@@ -238,7 +238,7 @@ def make_sections(rows: Sequence[StudyRow], plan: Plan) -> list[Section]:
 
 
 def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
-    """The scores or losses against the place, and the sentences."""
+    """Build the panel of scores or losses against the place, and the sentences."""
     lines = lines_of(spec, rows)
     if sum(len(line.points) for line in lines) < 2:
         return None
@@ -250,7 +250,7 @@ def _scores(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Pan
 
 
 def _with_controls(lines: Sequence[Line], *, has_controls: bool) -> Iterator[Score]:
-    """The scores of the lines, then those of their controls."""
+    """Yield the scores of the lines, then those of their controls."""
     for line in lines:
         yield from ((line.label, False, place, entry.score) for place, entry in line.points if entry.score is not None)
     for line in lines if has_controls else ():
@@ -259,7 +259,7 @@ def _with_controls(lines: Sequence[Line], *, has_controls: bool) -> Iterator[Sco
 
 
 def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tuple[Panel, str] | None:
-    """The learned mix of layers of each transfer, and what it weighs most."""
+    """Build the panel of each transfer's learned layer mix, and sentences on the largest weights."""
     mixes: list[LayerWeights] = []
     for row, name, entry in _chosen(spec, rows):
         label = line_label(spec, row, name, entry)
@@ -271,7 +271,7 @@ def _layer_weights(spec: FigureSpec, rows: Sequence[StudyRow], plan: Plan) -> tu
 
 
 def _largest(mix: LayerWeights) -> str:
-    """The layer with the largest weight, and whether the seeds agree on it."""
+    """Name the layer with the largest weight, and say whether the seeds agree."""
     top = max(range(len(mix.weights)), key=lambda layer: mix.weights[layer])
     name = "the embeddings" if top == 0 else f"layer {top}"
     text = f"{mix.label}: the largest weight, {mix.weights[top]:.2f}, is on {name}"

@@ -1,4 +1,4 @@
-"""The table of a study: for each recipe its cost, its pretraining losses and its results on the tasks."""
+"""The table of a study: the cost, pretraining losses and task results of each recipe."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lmtransfer.system.durable import write_text
 from lmtransfer.system.units import count, shown
 from lmtransfer.verdicts.difference import Difference
 
-#: Losses that are the cross entropy of each token given all tokens before it (or all tokens after it).
+#: Losses that are the cross entropy of each token given all preceding (or all following) tokens.
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
-#: With more transfers than this, a table with one line for each recipe is too wide.
+#: Maximum number of transfers for a table with one line per recipe; with more it is too wide.
 _MANY = 3
 _NOTE = (
     f"Mean {PLUS_MINUS} standard deviation over seeds. Control: the same architecture without pretraining. "
@@ -35,7 +35,7 @@ _NOTE = (
     "the share of the parameters that is trained on the task, the largest memory, the time of one seed. Losses of "
     "different objectives cannot be compared. Perplexities of different vocabularies cannot be compared either."
 )
-#: The columns of the table with one line for each transfer.
+#: The columns of the table with one line per transfer.
 _TRANSFERS = (
     Column("", ("recipe",)),
     Column("task", ("transfer",)),
@@ -51,7 +51,7 @@ class StudyRow:
 
     Attributes:
         recipe: name of the recipe.
-        pretraining: its pretraining run; None if there is none yet.
+        pretraining: its pretraining run, if it exists yet.
         transfers: the existing runs of its transfers, by name.
     """
 
@@ -61,13 +61,13 @@ class StudyRow:
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """Validation losses and metrics by name."""
+        """The validation losses and metrics, by name."""
         metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics", {})
         return {name: value for name, metric in metrics.items() if (value := number(metric)) is not None}
 
     @property
     def perplexity(self) -> tuple[str, float] | None:
-        """Name and value of the perplexity for each token, if the objective is a language model."""
+        """Name and value of the per-token perplexity, if the objective is a language model."""
         for name in _LANGUAGE_MODELS:
             if name in self.losses:
                 return name, math.exp(min(self.losses[name], 700.0))
@@ -81,7 +81,7 @@ class StudyRow:
 
 
 def read_rows(plan: Plan) -> list[StudyRow]:
-    """The rows of all recipes whose runs have started, read from the run directories."""
+    """Read the rows of all recipes whose runs have started."""
     if not any(job.run.is_dir() for job in plan.jobs):
         return []
     entries = {entry.run.path: entry for entry in make_entries(collect(plan.folder))} if _has_runs(plan) else {}
@@ -89,7 +89,7 @@ def read_rows(plan: Plan) -> list[StudyRow]:
         entries |= {entry.run.path: entry for entry in make_entries(collect(run))}
     rows = []
     for recipe in plan.recipes:
-        jobs = {job.stage: job.run.resolve() for job in plan.jobs if job.recipe == recipe}  # as entries have it
+        jobs = {job.stage: job.run.resolve() for job in plan.jobs if job.recipe == recipe}  # like the paths of entries
         of_stages = {stage: entries[run] for stage, run in jobs.items() if run in entries}
         if of_stages:
             rows.append(StudyRow(recipe, of_stages.pop(PRETRAIN, None), of_stages))
@@ -102,7 +102,7 @@ def _has_runs(plan: Plan) -> bool:
 
 
 def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
-    """Write the table as Markdown, CSV and JSON; return the common path without the suffix."""
+    """Write the table as Markdown, CSV and JSON; return the common path without suffix."""
     path = plan.folder / plan.name
     records = [_record(row, plan) for row in rows]
     columns = list(dict.fromkeys(key for record in records for key in record))
@@ -117,7 +117,7 @@ def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
 
 
 def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
-    """One row as plain numbers: fractions, tokens, seconds."""
+    """Convert a row to plain numbers: fractions, tokens, seconds."""
     record: dict[str, Any] = {"recipe": row.recipe}
     if row.pretraining is not None:
         entry = row.pretraining
@@ -151,7 +151,7 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
 
 
 def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
-    """A difference and its verdict as plain values."""
+    """Convert a difference and its verdict to plain values."""
     if difference is None:
         return {}
     return {
@@ -167,12 +167,12 @@ def _verdict(name: str, difference: Difference | None) -> dict[str, Any]:
 
 
 def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
-    """The ends of the corrected interval, by name."""
+    """The limits of the corrected interval, by name."""
     return zip(("low", "high"), difference.interval or (None, None), strict=True)
 
 
 def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
-    """The table as Markdown, with one line for each recipe; with many transfers, one line for each transfer."""
+    """Render the table as Markdown, with one line per recipe; with many transfers, one line per transfer."""
     table = study_table(rows, plan)
     if len(plan.transfers) <= _MANY:
         table = table.select(_wide(rows, plan)).without_empty()
@@ -180,7 +180,7 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
 
 
 def study_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
-    """The table for a terminal of 100 columns, a group for each recipe; with many transfers, a line for each."""
+    """Build the table for a terminal 100 characters wide, a group per recipe; with many transfers, a line for each."""
     title = f"study {plan.name}"
     if len(plan.transfers) > _MANY:
         lines = tuple(
@@ -225,7 +225,7 @@ def _narrow(rows: Sequence[StudyRow], plan: Plan) -> tuple[Column, ...]:
 
 
 def _recipe(row: StudyRow) -> Line:
-    """The line of a recipe: its pretraining, and each of its transfers below the transfer's name."""
+    """Build a recipe's line: its pretraining, and its transfers under their names."""
     entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
     texts = {
         "recipe": row.recipe,
@@ -246,7 +246,7 @@ def _recipe(row: StudyRow) -> Line:
 
 
 def _transfer(entry: Entry | None) -> dict[str, Cell]:
-    """The cells of a transfer; without a score, its state is in the place of the score."""
+    """Build the cells of a transfer, with its state in place of a missing score."""
     if entry is None:
         return {}
     metric = entry.metric or ""
@@ -262,7 +262,7 @@ def _transfer(entry: Entry | None) -> dict[str, Cell]:
 
 
 def _judged(difference: Difference | None, metric: str) -> str:
-    """A difference with its interval and its verdict."""
+    """Format a difference with its interval and its verdict."""
     return f"{difference_text(difference, metric)} {verdict_text(difference, metric)}".strip()
 
 

@@ -21,14 +21,14 @@ def compare_conditions(
     baseline: float | None = None,
     settings_differ: bool = False,
 ) -> Difference:
-    """Compare two conditions and give a verdict on them alone; ``holm.corrected`` judges those of a column together.
+    """Compare two conditions and judge their difference alone; ``holm.corrected`` judges a whole column together.
 
     Args:
         condition: the pretrained condition, or one of two groups.
         control: the same without pretraining, or the other group.
-        majority: the score of always answering the majority label, if known.
-        baseline: the score of the better baseline that counts words, if known.
-        settings_differ: whether more than the weights differs.
+        majority: the score of always predicting the most common label, if known.
+        baseline: the score of the better word-count baseline, if known.
+        settings_differ: whether anything besides the weights differs.
     """
     estimate = difference_of(condition, control)
     held_back = _held_back(condition, control, estimate, majority, settings_differ=settings_differ)
@@ -55,11 +55,11 @@ def compare_conditions(
 
 
 def judged(difference: Difference, *, excludes_zero: bool, equivalent: bool = False) -> Difference:
-    """The difference with its verdict.
+    """Add the verdict to a difference.
 
     Args:
         excludes_zero: whether the interval excludes 0.
-        equivalent: whether two one-sided tests show that it is within the margin.
+        equivalent: whether two one-sided tests show that the difference is within the margin.
     """
     gain = difference.delta if difference.higher_is_better else -difference.delta
     unclear: Verdict = "equivalent" if equivalent else "no difference shown"
@@ -71,7 +71,7 @@ def _better(difference: Difference) -> Verdict:
 
 
 def _is_below(condition: Condition, others: Sequence[float | None], *, higher_is_better: bool) -> bool:
-    """Whether the mean score is worse than one of the others."""
+    """Whether the mean score is worse than any of the others."""
     mean, sign = condition.spread.mean, 1.0 if higher_is_better else -1.0
     return any(sign * mean < sign * other for other in others if other is not None)
 
@@ -80,7 +80,7 @@ def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float
     """The interval of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
 
     Returns:
-        Low and high end; None with a single seed.
+        The lower and upper limits; None with a single seed.
     """
     estimate = score_of(condition)
     return interval_around(estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level)
@@ -95,7 +95,7 @@ def _p_value(estimate: Estimate) -> float | None:
 def _held_back(
     condition: Condition, control: Condition, estimate: Estimate, majority: float | None, *, settings_differ: bool
 ) -> Verdict | None:
-    """The reason why there is no verdict, the most serious first; None if there is a verdict."""
+    """The most serious reason why there is no verdict; None if there is a verdict."""
     if estimate.standard_error is None:
         return "no examples" if condition.constant and control.constant else "one seed, no spread"
     if _has_collapsed(condition, majority):
@@ -108,9 +108,9 @@ def _held_back(
 
 
 def _has_collapsed(condition: Condition, majority: float | None) -> bool:
-    """Whether every seed answers only one label, or scores exactly the same as the majority label.
+    """Whether every seed predicts only one label, or scores exactly the same as the majority baseline.
 
-    A constant condition has not: such answers are its optimum.
+    A constant condition never counts as collapsed: such answers are its optimum.
     """
     if condition.constant:
         return False
@@ -131,6 +131,6 @@ def _num_pretrainings(condition: Condition) -> int:
 
 
 def _scope(condition: Condition, control: Condition) -> Scope:
-    """The scope, by the side with fewer checkpoints; random initialisation, sampled for each seed, does not count."""
+    """The scope of a verdict, from the side with fewer checkpoints; random initialisation does not count."""
     fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"

@@ -1,4 +1,4 @@
-"""The conditions that are compared: their scores, the seeds of each score, and the contribution of each example.
+"""The compared conditions: their scores, the seeds of each score, and the contribution of each example.
 
 Shape letters: ``S`` scores (training runs) of a condition, ``N`` scored examples.
 """
@@ -15,14 +15,14 @@ from lmtransfer.verdicts.spread import Spread, spread
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one training run of a task.
+    """The score of one training run on a task.
 
     Attributes:
         value: the metric, in its own unit (an accuracy is a fraction).
-        seed: seed of finetuning or of the probe. It decides subset, order and the first weights of the head. Two scores
-            of different conditions with the same seed form a pair (see ``Condition.design``).
-        pretraining: which pretraining the weights come from, such as ``runs/pretrain/imdb/seed-1``; equal strings mean
-            the same checkpoint. None: random initialisation, sampled again for each seed.
+        seed: seed of finetuning or of the probe. It determines the subset, the order and the head's initial weights.
+            Two scores of different conditions with the same seed form a pair (see ``Condition.design``).
+        pretraining: the pretraining run that the weights come from, such as ``runs/pretrain/imdb/seed-1``; equal
+            strings mean the same checkpoint. None for random initialisation, sampled again for each seed.
     """
 
     value: float
@@ -36,9 +36,9 @@ class Examples:
 
     Attributes:
         scores: float, shape (S, N), rows in the order of ``Condition.scores``. The mean of a row is the score: 0 and 1
-            for an accuracy, the F1 of an example for an F1 that is a mean of them. For other metrics (Matthews, F1 of
-            chunks) there are none, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
-        ids: the example of each column, shape (N,), each once; columns of two conditions are matched by it.
+            for an accuracy, the F1 of an example for a mean F1. For other metrics (Matthews, F1 of chunks) there are
+            none, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
+        ids: the example in each column, shape (N,), without duplicates; they match the columns of two conditions.
         clusters: the passage or dialogue of each example, shape (N,), if examples share one; None if each is
             independent.
     """
@@ -62,13 +62,13 @@ class Condition:
     Attributes:
         scores: scores of all its training runs, in any order; no two with the same pretraining and the same seed.
         examples: the contribution of each example, if predictions were kept.
-        collapsed: number of scores whose run answers every example with the same label.
-        design: what fixes subset, order and head together with the seed, such as task and settings in one string.
-            Conditions of the same design are paired by their seeds. Conditions of different designs, or with None, are
-            independent.
-        constant: nothing in it was drawn: a baseline, or the optimum of a convex problem on one training set. Its
-            scores are equal whatever the seed, and that is no lack of spread: the interval of a comparison comes from
-            the seeds of the other side and from the examples.
+        collapsed: number of scores whose run predicts the same label for every example.
+        design: what, together with the seed, determines subset, order and head, such as task and settings in one
+            string. Conditions of the same design are paired by their seeds. Conditions of different designs, or with
+            None, are independent.
+        constant: whether nothing in the condition is random: a baseline, or the optimum of a convex problem on one
+            training set. Its scores are equal for all seeds, which is not a lack of spread: the interval of a
+            comparison comes from the seeds of the other side and from the examples.
     """
 
     scores: tuple[Score, ...]
@@ -99,7 +99,7 @@ class Condition:
 def condition(
     values: Sequence[float], *, seeds: Sequence[int | str] | None = None, pretraining: str | None = None
 ) -> Condition:
-    """Make a condition of one checkpoint.
+    """Build a condition for one checkpoint.
 
     Args:
         values: one score for each seed.
@@ -111,15 +111,15 @@ def condition(
 
 
 def condition_of_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Condition:
-    """Make a condition from mean, deviation and number of seeds alone; it is never paired.
+    """Build a condition, which is never paired, from mean, deviation and number of seeds alone.
 
-    Evenly spaced values replace the unknown scores. They have the same mean and deviation, and an unpaired comparison
-    uses nothing else.
+    Evenly spaced values with the same mean and deviation replace the unknown scores; an unpaired comparison uses
+    nothing else.
 
     Args:
         summary: mean, deviation and number of the scores.
         pretraining: the checkpoint; None for random initialisation.
-        collapsed: number of scores whose run answers every example with the same label.
+        collapsed: number of scores whose run predicts the same label for every example.
     """
     n = summary.n if summary.deviation is not None else 1
     steps = np.arange(n) - (n - 1) / 2

@@ -1,10 +1,10 @@
-"""The difference of two conditions, with its interval and its verdict.
+"""The difference between two conditions, with its interval and its verdict.
 
-Satterthwaite's degrees of freedom are good at the 5 % level, but too optimistic at 0.2 %, the level for one of 24
+Satterthwaite's degrees of freedom are accurate at the 5 % level, but too optimistic at 0.2 %, the level for one of 24
 comparisons: of tables with 24 unpaired comparisons of 5 and 3 seeds with spreads of 1 and 3, 17 % had a false verdict.
-In the tail the parts are therefore kept apart: the difference is compared with a sum of independent t variables, each
-with the deviation and the degrees of freedom of its part (Behrens 1929, Fisher 1935), which is conservative (Robinson
-1976). With one part it is exactly Student's t distribution.
+In the tail the parts are therefore kept separate: the difference is compared with a sum of independent t variables,
+each with the deviation and the degrees of freedom of its part (Behrens 1929, Fisher 1935), which is conservative
+(Robinson 1976). With one part the sum has exactly Student's t distribution.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lmtransfer.verdicts.power import combined, deviations, seeds_needed, smalle
 from lmtransfer.verdicts.student import critical, interval_around, two_sided
 from lmtransfer.verdicts.variance import Part
 
-#: From this many degrees of freedom on, the estimated variance of a part is taken as exact.
+#: With at least this many degrees of freedom, the estimated variance of a part is taken as exact.
 _KNOWN = 200.0
 _NODES = 40
 
@@ -46,9 +46,9 @@ VERDICTS: tuple[Verdict, ...] = ("better", "better but below a baseline", "worse
 BETTER: tuple[Verdict, ...] = ("better", "better but below a baseline")
 #: Reasons for no verdict: another learning rate or more training might allow one.
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
-#: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
+#: The accepted rate of false findings, for one comparison or for all comparisons in a column together.
 LEVEL = 0.05
-#: The power for which the smallest detectable difference and the number of seeds are given.
+#: The power for which the smallest detectable difference and the number of seeds are reported.
 POWER = 0.8
 
 
@@ -117,34 +117,34 @@ def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of a condition and its control.
+    """The difference between a condition and its control.
 
     Attributes:
         delta: mean of the condition minus mean of the control, in the metric's unit.
         verdict: "better" or "worse" only if the corrected interval excludes 0 and no reason below prevents it; "better
             but below a baseline" if ``is_below``; "no difference shown" if the interval includes 0, or "equivalent" if
             the difference is also shown to be within the margin. The other values mean that there is no verdict: "one
-            seed, no spread"; "collapsed" and "control collapsed" if every seed of a side answers only one label or
-            scores the same as the majority label; "no examples" if both sides are constant and their predictions are
-            not known; "seeds all alike" if a side, or the paired differences, do not vary; "settings differ" if more
-            than the weights differs.
-        scope: what the verdict is about: "this checkpoint" with one pretraining seed on a side, "these checkpoints"
-            with two, "this recipe" from three on.
-        standard_error: of ``delta``; None with one seed on a side.
-        degrees_of_freedom: of the standard error, after Satterthwaite; None if there is no standard error.
-        p_value: two-sided, of this comparison alone; None if it cannot be computed.
+            seed, no spread"; "collapsed" and "control collapsed" if every seed of a side predicts only one label or
+            scores the same as the majority baseline; "no examples" if both sides are constant and their predictions
+            are unknown; "seeds all alike" if a side, or the paired differences, do not vary; "settings differ" if
+            anything besides the weights differs.
+        scope: what the verdict applies to: "this checkpoint" with one pretraining seed on a side, "these checkpoints"
+            with two, "this recipe" with three or more.
+        standard_error: standard error of ``delta``; None with one seed on a side.
+        degrees_of_freedom: Satterthwaite's degrees of freedom of the standard error; None without a standard error.
+        p_value: two-sided p value of this comparison alone; None if it cannot be computed.
         paired: whether the seeds of the two conditions were paired.
-        num_seeds: number of seeds of the condition and of the control that were used, 0 of a constant one: pretraining
+        num_seeds: number of seeds used from the condition and from the control, 0 for a constant side: pretraining
             seeds if each has its own finetuning seeds, otherwise finetuning seeds.
         num_pretrainings: number of checkpoints of the condition and of the control; 0 for random initialisation.
         parts: the sources of the variance of ``delta``: pretraining, finetuning, examples.
-        notes: what could not be counted, or was left out, one line for each.
+        notes: what could not be counted or was left out, one line each.
         higher_is_better: the direction of the metric.
-        is_below: whether the condition scores less than the majority label or than a baseline that counts words.
+        is_below: whether the condition scores below the majority baseline or a word-count baseline.
         num_comparisons: number of comparisons in the column that were judged together.
         level: level at which this comparison was judged: 0.05 alone, less in a column (Holm).
-        corrected_p_value: the p value corrected by Holm; ``p_value`` for a single comparison.
-        margin: a smaller difference does not matter, in the metric's unit; None: none was set.
+        corrected_p_value: the p value with Holm's correction; ``p_value`` for a single comparison.
+        margin: the size below which a difference does not matter, in the metric's unit; None if not set.
     """
 
     delta: float
@@ -167,9 +167,9 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Low and high end of the interval at ``1 - level``, which decides; None if it cannot be computed.
+        """The limits of the interval at ``1 - level``, which decides the verdict; None if it cannot be computed.
 
-        It excludes 0 exactly when Holm's procedure finds a difference. For a single comparison it is the 95 % interval.
+        It excludes 0 exactly if Holm's procedure finds a difference. For a single comparison it is the 95 % interval.
         """
         if self.num_comparisons > 1 and self.p_value is not None:
             half = reach(self.level, self._variances)
@@ -185,7 +185,7 @@ class Difference:
 
     @property
     def counts_examples(self) -> bool:
-        """Whether the interval includes the variance that comes from the choice of examples."""
+        """Whether the interval includes the variance from the choice of examples."""
         return any(part.source == "examples" for part in self.parts)
 
     @property
@@ -200,9 +200,9 @@ class Difference:
 
     @property
     def seeds_needed(self) -> int | None:
-        """Number of seeds for each side that finds a true difference of the observed size with a power of 80 %.
+        """The number of seeds per side that finds a true difference of the observed size with a power of 80 %.
 
-        None if it cannot be computed, or if no number up to 1,000 is enough because there are too few examples.
+        It is None if it cannot be computed, or if even 1,000 seeds are too few because there are too few examples.
         """
         if self.p_value is None:
             return None
@@ -215,15 +215,15 @@ class Difference:
 
     @property
     def tail(self) -> float | None:
-        """The probability of such a difference by chance, as judged in a column (see ``mixture``)."""
+        """The probability of such a difference by chance, as judged in a column (see ``chance``)."""
         return None if self.p_value is None else chance(self.delta, self._variances)
 
     @property
     def not_equivalent(self) -> float:
-        """The larger p value of two one-sided tests against both ends of the margin; 1 if they cannot be made.
+        """The larger p value of two one-sided tests against both ends of the margin; 1 if they cannot be performed.
 
-        The tests judge the difference alone or in a column as ``p_value`` and ``tail`` do. Of a difference as large as
-        the margin, a smaller one than the observed arises with this probability (Schuirmann 1987).
+        The tests judge the difference alone or in a column, as ``p_value`` and ``tail`` do. This is the probability
+        that a true difference as large as the margin yields one no larger than observed (Schuirmann 1987).
         """
         if self.p_value is None or self.margin is None or abs(self.delta) >= self.margin:
             return 1.0

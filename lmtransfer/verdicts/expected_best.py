@@ -10,12 +10,12 @@ def expected_best(
 ) -> list[float]:
     """The expected score of the best of k tries, for k from 1 to the number of values (Dodge et al. 2019, equation 5).
 
-    The k tries are sampled from the values with replacement. The j-th smallest of n is their maximum with probability
-    (j / n)^k - ((j - 1) / n)^k.
+    The k tries are sampled from the n values with replacement. The j-th smallest value is their maximum with
+    probability (j / n)^k - ((j - 1) / n)^k.
 
     Args:
-        values: for each setting, the value by which the best one is chosen.
-        scores: for each setting, the score to expect if it is chosen, such as the score of one seed if ``values`` are
+        values: the value of each setting, by which the best setting is chosen.
+        scores: the score to expect from each setting if it is chosen, such as the score of one seed if ``values`` are
             means over seeds; ``values`` by default.
     """
     told, n = values if scores is None else scores, len(values)

@@ -1,4 +1,4 @@
-"""Judging the comparisons in one column of a table together (Holm 1979)."""
+"""Holm's joint correction for the comparisons in one column of a table (Holm 1979)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from lmtransfer.verdicts.difference import LEVEL, VERDICTS, Difference
 
 
 def corrected(differences: Sequence[Difference], *, margins: Sequence[float | None] = ()) -> list[Difference]:
-    """The same comparisons, in the same order, with corrected verdicts.
+    """Return the same comparisons, in the same order, with corrected verdicts.
 
     If there is no true difference at all, at most 5 % of columns contain any "better" or "worse", whatever the
     dependence between comparisons. The smallest of m p values is judged at 0.05 / m, the next at 0.05 / (m - 1) and so
-    on, up to the first that fails; this one and all larger ones are judged at its level. An interval at ``level``
-    therefore excludes 0 exactly when Holm's procedure finds a difference. Such small levels are judged as described in
-    ``mixture``. Comparisons without a p value (one seed, collapsed, ...) are not changed and do not count.
+    on, up to the first that fails; that one and all larger ones are judged at its level. An interval at ``level``
+    therefore excludes 0 exactly if Holm's procedure finds a difference. The module ``difference`` describes the tests
+    at such small levels. Comparisons without a p value (one seed, collapsed, ...) do not change and do not count.
 
-    "equivalent" is judged in the same way by p values of its own, ``Difference.not_equivalent``: at most 5 % of columns
-    contain an "equivalent" where the true difference is the margin or more.
+    "equivalent" is judged in the same way, by the p values ``Difference.not_equivalent``: at most 5 % of columns
+    contain an "equivalent" where the true difference is at least the margin.
 
     Args:
-        differences: of one column, as returned by ``compare_conditions``.
-        margins: for each, a difference that does not matter, in the metric's unit: "no difference shown" becomes
-            "equivalent" if two one-sided tests show that the difference is smaller. None, or left out: no such test.
+        differences: the differences in one column, as returned by ``compare_conditions``.
+        margins: for each difference the size below which it does not matter, in the metric's unit: "no difference
+            shown" becomes "equivalent" if two one-sided tests show that the difference is smaller. None for no test.
     """
     results = list(differences)
     if margins:
@@ -51,7 +51,7 @@ def corrected(differences: Sequence[Difference], *, margins: Sequence[float | No
 
 
 def _equivalent(differences: Sequence[Difference], places: Sequence[int]) -> set[int]:
-    """The places at which Holm's procedure shows that the difference is within its margin."""
+    """The indices at which Holm's procedure shows that the difference is within its margin."""
     places_of_equivalent: set[int] = set()
     for rank, place in enumerate(sorted(places, key=lambda place: differences[place].not_equivalent)):
         if differences[place].not_equivalent > LEVEL / (len(places) - rank):

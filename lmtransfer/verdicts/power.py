@@ -1,4 +1,4 @@
-"""The power of a design: the smallest difference that it finds, and the number of seeds that a difference needs."""
+"""The power of a design: the smallest detectable difference, and the number of seeds to detect a difference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from lmtransfer.verdicts.student import critical
 
-#: The highest number of seeds that is considered.
+#: Maximum number of seeds considered.
 MOST_SEEDS = 1000
 
 
@@ -22,7 +22,7 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
 
     Args:
         shift: the true difference in standard errors.
-        degrees_of_freedom: of the standard error, at least 1.
+        degrees_of_freedom: degrees of freedom of the standard error, at least 1.
         level: level of the two-sided test.
     """
     nodes, weights = deviations(degrees_of_freedom)
@@ -34,12 +34,12 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
 
 
 def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float, chance: float) -> float:
-    """The true difference that is found with this probability, in the unit of the standard error.
+    """The true difference that is detected with the given probability, in the unit of the standard error.
 
     Args:
         degrees_of_freedom: degrees of freedom of the standard error.
         level: level of the two-sided test.
-        chance: probability to find it.
+        chance: probability of detecting it.
     """
     return standard_error * _detectable_shift(degrees_of_freedom, level, chance)
 
@@ -53,15 +53,15 @@ def seeds_needed(
     level: float,
     chance: float,
 ) -> int | None:
-    """The number of seeds that finds a true difference of this size with this probability, if nothing else changes.
+    """The number of seeds that detects a true difference of this size with the given probability, all else equal.
 
     Args:
-        difference: its size, in the metric's unit.
+        difference: the size of the difference, in the metric's unit.
         num_seeds: current number of seeds, at least 2.
         of_seeds: variance and degrees of freedom of each part of the variance that more seeds reduce.
-        fixed: the same for each part that more seeds do not reduce, that of the examples.
+        fixed: the same for each part that more seeds do not reduce: the examples.
         level: level of the two-sided test.
-        chance: probability to find it.
+        chance: probability of detecting the difference.
 
     Returns:
         At least 2; None if ``MOST_SEEDS`` would not be enough.
@@ -85,8 +85,8 @@ def combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The standard error of a sum and its degrees of freedom, at least 1 (Satterthwaite 1946).
 
     Args:
-        parts: variance and degrees of freedom of each independent part; the variance of at least one is above 0, or
-            the degrees of freedom are those of the first.
+        parts: variance and degrees of freedom of each independent part; if all variances are 0, the degrees of freedom
+            are those of the first part.
     """
     total = sum(variance for variance, _ in parts)
     spent = sum(variance * variance / degrees for variance, degrees in parts)
@@ -95,7 +95,7 @@ def combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=4096)
 def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) -> float:
-    """The difference, in standard errors, that is found with this probability."""
+    """The difference, in standard errors, that is detected with the given probability."""
     low, high = 0.0, critical(level, degrees_of_freedom)
     while power(high, degrees_of_freedom, level) < chance:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""Student's t distribution with any degrees of freedom, by scipy."""
+"""Student's t distribution with real-valued degrees of freedom, from scipy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def two_sided(t: float, degrees_of_freedom: float) -> float:
     """The probability of a value further from 0 than ``t``.
 
     Args:
-        t: a statistic; infinity has probability 0.
+        t: a statistic; the result for infinity is 0.
         degrees_of_freedom: above 0, not necessarily whole.
     """
     if degrees_of_freedom <= 0:
@@ -32,7 +32,7 @@ def critical(level: float, degrees_of_freedom: float) -> float:
 def interval_around(
     value: float, standard_error: float | None, degrees_of_freedom: float | None, level: float
 ) -> tuple[float, float] | None:
-    """Low and high end of the interval at ``1 - level``; None if the error or its degrees of freedom are not known."""
+    """The limits of the interval at ``1 - level``; None if the error or its degrees of freedom are unknown."""
     if standard_error is None or degrees_of_freedom is None:
         return None
     half = critical(level, degrees_of_freedom) * standard_error

@@ -1,16 +1,14 @@
-"""The variance of a mean score, or of the difference of two, over other seeds and examples.
+"""The variance of a mean score, or of the difference between two, over other seeds and examples.
 
-A score is the sum of a true value and of random effects: of its pretraining seed, of its finetuning seed (subset,
-order, head), of the scored examples, and of their interactions. The variance of each effect is estimated by the method
-of moments from sums of squares. Their sum has Satterthwaite's degrees of freedom (1946). The effect of the examples is
-the limit of a bootstrap over examples (or over passages, if examples share one) with many samples; it has a closed
-form, since the scores are means over examples, so nothing is sampled. The effect of an example in one run is part of
-the seeds' spread and of the examples' spread, and is counted once (Cameron, Gelbach and Miller 2011, with the
+A score is the sum of a true value and the random effects of its pretraining seed, its finetuning seed (subset, order,
+head), the scored examples, and their interactions. The variance of each effect is estimated from sums of squares by
+the method of moments. The sum of the variances has Satterthwaite's degrees of freedom (1946). The effect of the
+examples is the limit of a bootstrap over examples (or over passages, if examples share one) with many samples; because
+scores are means over examples, it has a closed form and needs no sampling. The effect of an example in one run is part
+of both the seeds' spread and the examples' spread, and is counted once (Cameron, Gelbach and Miller 2011, with the
 interaction computed from residuals).
 
-Shape letters: ``R`` rows (see ``layout``), ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples, ``G`` clusters.
-
-Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples.
+Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples, ``G`` clusters.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from lmtransfer.verdicts.power import combined
 Key = frozenset[int | str]
 
 Source = Literal["pretraining", "finetuning", "examples"]
-#: The note for conditions whose examples are not known.
+#: The note on conditions whose examples are unknown.
 NO_PREDICTIONS = "the sampling error of examples is not counted: no predictions are kept"
 
 
@@ -40,7 +38,7 @@ class Rows:
     averaged over the pretrainings. If each pretraining has its own finetuning seeds, a row is a pretraining.
 
     Attributes:
-        keys: the finetuning seeds in each row, by which the rows of two conditions are paired. Length R.
+        keys: the finetuning seeds in each row, by which the rows of two conditions are paired; length R.
         values: the score of each row, shape (R,).
         crossed: the scores by pretraining and finetuning seed, shape (P, R), if there are several pretrainings with the
             same seeds; else None.
@@ -66,7 +64,7 @@ class Rows:
         )
 
     def grouped(self, keys: Sequence[Key]) -> Rows | None:
-        """Rows of single finetuning seeds, averaged into the groups of another condition; None if a seed is missing."""
+        """Average rows of single finetuning seeds into another condition's groups; None if a seed is missing."""
         places = {seed: row for row, key in enumerate(self.keys) for seed in key}
         if self.nested or self.crossed is not None or any(seed not in places for key in keys for seed in key):
             return None
@@ -86,7 +84,7 @@ def constant_row(condition: Condition, examples: np.ndarray | None) -> Rows:
 
 
 def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
-    """The rows of a condition, and notes on what was left out.
+    """Arrange the scores of a condition in rows, with notes on what was left out.
 
     Args:
         condition: the condition with its scores.
@@ -111,7 +109,7 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, li
     places = np.array([[place_of[name, seed] for seed in common] for name in seeds_of], dtype=np.int64)
     left_out = len(condition.scores) - places.size
     notes = [f"{left_out} scores left out: not every pretraining has their finetuning seed"] if left_out else []
-    if not common:  # only some seeds are shared by pretrainings, so the rows would not be independent
+    if not common:  # pretrainings share only some seeds, so the rows would not be independent
         return Rows((), np.array([values.mean()]), None, False, None), notes
     return Rows(
         keys=tuple(frozenset((seed,)) for seed in common),
@@ -162,11 +160,11 @@ class Part:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Part:
-        """Make a part from a mapping of its values.
+        """Build a part from a mapping of its values.
 
         Raises:
             KeyError: an entry is missing.
-            TypeError: an entry, or the whole mapping, has another type.
+            TypeError: an entry, or the whole mapping, has the wrong type.
             ValueError: the source is unknown, or a number is below 0 or not finite.
         """
         source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
@@ -180,14 +178,14 @@ class Estimate:
     """A mean score or a difference.
 
     Attributes:
-        value: in the metric's unit.
-        standard_error: None if a side has a single row.
-        degrees_of_freedom: of the standard error; None if there is no standard error.
-        parts: the parts of the variance, which is their sum.
+        value: the estimate, in the metric's unit.
+        standard_error: standard error of ``value``; None if a side has a single row.
+        degrees_of_freedom: degrees of freedom of the standard error; None without a standard error.
+        parts: the parts that add up to the variance.
         paired: whether the rows of two conditions were paired.
         has_spread: whether the rows, or the paired differences, have any spread.
-        num_seeds: number of rows of the condition and of the other; 0 for a constant condition.
-        notes: what could not be counted, one line for each.
+        num_seeds: number of rows of each condition; 0 for a constant condition.
+        notes: what could not be counted, one line each.
     """
 
     value: float
@@ -239,7 +237,7 @@ def _difference_with_constant(
     clusters: np.ndarray | None,
     notes: list[str],
 ) -> Estimate:
-    """The difference of two conditions, of which one or both are constant; ``examples`` of each, shape (S, N)."""
+    """The difference between two conditions, one or both constant; ``examples`` has shape (S, N) for each."""
     sides, more = [], list[str]()
     for side, known in zip((condition, control), examples, strict=True):
         rows, left_out = (constant_row(side, known), []) if side.constant else lay_out(side, known)
@@ -262,7 +260,7 @@ def _difference_with_constant(
 
 
 def _constant_estimate(row: Rows, clusters: np.ndarray | None, notes: list[str]) -> Estimate:
-    """A single row in which nothing was drawn: only the choice of examples varies."""
+    """The estimate for a single constant row: only the choice of examples varies."""
     value = float(row.values[0])
     if row.examples is None:
         return Estimate(value, None, None, (), False, False, (0, 0), tuple(notes))
@@ -277,7 +275,7 @@ def _estimate(
     """The mean of independent rows, minus the mean of the second set if there is one.
 
     Args:
-        independent: one set of rows (a condition, or paired differences) or two.
+        independent: one or two sets of rows (a condition, or paired differences).
         sides: the conditions themselves.
         clusters: clusters of the examples, shape (N,), or None.
         notes: what could not be counted.
@@ -322,7 +320,7 @@ def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_r
     """The part of the examples that is not in the spread of the rows.
 
     Args:
-        scores: of paired differences, or of each of two conditions, shape (R, N).
+        scores: contributions to the paired differences, or to the scores of each condition, shape (R, N).
         clusters: clusters of the examples, shape (N,); None if the examples are independent.
         of_rows: the variance from the spread of the rows.
     """
@@ -346,7 +344,7 @@ def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_r
 
 
 def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
-    """Sums over the examples of each cluster, from shape (R, N) to (R, G)."""
+    """Sum over the examples of each cluster, from shape (R, N) to (R, G)."""
     if clusters is None:
         return values
     names, place = np.unique(clusters, return_inverse=True)
@@ -356,7 +354,7 @@ def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
 
 
 def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
-    """The examples of a condition, if their means equal its scores, and notes if they do not."""
+    """The examples of a condition if their means equal its scores, otherwise notes."""
     if condition.examples is None:
         return None, [NO_PREDICTIONS]
     values = np.array([score.value for score in condition.scores])
@@ -369,7 +367,7 @@ def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
 def _matched(
     condition: Condition, control: Condition
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, list[str]]:
-    """The examples of two conditions in one order, shape (S, N) each, their clusters (N,), and notes."""
+    """The examples of two conditions in the same order, shape (S, N) each, their clusters (N,), and notes."""
     (one, notes), (other, more) = _known(condition), _known(control)
     if one is None or other is None:
         return None, None, None, list(dict.fromkeys([*notes, *more]))

@@ -1,4 +1,4 @@
-"""The answers of both sides to the same examples, if their runs kept them."""
+"""The answers of both sides to the same examples, if the runs kept their predictions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def common_answers(
     """The answers of both sides to the examples that all their training runs answered.
 
     Returns:
-        The answers, in the order of the members, or None if some were not kept; the number of compared examples, or
-        None if it is unknown; and notes.
+        The answers in the order of the members, or None if some were not kept; the number of compared examples, or
+        None if unknown; and notes.
     """
     without_answers = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
     if without_answers:
@@ -58,7 +58,7 @@ def only(predictions: Predictions, keys: np.ndarray) -> Predictions:
 
 
 def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:
-    """The number of examples with the same content whose gold answers differ."""
+    """The number of examples with equal content but different gold answers."""
     if one.kind != other.kind or len(one.gold) != len(other.gold):
         return len(one)
     if one.kind == "regression" or (one.kind == "multi_label" and one.labels == other.labels):

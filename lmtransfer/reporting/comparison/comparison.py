@@ -1,4 +1,4 @@
-"""The result of a comparison, and the checks that every comparison makes: seeds and settings."""
+"""The result of a comparison, and the checks common to all comparisons: seeds and settings."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lmtransfer.verdicts.holm import corrected
 
 @dataclass(frozen=True, slots=True)
 class GroupDifference:
-    """The comparison on some of the examples, or by one of several metrics.
+    """The comparison on a group of examples, or by one of several metrics.
 
     Attributes:
         name: a class, a range of lengths, or a metric.
-        num: number of examples, or of words; None if it is unknown.
+        num: number of examples or words; None if unknown.
         metric: name of the compared metric.
         one: mean of the first side.
         other: mean of the second side.
-        difference: their difference, judged together with the other groups; None if it is not defined.
+        difference: their difference, judged together with the other groups; None if undefined.
     """
 
     name: str
@@ -46,17 +46,17 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of comparing two sides.
+    """The result of a comparison.
 
     Attributes:
         sides: the two sides.
         values: the score of each training run of a side, on the compared examples.
         settings: the settings that differ between the sides.
-        missing: what was not compared and why, one line for each.
+        missing: what was not compared and why, one line each.
         difference: the first side minus the second; None if there is no valid difference.
-        num_examples: number of examples that both sides were compared on; None if it is unknown.
+        num_examples: number of compared examples; None if unknown.
         classes: the comparison by class.
-        lengths: the comparison by length of the input.
+        lengths: the comparison by input length.
         losses: the comparison by each loss and accuracy of pretraining.
         flips: the examples that only one side answers correctly; None if answers were not kept.
     """
@@ -74,17 +74,17 @@ class Comparison:
 
 
 def corrected_together(rows: Sequence[GroupDifference], *, margin: float | None = None) -> tuple[GroupDifference, ...]:
-    """The rows of one table, with verdicts corrected for all of its comparisons."""
+    """Correct the verdicts in a table for all of its comparisons."""
     compared = [(row.difference, in_unit(margin, row.metric)) for row in rows if row.difference is not None]
     together = iter(corrected([one for one, _ in compared], margins=[of_row for _, of_row in compared]))
     return tuple(row if row.difference is None else replace(row, difference=next(together)) for row in rows)
 
 
 def with_margin(comparison: Comparison, margin: float | None) -> Comparison:
-    """The comparison with verdicts on equivalence.
+    """Add verdicts on equivalence to a comparison.
 
     Args:
-        margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
+        margin: the size below which a difference does not matter, as displayed (points of accuracy); None if not set.
     """
     if margin is None or comparison.difference is None:
         return comparison
@@ -114,9 +114,9 @@ def uneven_seeds(one: Side, other: Side) -> list[str]:
 
 
 def setting_differences(one: Side, other: Side) -> tuple[Setting, ...]:
-    """The weights first, then the settings of the task, then those of pretraining if both sides had one."""
+    """List differing weights first, then task settings, then pretraining settings if both sides were pretrained."""
     weights = [", ".join(dict.fromkeys(member.pretraining or "random" for member in s.members)) for s in (one, other)]
-    apart = weights[0] != weights[1] and not one.first.is_pretraining  # pretraining compares the weights themselves
+    apart = weights[0] != weights[1] and not one.first.is_pretraining  # a pretraining comparison is about the weights
     differences = [Setting("weights", *weights)] if apart else []
     settings = [("", one.first.settings, other.first.settings)]
     before = one.pretraining_settings(), other.pretraining_settings()
@@ -127,7 +127,7 @@ def setting_differences(one: Side, other: Side) -> tuple[Setting, ...]:
 
 
 def _folded(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a group that the other side lacks, such as ``phases``, by the list of its parts."""
+    """Replace a group that the other side lacks, such as ``phases``, with the list of its parts."""
     others = {key.partition(".")[0] for key in other}
     folded: dict[str, Any] = {}
     for key, value in settings.items():

@@ -1,4 +1,4 @@
-"""The examples that only one of two sides answers correctly.
+"""Flipped examples: those that only one of two sides answers correctly.
 
 Shape letters: ``S`` training runs of a side, ``N`` examples.
 """
@@ -22,11 +22,11 @@ class Flip:
     """One example.
 
     Attributes:
-        id: id of the example.
+        id: the example's id.
         gold: the correct answer; empty if it is longer than a word or two.
         one: the most frequent answer of the first side's training runs.
         other: the same for the second side.
-        scores: mean score of each side, 0 to 1; for tasks that predict scores the mean squared error.
+        scores: mean score of each side, 0 to 1; for tasks that predict scores, the mean squared error.
     """
 
     id: str
@@ -38,14 +38,14 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Flipped:
-    """All flipped examples.
+    """All flipped examples of a comparison.
 
     Attributes:
         score: the kind of an example's score: accuracy, f1, squared_error.
-        counts: number of examples that both sides answer correctly, only the first, only the second, and neither; None
+        counts: number of examples that both sides, only the first, only the second, and neither answer correctly; None
             if an answer is not simply right or wrong.
-        to_one: examples that the first side answers better, the largest difference first.
-        to_other: examples that the second side answers better.
+        to_one: examples that the first side answers better, largest difference first.
+        to_other: examples that the second side answers better, largest difference first.
     """
 
     score: str
@@ -98,7 +98,7 @@ def flipped(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flipped
 
 
 def _mean_scores(side: Sequence[Predictions], score: str) -> np.ndarray:
-    """The mean score of each example over the runs of a side, shape (N,); NaN if the example does not count."""
+    """The mean score of each example over a side's runs, shape (N,); NaN if the example does not count."""
     with np.errstate(invalid="ignore", divide="ignore"):
         scores = [
             predictions.examples.ratios[score].parts / predictions.examples.ratios[score].counts for predictions in side
@@ -120,7 +120,7 @@ def _gold(examples: ScoredExamples, row: int) -> str:
 
 
 def _majority_answer(side: Sequence[Predictions], row: int) -> str:
-    """The most frequent answer of the runs, with its count if they do not all agree."""
+    """The runs' most frequent answer, with its count unless all agree."""
     if side[0].examples.kind == "regression":
         return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"
     answers = Counter(_answer(predictions.examples, row) for predictions in side)

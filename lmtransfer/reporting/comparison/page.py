@@ -1,4 +1,4 @@
-"""Showing a comparison on the terminal and as a self-contained page."""
+"""A comparison on the terminal and as a self-contained page."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) 
     """Write the page and a JSON file next to it; return the path of the page.
 
     Args:
-        folder: where to write; None: the folder ``compare`` in the nearest folder that holds both sides and is not a
-            run.
-        most: the highest number of flipped examples shown for each side.
+        folder: where to write; by default the folder ``compare`` in the nearest folder that holds both sides and is
+            not a run.
+        most: maximum number of flipped examples to show per side.
 
     Raises:
         RunDirectoryError: the files cannot be written.

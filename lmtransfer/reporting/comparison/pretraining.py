@@ -1,4 +1,4 @@
-"""Comparing two pretraining runs, or groups of them, by their losses on the same held-out text."""
+"""The comparison of two pretraining runs, or groups of them, by their losses on the same held-out text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"
-#: Settings of an evaluation that change what is measured; the last ones concern a memory.
+#: Settings of an evaluation that affect the measurement; the last four concern a memory.
 _ASKED = ("eval_tokens", "memory_lengths", "segment_length", "clamp_length", "same_length")
-#: The generator of the run produces the noise of these objectives, so every run has a different task.
+#: Objectives whose noise comes from the run's own generator, so that every run has a different task.
 _OWN_NOISE = ("ReplacedTokenDetection", "AllTokensMaskedLanguageModel")
 
 _WHY = {
@@ -44,8 +44,8 @@ _WHY = {
 def compare_pretrainings(one: Side, other: Side) -> Comparison:
     """Compare two sides by their losses, if both were measured on the same tokens.
 
-    Two recipes are compared, so settings may differ between the sides; the differences are listed. Within a side they
-    must be equal. Each pretraining seed is one independent draw.
+    Settings may differ between the sides, which are two recipes; the differences are listed. Within a side the settings
+    must be equal. Each pretraining seed is one independent sample.
     """
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
@@ -70,7 +70,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
 
 
 def _differences(one: Side, other: Side) -> str:
-    """Why the losses of two sides are not comparable; empty if they are."""
+    """Say why the losses of two sides are not comparable; empty if they are."""
     if one.metric != other.metric:
         return f"no difference: the sides were scored by different metrics ({one.metric}, {other.metric})"
     measured = _measured(one.first), _measured(other.first)
@@ -97,7 +97,7 @@ def _differences(one: Side, other: Side) -> str:
 
 
 def _measured(entry: Entry) -> dict[str, Any]:
-    """What a loss was measured on: text, tokenizer, rows, corruption and losses; by dotted key."""
+    """What determines a measured loss, by dotted key: text, tokenizer, rows, corruption and losses."""
     run, source = entry.run, _source(entry)
     data = run.versions.get("data")
     settings: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
@@ -111,7 +111,7 @@ def _measured(entry: Entry) -> dict[str, Any]:
 
 
 def _not_shared(one: Side, other: Side) -> dict[str, str]:
-    """The metrics that measure different things on the two sides, with the reason."""
+    """The metrics with different meanings on the two sides, with the reasons."""
     first, second = (_objectives(side.first) for side in (one, other))
     reasons: dict[str, str] = {}
     for metric in _metrics(one.first) | _metrics(other.first):
@@ -130,7 +130,7 @@ def _not_shared(one: Side, other: Side) -> dict[str, str]:
 def _losses(
     one: Side, other: Side, not_shared: Mapping[str, str], *, settings_differ: bool
 ) -> tuple[GroupDifference, ...]:
-    """The comparison by each loss and accuracy of both sides, also for each part of a mixture, judged together."""
+    """Compare each shared loss and accuracy, including each part of a mixture; judge them together."""
     losses: list[GroupDifference] = []
     other_metrics = _metrics(other.first)
     left_out = {*not_shared, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
@@ -152,7 +152,7 @@ def _condition(side: Side) -> Condition:
 
 
 def _by(side: Side, metric: str) -> Side:
-    """The side with another of its metrics."""
+    """Return the side with another metric."""
     members: Sequence[Member] = [m for entry in side.entries for m in pretrained_values(entry, metric)]
     return Side(side.name, side.entries, tuple(members), side.problems)
 
@@ -164,7 +164,7 @@ def _metrics(entry: Entry) -> dict[str, None]:
 
 
 def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
-    """Class and weight of each loss."""
+    """The class and weight of each loss."""
     losses = _of(_of(_source(entry).config.get("objective")).get("losses"))
     weights = {name: scores.number(_of(node).get("weight")) for name, node in losses.items()}
     return {
@@ -174,19 +174,19 @@ def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
 
 
 def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
-    """The class that computes a metric; if no loss has the metric's name, a class that reports several metrics."""
+    """The class that computes a metric: the loss of that name, else a class that reports several metrics."""
     if part in losses:
         return losses[part][0]
     return next((target for target, _ in losses.values() if target.endswith(_OWN_NOISE)), "")
 
 
 def _is_one_part(side: Side) -> bool:
-    """Whether the loss has a single part with weight 1, which is reported under its own name."""
+    """Whether the loss is a single part with weight 1, which is reported under its own name."""
     return [weight for _, weight in _objectives(side.first).values()] == [1.0]
 
 
 def _equally_trained(side: Side) -> bool:
-    """Whether the runs of a side differ only in their seed."""
+    """Whether the runs of a side differ only in the seed."""
     first, *others = (side.settings_of(entry) for entry in side.entries)
     return not any(differing(first, settings, but=["seed"]) for settings in others)
 

@@ -1,4 +1,4 @@
-"""Reading the paths of ``lmtransfer compare``, each a run or a group of runs, as sides."""
+"""The sides of ``lmtransfer compare``, read from paths that are each a run or a group of runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
     """Read the two sides that the user named.
 
     Raises:
-        ConfigError: there are not two paths, or both are the same.
-        RunDirectoryError: a folder does not exist or holds no scored run, or runs of several kinds; or the sides are of
+        ConfigError: there are not exactly two paths, or both are the same.
+        RunDirectoryError: a folder does not exist, or holds no scored run or runs of several kinds; or the sides are of
             different kinds.
     """
     if len(paths) != 2:
@@ -43,7 +43,7 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
 
 
 def read_side(folder: Path, name: str) -> Side:
-    """Read a side: a run with its seeds, or all scored runs in a folder; pretraining runs if none is of a task.
+    """Read a side: a run with its seeds, or all scored runs in a folder (pretraining runs only if there are no others).
 
     Args:
         folder: folder of the run, or of the group.
@@ -79,7 +79,7 @@ def read_side(folder: Path, name: str) -> Side:
 
 
 def _members(entry: Entry, problems: list[str]) -> list[Member]:
-    """The training runs of a run, with their answers."""
+    """The individual training runs of a run, with their answers."""
     metric = entry.metric or ""
     results = [seed.result for seed in entry.seeds if seed.result]
     values = scores.seed_values(entry.run.result, metric, results)
@@ -89,7 +89,7 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
         [(value.seed, value.pretraining_seed) for value in values],
         split=entry.split,
         is_control=False,
-    ) or kept_of(  # the folder of a control that was named as a run itself
+    ) or kept_of(  # the folder of a control that the user named as a run
         kept_answers(entry.run.path),
         [(value.seed, value.pretraining_seed) for value in values],
         split=entry.split,
@@ -109,7 +109,7 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
 
 
 def pretrained_values(entry: Entry, metric: str) -> list[Member]:
-    """The pretraining seeds of a pretraining run, or of an evaluation of one, by one of its metrics."""
+    """The values of a metric for the seeds of a pretraining run, or of its evaluation."""
     results = [seed.result for seed in entry.seeds if seed.result]
     source = entry.run if entry.source is None else entry.source
     seed = source.config.get("seed")
@@ -126,18 +126,18 @@ def pretrained_values(entry: Entry, metric: str) -> list[Member]:
 
 
 def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
-    """A pretraining entry with the run that its losses belong to: itself, or the evaluated run."""
+    """Set the source of a pretraining entry to the run whose losses it has: itself, or the evaluated run."""
     return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
 
 
 def _weights(entry: Entry) -> str:
-    """The weights that a run started from."""
+    """The starting weights of a run."""
     source = entry.source
     return str(entry.run.config.get("init") or entry.run.key) if source is None else source.weights
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of two paths that differ."""
+    """The shortest distinct ends of two paths."""
     parts = [folder.resolve().parts for folder in folders]
     size = 1
     while parts[0][-size:] == parts[1][-size:]:

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: each is a run or a group of runs, with scores and seeds."""
+"""The sides of a comparison: each is a run or a group of runs, with scores and seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmtransfer.runs.labels import flatten, node_label
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
-#: Keys of pretraining that do not affect what a model learns.
+#: Pretraining keys that do not affect what a model learns.
 _OF_NO_ACCOUNT = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
 
 
@@ -23,7 +23,7 @@ class Member:
     Attributes:
         value: value of the main metric.
         seed: seed of finetuning or of the probe; None if unknown.
-        pretraining: the pretraining that it started from; None for random weights.
+        pretraining: the pretraining run that it started from; None for random weights.
         kept: its answers; None if they were not kept.
     """
 
@@ -41,7 +41,7 @@ class Side:
         name: name of the side.
         entries: its runs.
         members: its training runs with their scores.
-        problems: what could not be read, one line for each.
+        problems: what could not be read, one line each.
     """
 
     name: str
@@ -67,12 +67,12 @@ class Side:
 
     @property
     def num_collapsed(self) -> int:
-        """The number of training runs that give every example the same label."""
+        """The number of training runs that predict the same label for every example."""
         return sum(scores.num_collapsed(entry.run.result) for entry in self.entries)
 
     @property
     def scored_on(self) -> str:
-        """What was scored: ``sst2, dev``, or ``held-out text of python_docs``."""
+        """The scored data: ``sst2, dev``, or ``held-out text of python_docs``."""
         first = self.first
         if not first.is_pretraining:
             return ", ".join(filter(None, (first.task, first.split)))
@@ -86,7 +86,7 @@ class Side:
 
     @staticmethod
     def settings_of(entry: Entry) -> dict[str, Any]:
-        """The same as ``pretraining_settings`` for one of its runs."""
+        """The same as ``pretraining_settings``, for one of the runs."""
         source = entry.source
         config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
         flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})
@@ -95,17 +95,17 @@ class Side:
 
     @property
     def are_distinguishable(self) -> bool:
-        """Whether the seeds of all members are known and different, so that they can be used for pairing."""
+        """Whether the seeds of all members are known and distinct, so that members can be paired by them."""
         names = {(member.pretraining, member.seed) for member in self.members}
         return len(names) == len(self.members) and all(member.seed is not None for member in self.members)
 
     def condition(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Condition:
-        """Make a condition for ``verdicts``.
+        """Build a condition for ``verdicts``.
 
         Args:
-            values: one score for each member.
+            values: one score per member.
             examples: the contribution of each example to each score.
-            collapsed: number of members that give every example the same label.
+            collapsed: number of members that predict the same label for every example.
         """
         apart = self.are_distinguishable
         member_scores = tuple(

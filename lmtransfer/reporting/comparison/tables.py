@@ -18,14 +18,14 @@ from lmtransfer.system.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Longer texts in a table are cut.
+#: Maximum length of a text in a table; longer texts are truncated.
 _LONGEST = 60
-#: Highest number of settings that are named; if there are more, they are only counted.
+#: Maximum number of settings to name; if there are more, they are only counted.
 _MOST_SETTINGS = 40
 
 
 def headline(comparison: Comparison) -> str:
-    """The difference in one sentence."""
+    """State the difference in one sentence."""
     one, other = comparison.sides
     difference, metric = comparison.difference, one.metric
     where = one.scored_on
@@ -42,7 +42,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Notes: what was not compared and why, and which difference could be found; one line each."""
+    """Note what was not compared and why, and which difference is detectable; one line each."""
     if comparison.difference is None:
         return [printable(line) for line in comparison.missing]
     one, other = (side.name for side in comparison.sides)
@@ -63,7 +63,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def _grounds(comparison: Comparison, difference: Difference) -> str:
-    """The basis of the verdict; for pretraining it names the held-out text instead of examples."""
+    """State the basis of the verdict; for pretraining, name the held-out text in place of examples."""
     of = "this text" if comparison.sides[0].first.is_pretraining else "these examples"
     return grounds(difference, comparison.sides[0].metric, of=of)
 
@@ -81,10 +81,10 @@ def _variance(difference: Difference) -> str:
 
 
 def tables(comparison: Comparison, *, most: int) -> list[Table]:
-    """The tables that have lines.
+    """Build the tables that are not empty.
 
     Args:
-        most: the highest number of flipped examples shown for each side.
+        most: maximum number of flipped examples to show per side.
     """
     candidates = [
         _scores(comparison),
@@ -98,7 +98,7 @@ def tables(comparison: Comparison, *, most: int) -> list[Table]:
 
 
 def to_json(comparison: Comparison) -> str:
-    """The whole comparison as JSON, in plain units."""
+    """Convert the whole comparison to JSON, in plain units."""
 
     def groups(rows: Sequence[GroupDifference]) -> list[dict[str, Any]]:
         return [
@@ -147,7 +147,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def _scores(comparison: Comparison) -> Table:
-    """The scores of both sides, and of their baselines and majority, each once if it scores the same on both."""
+    """The scores of both sides and of their baselines, each baseline once if it scores the same on both."""
     rows = []
     for side, values in zip(comparison.sides, comparison.values, strict=True):
         pretrainings = {member.pretraining for member in side.members}
@@ -169,7 +169,7 @@ def _score(name: str, side: Side, score: Spread, weights: str) -> tuple[str, ...
 
 
 def _losses(comparison: Comparison) -> Table:
-    """The table by loss and accuracy of pretraining, which has no examples."""
+    """The table by pretraining loss and accuracy, without examples."""
     table = _groups(comparison, "", comparison.losses)
     return replace(table, name="By part of the loss", columns=(table.columns[0], *table.columns[2:]))
 

@@ -1,4 +1,4 @@
-"""Comparing two runs of a task, or groups of them, by their scores and their answers."""
+"""The comparison of two runs of a task, or groups of them, by their scores and their answers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredE
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 
-#: Number of length groups, with about the same number of examples each.
+#: Number of length groups of about equal size.
 _LENGTHS = 4
-#: Highest number of classes that are shown; the most frequent ones are chosen.
+#: Maximum number of classes to show: the most frequent ones.
 _MOST_CLASSES = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """A part of the examples, or of their words.
+    """A group of examples, or of their words.
 
     Attributes:
         name: name of the group.
         rows: indices of its examples.
-        num: number of its examples, or of its words.
-        tag: the gold tag of its words; None: whole examples.
+        num: number of its examples or words.
+        tag: the gold tag of its words; None for whole examples.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Group:
 
 
 def class_groups(examples: ScoredExamples) -> list[Group]:
-    """Groups by gold label, kind of question or phenomenon; tagged sentences: words by gold tag; largest first."""
+    """Group examples by gold label, kind of question or phenomenon, or words by gold tag; largest group first."""
     if examples.kind == "tagging":
         owners = np.repeat(np.arange(len(examples)), np.diff(examples.offsets))
         words = [(name, np.flatnonzero(examples.gold == tag)) for tag, name in enumerate(examples.labels)]
@@ -60,17 +60,17 @@ def class_groups(examples: ScoredExamples) -> list[Group]:
 
 
 def _of_tag(predictions: Predictions, tag: str) -> Predictions:
-    """The answers restricted to the words with one gold tag."""
+    """Restrict the answers to the words with one gold tag."""
     examples = predictions.examples
     wanted = np.array([label == tag for label in examples.labels])[examples.gold]
     right = wanted & (examples.predicted == examples.gold)
-    starts = examples.offsets[:-1]  # every chosen sentence has words
+    starts = examples.offsets[:-1]  # every selected sentence has words
     parts, counts = (np.add.reduceat(of_word, starts).astype(np.float64) for of_word in (right, wanted))
     return replace(predictions, examples=replace(examples, ratios={"accuracy": Ratio(parts, counts)}))
 
 
 def length_groups(lengths: np.ndarray) -> list[Group]:
-    """Quarters of the examples by their length in characters."""
+    """Group the examples into quarters by length in characters."""
     edges = np.unique(np.quantile(lengths, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
     place = np.searchsorted(edges, lengths, side="left")
     groups = []
@@ -90,7 +90,7 @@ def compare_groups(
     metric: str,
     settings_differ: bool,
 ) -> tuple[GroupDifference, ...]:
-    """Compare two sides on each group of examples; the differences are judged together."""
+    """Compare two sides on each group of examples; judge the differences together."""
     differences: list[GroupDifference] = []
     for group in groups:
         keys = predictions[0][0].examples.keys[group.rows]
@@ -144,7 +144,7 @@ def compare_sides(one: Side, other: Side) -> Comparison:
 
 
 def _differences(one: Side, other: Side) -> str:
-    """Why two sides cannot have a difference; empty if they can."""
+    """Say why two sides cannot be compared; empty if they can."""
     fingerprints = {one.first.task_fingerprint, other.first.task_fingerprint}
     is_one_task = len(fingerprints) == 1 and None not in fingerprints
     for what, first, second in (
@@ -158,13 +158,13 @@ def _differences(one: Side, other: Side) -> str:
 
 
 def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
-    """What a verdict is about if the sides differ in more than the weights, and whether there can be one.
+    """Describe what a verdict is about if more than the weights differs, and decide whether a verdict is possible.
 
-    A control may differ in nothing but the weights from the side that is compared with it. Two pretrained sides are two
+    A control must differ only in its weights from the side that is compared with it. Two pretrained sides are two
     recipes: the model and the tokenizer belong to their weights, and the verdict is about all other settings together.
 
     Returns:
-        The note, empty if only the weights differ; and whether there can be a verdict.
+        The note, empty if only the weights differ; and whether a verdict is possible.
     """
     mixed = [
         side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)
@@ -185,7 +185,7 @@ def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
 
 
 def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: str) -> Condition:
-    """A side as a condition; with the contributions of the examples if ``predictions`` is given."""
+    """Convert a side to a condition, with the contributions of the examples if ``predictions`` is given."""
     values = [member.value for member in side.members]
     if predictions is not None:
         restarts = [metric_value(one.examples, metric) for one in predictions]
@@ -198,7 +198,7 @@ def _condition(side: Side, predictions: Sequence[Predictions] | None, metric: st
 def _by_example(
     comparison: Comparison, predictions: tuple[list[Predictions], list[Predictions]], *, settings_differ: bool
 ) -> Comparison:
-    """Add the comparison by class and by length and the flipped examples."""
+    """Add the comparisons by class and by length, and the flipped examples."""
     examples, metric = predictions[0][0].examples, comparison.sides[0].metric
     of_class = "accuracy" if examples.kind in ("classification", "tagging") else metric
     by_class, by_length = class_groups(examples), length_groups(examples.lengths)

@@ -1,1 +1,1 @@
-"""Figures made from the rows of a report."""
+"""The figures of a report."""

@@ -1,4 +1,4 @@
-"""The kinds of figures, one function each: it draws a panel into a pair of axes."""
+"""The kinds of figures: for each one, a function that draws a panel on a pair of axes."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from lmtransfer.reporting.figures.style import (
 from lmtransfer.system.units import count_formatter, shown, shown_difference, time_unit
 from lmtransfer.verdicts.spread import Spread
 
-#: Input of ``label_ends``: where a line ends, its label, its colour.
+#: Input of ``label_ends``: the end of a line, its label, its colour.
 End = tuple[float, str, str]
 
-#: Distance of the points of two lines at the same name, at most, and of the first from the last, where neighbouring
-#: names are 1 apart.
+#: Maximum distance between the points of two lines at the same name, and between the first and the last line, where
+#: neighbouring names are 1 apart.
 _OFFSET, _ALL_OFFSET = 0.17, 0.7
-#: The same at the same number: in typographic points, at most, and for all lines together. Above so many numbers the
-#: lines stand above each other.
+#: The same two distances at the same number, in typographic points; with more than ``_MAX_APART`` numbers, lines are
+#: not moved apart.
 _ASIDE, _ALL_ASIDE, _MAX_APART = 5.0, 30.0, 8
-#: Smallest distance of ticks, as a share of the axis.
+#: Minimum distance between ticks, as a fraction of the axis.
 _TICK_GAP = 0.065
-#: Letters of all names together that fit beside each other on an x axis.
+#: Total number of letters in names that fit side by side on an x axis.
 _MOST_LETTERS = 60
-#: Letters of a legend that fit into an inch.
+#: Letters per inch in a legend.
 _LETTERS_PER_INCH = 15
-#: Width of all bars at one name.
+#: Total width of the bars at one name.
 _BARS = 0.8
-#: Highest number of points of a loss curve: more than the figure has pixels only make the file larger.
+#: Maximum number of points in a loss curve: more points than pixels only make the file larger.
 _MAX_POINTS = 500
-#: Highest number of phase starts that are drawn for one run.
+#: Maximum number of phase starts drawn for one run.
 _MAX_CHANGES = 8
 
 
@@ -71,7 +71,7 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
     """Draw a figure and save it as SVG and PNG.
 
     Args:
-        folder: folder for the files; made if needed.
+        folder: folder for the files, created if needed.
     """
     panels = chart.panels
     kinds = [panel.kind for panel in panels]
@@ -82,7 +82,7 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
         ratios = [2 if kind == "differences" else 3 for kind in kinds]
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=shared, width_ratios=ratios)[0]
         ends = [_DRAW[panel.kind](axes, panel) for axes, panel in zip(all_axes, panels, strict=True)]
-        figure.draw_without_rendering()  # places the axes, so that labels know their height
+        figure.draw_without_rendering()  # positions the axes, so that the height of labels is known
         for place, kind in enumerate(kinds):
             if kind not in kinds[place + 1 :]:  # panels of one kind have the same lines
                 label_ends(all_axes[place], [end for end in ends[place] if end[1]])
@@ -91,7 +91,7 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
 
 
 def _size(panels: Sequence[Panel]) -> tuple[float, float]:
-    """Width and height in inches."""
+    """The width and height in inches."""
     first, width = panels[0], 7.2 if len(panels) == 1 else 9.2
     num_places = len(first.places)
     if first.kind == "columns":
@@ -105,14 +105,14 @@ def _size(panels: Sequence[Panel]) -> tuple[float, float]:
 
 
 def _in_colour(series: Sequence[Series]) -> Iterator[tuple[Series, str]]:
-    """The series with their colours."""
+    """Yield the series with their colours."""
     free = iter(range(len(series)))
     for line in series:
         yield line, line.ink or (GREY if line.is_control else colour(next(free)))
 
 
 def draw_points(axes: Any, panel: Panel) -> list[End]:
-    """Draw scores against numbers or names: one line for each series, whiskers of a deviation, a dot for each seed."""
+    """Draw scores against numbers or names: a line per series, whiskers of one deviation, a dot per seed."""
     series = panel.series
     factor, heading = unit(panel.y)
     keys, numeric = panel.places, are_numbers(panel.places)
@@ -137,7 +137,7 @@ def draw_points(axes: Any, panel: Panel) -> list[End]:
             fmt=mark,
             color=ink,
             linewidth=1.2 if line.is_control else 1.8,
-            # Names have no order, so no line connects them.
+            # Names are unordered, so no line connects them.
             linestyle="none" if not numeric else (0, (4, 2)) if line.is_control else "-",
             markersize=5,
             elinewidth=1.2,
@@ -165,7 +165,7 @@ def draw_points(axes: Any, panel: Panel) -> list[End]:
 
 
 def _move_aside(axes: Any, artists: Sequence[Any], points: float) -> None:
-    """Draw artists so many typographic points to the right of their place, at any scale of the axis."""
+    """Shift artists to the right by the given number of typographic points, whatever the scale of the axis."""
     from matplotlib.transforms import ScaledTranslation
 
     aside = ScaledTranslation(points / 72, 0.0, axes.figure.dpi_scale_trans)
@@ -174,7 +174,7 @@ def _move_aside(axes: Any, artists: Sequence[Any], points: float) -> None:
 
 
 def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts: bool) -> set[float]:
-    """Set scale, limits and ticks of the x axis; return the positions with a tick, which excludes crowded ones."""
+    """Set scale, limits and ticks of the x axis; return the positions with ticks, which exclude crowded ones."""
     if not are_numbers(keys):
         names = [shorten(str(key), 22) for key in keys]
         overlap = sum(len(name) + 2 for name in names) > _MOST_LETTERS
@@ -190,7 +190,7 @@ def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts
         axes.set_xlim(places[0] / margin, places[-1] * margin)
         on_paper = [math.log10(place) for place in places]
     elif counts and places[0] == 0 and len(places) > 2 and places[-1] / places[1] >= 8:
-        axes.set_xscale("symlog", linthresh=places[1], linscale=0.5)  # logarithmic, with a place for 0
+        axes.set_xscale("symlog", linthresh=places[1], linscale=0.5)  # logarithmic, with room for 0
         axes.minorticks_off()
         on_paper = [0.0, *(0.5 + math.log10(place / places[1]) for place in places[1:])]
     ticks = [places[index] for index in _far_apart(on_paper)]
@@ -200,7 +200,7 @@ def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts
 
 
 def _far_apart(places: Sequence[float]) -> list[int]:
-    """Which of the ascending positions get a tick: the first, the last, and those between that are far from others."""
+    """Select the ascending positions that get a tick: the first, the last, and those far enough from others."""
     gap, ticks = _TICK_GAP * (places[-1] - places[0]), [0]
     for index, place in enumerate(places[1:-1], start=1):
         if place - places[ticks[-1]] >= gap and places[-1] - place >= gap:
@@ -216,7 +216,7 @@ def _label_values(axes: Any, points: Sequence[tuple[float, Spread]], metric: str
 
 
 def _label(axes: Any, text: str, point: tuple[float, float], above: float) -> None:
-    """Write a text on white above a point."""
+    """Write a text on a white background above a point."""
     axes.annotate(
         text,
         point,
@@ -229,7 +229,7 @@ def _label(axes: Any, text: str, point: tuple[float, float], above: float) -> No
 
 
 def draw_curves(axes: Any, panel: Panel) -> list[End]:
-    """Draw a metric while training: the mean over seeds as a line, each seed behind it as a line with dots."""
+    """Draw a metric during training: the mean over seeds as a line, each seed behind it as a line with dots."""
     factor, heading = unit(panel.y)
     ends, has_seeds = [], False
     for line, ink in _in_colour(panel.series):
@@ -259,10 +259,10 @@ def draw_curves(axes: Any, panel: Panel) -> list[End]:
 
 
 def draw_loss(axes: Any, panel: Panel) -> list[End]:
-    """Draw training and validation loss of pretraining runs, against tokens or against seconds.
+    """Draw the training and validation loss of pretraining runs against tokens or seconds.
 
-    The seeds of a run share a colour and a label. Each seed has a thin line, and a dot at every validation, or at the
-    end of the line if there was no validation.
+    The seeds of a run share a colour and a label. Each seed has a thin line with a dot at every validation, or at the
+    end of the line if there was none.
     """
     by_tokens = panel.x == "tokens"
     scale, time = time_unit(max((curve.seconds[-1] for curve in panel.losses if curve.seconds), default=0.0))
@@ -319,7 +319,7 @@ def _draw_loss_of_seed(
 
 
 def _draw_references(axes: Any, curves: Sequence[LossCurve]) -> None:
-    """Draw the curves of earlier runs in grey, moved to the unigram entropy of the run's text."""
+    """Draw the curves of earlier runs in grey, shifted to the unigram entropy of the run's text."""
     known = {
         id(reference): (reference, curve.plateau)
         for curve in curves
@@ -347,7 +347,7 @@ def _note(
     offset: tuple[int, int],
     ink: str = "#666666",
 ) -> None:
-    """Write small letters beside a line: above one that is level, below the top of one that is vertical."""
+    """Write a small note beside a line: above a horizontal line, below the top of a vertical line."""
     axes.annotate(
         text,
         at,
@@ -362,7 +362,7 @@ def _note(
 
 
 def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
-    """Draw bars from zero over names, those of a name beside each other: mean, deviation, a dot for each seed."""
+    """Draw bars from zero, side by side at each name: mean, deviation, a dot per seed."""
 
     def at(place: Any, value: Any) -> tuple[Any, Any]:
         return (place, value) if vertical else (value, place)
@@ -392,7 +392,7 @@ def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
             if len(values) > 1:
                 seed_dots(axes, *at([place] * len(values), values), INK)
             tip = max([tip, *values])
-            if not vertical or len(bars) == 1:  # columns beside each other are too narrow
+            if not vertical or len(bars) == 1:  # columns side by side are too narrow
                 axes.annotate(
                     text,
                     at(place, tip),
@@ -413,7 +413,7 @@ def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
     has_spread = any(score.deviation is not None for line in bars for _, score in line.points)
     subtitle(axes, "bar: mean, whisker: deviation, dots: seeds" if has_spread else "")
     if any(line.label for line in bars):
-        letters = [len(line.label) + 8 for line in bars]  # with its colour and a space
+        letters = [len(line.label) + 8 for line in bars]  # including its colour and a space
         fit = axes.figure.get_size_inches()[0] * _LETTERS_PER_INCH
         columns = len(bars) if sum(letters) <= fit else max(1, int(fit / max(letters)))
         side = "left" if vertical else "right"
@@ -435,7 +435,7 @@ def _set_names(axes: Any, names: Sequence[Place], heading: str, *, vertical: boo
 
 
 def draw_differences(axes: Any, panel: Panel) -> list[End]:
-    """Draw the difference of each bar from its control, with the interval that decides the verdict."""
+    """Draw the difference between each bar and its control, with the interval that decides the verdict."""
     factor, _ = unit(panel.y)
     axes.axvline(0.0, color=GREY, linewidth=1.2)
     low = high = 0.0
@@ -456,7 +456,7 @@ def draw_differences(axes: Any, panel: Panel) -> list[End]:
 
 
 def draw_reliability(axes: Any, panel: Panel) -> list[End]:
-    """Draw the accuracy of each bin against its mean confidence; on the diagonal the probabilities are right."""
+    """Draw the accuracy of each bin against its mean confidence; calibrated probabilities are on the diagonal."""
     axes.plot([0, 100], [0, 100], color=GREY, linewidth=1.2, linestyle=DASHES)
     for line, ink in _in_colour(panel.series):
         if line.points:

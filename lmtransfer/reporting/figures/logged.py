@@ -1,4 +1,4 @@
-"""Charts of what runs logged while they were trained: losses of pretraining, metrics of tasks."""
+"""Charts of the metrics logged during training: pretraining losses, task metrics."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from lmtransfer.reporting.runs.scores import number
 from lmtransfer.system.units import shown
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: A metric over seeds against tokens or steps.
+#: A metric over seeds, against tokens or steps.
 Curve = tuple[tuple[Place, Spread], ...]
 
-#: The part of the loss to draw, in order of preference: those that are comparable with a unigram entropy.
+#: The parts of the loss that are comparable with a unigram entropy, in order of preference.
 _LOSS_PARTS = ("mlm", "lm")
 _PREFIX = "validation/"
 _BASE_RATE = "_base_rate"
-#: The shares of each part of a mixture: key in ``result.json``, heading, colour.
+#: The shares of the parts of a mixture: key in ``result.json``, heading, colour.
 _SHARES = (
     ("share", "of the text", GREY),
     ("sampled", "of the sampled text", LIGHT_BLUE),
@@ -41,7 +41,7 @@ _SHARES = (
 
 
 def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """One chart for each part of the loss, since losses of an LM and of an MLM are not comparable."""
+    """Build one chart per part of the loss, since LM and MLM losses are not comparable."""
     curves: dict[str, dict[str, list[LossCurve]]] = {}
     for entry in entries:
         if not entry.is_pretraining:
@@ -58,7 +58,7 @@ def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
 
 
 def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
-    """Losses against tokens, and against time."""
+    """Build the chart of losses against tokens and against time."""
     visible = dict(list(runs.items())[:MAX_CURVES])
     losses = tuple(seed for seeds in visible.values() for seed in seeds)
     return Chart(
@@ -70,7 +70,7 @@ def _loss_chart(part: str, runs: Mapping[str, Sequence[LossCurve]]) -> Chart:
 
 
 def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
-    """Whether the loss of a run with reference curves is normal."""
+    """Say whether the loss of a run with reference curves is normal."""
     loss = float(curve.smooth[-1])
     is_usual = is_normal(curve.references, tokens=curve.tokens[-1], loss=loss, entropy=curve.plateau)
     if is_usual:
@@ -78,7 +78,7 @@ def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
 
 
 def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
-    """The loss curve from a run's metrics; None if there is none.
+    """The loss curve in a run's metrics; None if there is none.
 
     Args:
         run: a pretraining run, finished or not.
@@ -104,7 +104,7 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
 
 
 def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
-    """Where a new phase of a run starts: at the last logged line of the phase before."""
+    """The starts of a run's later phases, each at the last logged line of the previous phase."""
     changes, before = [], None
     for line in run.metrics:
         phase, tokens, seconds = line.get("phase"), number(line.get("tokens")), number(line.get("seconds"))
@@ -124,7 +124,7 @@ def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
 
 
 def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """The development metric while training, of the runs of each task and number of labels and of their controls."""
+    """Chart the development metric during training for each task and number of labels, with controls."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for entry in entries:
         if entry.is_pretraining or entry.metric is None:
@@ -148,10 +148,10 @@ def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[C
 
 
 def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
-    """A development metric at the steps that all seeds have; empty if there are fewer than two such steps.
+    """A development metric at the steps common to all seeds; empty if there are fewer than two.
 
     Args:
-        runs: one run for each seed.
+        runs: one run per seed.
         metric: name of the metric, logged as ``validation/<metric>``.
     """
     logged = []
@@ -167,7 +167,7 @@ def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
 
 
 def part_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """For each run that was pretrained on a mixture of corpora the loss on each part, and the share of each part."""
+    """Chart the loss on each part and the parts' shares, for each run pretrained on a mixture of corpora."""
     charts: list[Chart] = []
     for entry in entries:
         panels = part_panels(entry.run, entry.seeds) if entry.is_pretraining else ()
@@ -177,14 +177,14 @@ def part_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
 
 
 def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
-    """The loss on each part of a mixture, for its first named loss, or else for the total, and the shares.
+    """Build panels of the loss on each part of a mixture (the first named loss, else the total) and of the shares.
 
     Args:
         run: a pretraining run.
-        seeds: the runs of its seeds, if it has several; only validations that all of them have are used.
+        seeds: the runs of its seeds, if it has several; only validations common to all seeds are used.
 
     Returns:
-        No panels for a single corpus, and no second one if the shares are unknown.
+        No panels for a single corpus, and no second panel if the shares are unknown.
     """
     runs = seeds or (run,)
     names = list(
@@ -227,7 +227,7 @@ def _share(node: Mapping[str, Any], key: str) -> Spread:
 
 
 def detection_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """One chart of all runs that logged how well their discriminators find replaced tokens; none if there are none."""
+    """Build one chart of all runs that logged how well their discriminators find replaced tokens, if there are any."""
     logged = [
         (labels[entry.run.key], curves)
         for entry in entries
@@ -248,12 +248,12 @@ def detection_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> lis
 
 
 def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
-    """What a pretraining run with a generator logged, with all its seeds; None if it logged nothing of the kind.
+    """The discriminator's curves of a pretraining run, over all its seeds; None if none were logged.
 
     Returns:
-        Precision: the share of the tokens marked as replaced that are replaced (no point if none is marked); recall:
-        the share of the replaced tokens that are marked; base rate: the share of all tokens that is replaced, which is
-        the precision of guessing.
+        Precision: the share of the tokens marked as replaced that are replaced (no point if no token is marked);
+        recall: the share of the replaced tokens that are marked; base rate: the share of all tokens that are replaced,
+        which is the precision of guessing.
     """
     runs = entry.seeds or (entry.run,)
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith(_PREFIX)}
@@ -265,9 +265,9 @@ def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
 
 
 def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
-    """A metric such as ``validation/mlm`` at the validations common to all seeds that have any.
+    """A metric such as ``validation/mlm`` at the validations common to all seeds with validations.
 
-    The tokens are a mean, since seeds fill their steps differently.
+    Tokens are averaged over seeds, since seeds fill their steps differently.
     """
     seeds = [logged for run in runs if (logged := _validations(run, name))]
     everywhere = [at for at in seeds[0] if all(at in of_seed for of_seed in seeds)] if seeds else []
@@ -277,7 +277,7 @@ def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
 
 
 def _validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
-    """Tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
+    """The tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
     losses: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
         tokens, value = number(line.get("tokens")), number(line.get(name))

@@ -23,21 +23,21 @@ from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_te
 from lmtransfer.verdicts.expected_best import expected_best
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Highest number of runs whose layers are side by side; more could not be distinguished, and are omitted.
+#: Maximum number of runs with layers side by side; more would be indistinguishable and are omitted.
 _MAX_RUNS = 6
 
 _Item = TypeVar("_Item")
-#: Label of a series, whether it is a control, place on the x axis, score.
+#: The label of a series, whether it is a control, the place on the x axis, the score.
 Score = tuple[str, bool, Place, Spread]
-#: An evaluation, the key that it varied, and the loss at each value.
+#: An evaluation, the varied key, and the loss at each value.
 _Evaluation = tuple[Entry, str, list[tuple[float, float]]]
 
 
 def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
-    """Draw all figures for which the runs have numbers, as SVG and PNG.
+    """Draw all figures for which the runs have data, as SVG and PNG.
 
     Args:
-        folder: folder for the files; made if needed.
+        folder: folder for the files, created if needed.
     """
     labels = distinct_names(entries)
     charts = [*comparison_charts(entries), *label_charts(entries), *setting_charts(entries), *revision_charts(entries)]
@@ -50,7 +50,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
 
 
 def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:
-    """Labels of the points of sweeps, such as ``mask_prob=0.15``."""
+    """The labels of sweep points, such as ``mask_prob=0.15``."""
     return {
         entry.run.key: _values_text(sweep.keys, point.values, " ")
         for sweep in sweeps
@@ -65,7 +65,7 @@ def _values_text(keys: Sequence[str], values: Sequence[Any], comma: str) -> str:
 
 
 def _grouped(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
-    """Items by their key, in order of appearance."""
+    """Group items by key, in order of appearance."""
     groups: dict[Any, list[_Item]] = {}
     for key, item in items:
         groups.setdefault(key, []).append(item)
@@ -75,7 +75,7 @@ def _grouped(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
 def _with_controls(
     entries: Sequence[Entry], labels: Mapping[str, str]
 ) -> Iterator[tuple[Entry, str, bool, Any, list[Any]]]:
-    """The results of runs and of their controls: entry, label, whether it is a control, result, those of its seeds."""
+    """Yield entry, label, whether it is a control, result and seed results, for each run and its control."""
     for entry in entries:
         label, result = labels[entry.run.key], entry.run.result
         yield entry, label, entry.is_control, result, [seed.result for seed in entry.seeds]
@@ -83,7 +83,7 @@ def _with_controls(
 
 
 def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """For each task the bars of majority, baselines, control, probe and finetuned runs, if there are at least two."""
+    """Chart majority, baselines, control, probe and finetuned runs as bars, for each task with at least two."""
     groups = _grouped(
         (
             (row.group, row.metric),
@@ -106,7 +106,7 @@ def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """The metric against the number of labels, for each task with at least two sizes of training set."""
+    """Chart the metric against the number of labels, for each task with at least two training set sizes."""
     tasks = _grouped(
         ((", ".join(filter(None, (entry.task, entry.split))), entry.metric), entry)
         for entry in entries
@@ -120,7 +120,7 @@ def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def _ways(entries: Sequence[Entry]) -> Iterator[Score]:
-    """The scores of each way of transfer from each pretraining run, and those of all controls together."""
+    """Yield the scores of each way of transfer from each pretraining run, and those of all controls together."""
     for entry in entries:
         size, source = float(entry.num_train or 0), "" if entry.source is None else entry.source.name
         if entry.score is not None:
@@ -131,7 +131,7 @@ def _ways(entries: Sequence[Entry]) -> Iterator[Score]:
 
 
 def _and_control(entry: Entry, label: str, place: Place) -> Iterator[Score]:
-    """The score of an entry and that of its control."""
+    """Yield the score of an entry and that of its control."""
     if entry.score is not None:
         yield label, False, place, entry.score
     if entry.control is not None:
@@ -139,7 +139,7 @@ def _and_control(entry: Entry, label: str, place: Place) -> Iterator[Score]:
 
 
 def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """The pretraining loss and the scores on a task, of pretraining runs in one folder that differ in one number."""
+    """Chart the pretraining loss and task scores of pretraining runs in one folder that differ in one number."""
     folders = _grouped(
         (entry.run.key.rpartition("/")[0], entry)
         for entry in entries
@@ -176,7 +176,7 @@ def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 
 def _joint(scores: Iterable[Score]) -> tuple[Series, ...]:
-    """Series in which several scores at one place are one: the spread of their means."""
+    """Build series in which several scores at one place become one: the spread of their means."""
     together = _grouped(((label, is_control, place), score) for label, is_control, place, score in scores)
     return make_series(
         (*key, of_place[0] if len(of_place) == 1 else spread([score.mean for score in of_place]))
@@ -185,7 +185,7 @@ def _joint(scores: Iterable[Score]) -> tuple[Series, ...]:
 
 
 def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Scores against the tokens of pretraining, for each task with runs from several revisions."""
+    """Chart scores against pretraining tokens, for each task with runs from several revisions."""
     scored = [entry for entry in entries if entry.source and entry.score and entry.metric]
     ran = {entry.source.path for entry in scored if entry.source and entry.source.revision is not None}
     groups = _grouped(
@@ -211,7 +211,7 @@ def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """One chart for each task and number of layers, with all runs that learned a scalar mix side by side."""
+    """Build a chart per task and number of layers, with all runs that learned a scalar mix side by side."""
     groups = _grouped(
         ((entry.group, len(mix.weights)), mix)
         for entry, label, is_control, result, seeds in _with_controls(entries, labels)
@@ -224,10 +224,10 @@ def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Ch
 
 
 def layer_panel(mixtures: Sequence[LayerWeights]) -> Panel:
-    """Columns by layer and run, with a dashed line at equal weights.
+    """Build a panel of columns by layer and run, with a dashed line at equal weights.
 
     Args:
-        mixtures: at least one, of equally many layers.
+        mixtures: at least one mix, all with the same number of layers.
     """
     num_layers = len(mixtures[0].weights)
     names = ["embeddings", *(f"layer {number}" for number in range(1, num_layers))]
@@ -244,7 +244,7 @@ def layer_panel(mixtures: Sequence[LayerWeights]) -> Panel:
 
 
 def _by_layer(mix: LayerWeights) -> Iterator[Spread]:
-    """The weight of each layer over the seeds."""
+    """Yield the weight of each layer over the seeds."""
     for layer, weight in enumerate(mix.weights):
         values = tuple(seed[layer] for seed in mix.seeds)
         deviation = None if mix.deviations is None else mix.deviations[layer]
@@ -252,9 +252,9 @@ def _by_layer(mix: LayerWeights) -> Iterator[Spread]:
 
 
 def sweep_charts(sweeps: Sequence[Sweep]) -> Iterator[Chart]:
-    """The metric against the first swept key, for each sweep with at least two points.
+    """Chart the metric against the first swept key, for each sweep with at least two points.
 
-    There is one line for each combination of the other keys. Sweeps over revisions are in ``revision_charts``.
+    There is one line per combination of the other keys. ``revision_charts`` draws sweeps over revisions.
     """
     for place, sweep in enumerate(sweeps, start=1):
         scored = [point for point in sweep.points if point.score is not None]
@@ -266,7 +266,7 @@ def sweep_charts(sweeps: Sequence[Sweep]) -> Iterator[Chart]:
 
 
 def _sweep_scores(sweep: Sweep) -> Iterator[Score]:
-    """The scores of a sweep; and those of its controls, if one key was swept and all points have a control."""
+    """Yield the scores of a sweep, and of its controls if one key was swept and all points have a control."""
     scored = [(point, point.score) for point in sweep.points if point.score is not None]
     first = [point.values[0] for point, _ in scored]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in first)
@@ -281,7 +281,7 @@ def _sweep_scores(sweep: Sweep) -> Iterator[Score]:
 
 
 def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
-    """The mean score in each language, for each task that is scored by language: all its runs and their controls."""
+    """Chart the mean score in each language, for each task that is scored by language, with controls."""
     groups = _grouped(
         ((entry.group, entry.metric), [(label, is_control, code, spread([score])) for code, score in scores.items()])
         for entry, label, is_control, result, _ in _with_controls(entries, labels)
@@ -294,7 +294,7 @@ def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iter
 
 
 def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
-    """Accuracy against confidence, as trained and after temperature scaling, for each task with such runs."""
+    """Chart accuracy against confidence, before and after temperature scaling, for each task with such runs."""
     groups = _grouped(
         (entry.group, (labels[entry.run.key], calibration))
         for entry in entries
@@ -319,9 +319,9 @@ def _reliability(label: str, measured: ShownReliability | None) -> Series:
 
 
 def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """The loss against each key that evaluations varied, such as the length of a memory (Dai et al. 2019, section 4.3).
+    """Chart the loss against each key that evaluations varied, such as memory length (Dai et al. 2019, section 4.3).
 
-    There is one line for each run; the seeds of a run share a line.
+    There is one line per run; the seeds of a run share a line.
     """
     curves = [(entry, *read_curve(entry.run.result.get("curve"))) for entry in entries]
     together = _by_run([(entry, key, points) for entry, key, points in curves if len(points) > 1])
@@ -344,7 +344,7 @@ def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 
 def _by_run(curves: Sequence[_Evaluation]) -> list[list[_Evaluation]]:
-    """Group the curves of the seeds of a run, if each seed was measured once and at the same values."""
+    """Group the curves of a run's seeds, if each seed was measured once, at the same values."""
     groups: dict[object, list[_Evaluation]] = {}
     for place, (entry, key, points) in enumerate(curves):
         path = _evaluated(entry)
@@ -359,7 +359,7 @@ def _by_run(curves: Sequence[_Evaluation]) -> list[list[_Evaluation]]:
 
 
 def _measured(entry: Entry) -> str:
-    """Name of the evaluated run; for a seed, the name of its parent run."""
+    """The name of the evaluated run; for a seed, the name of its parent run."""
     path = _evaluated(entry)
     if path is None:
         return entry.name
@@ -372,7 +372,7 @@ def _evaluated(entry: Entry) -> PurePath | None:
 
 
 def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
-    """Key and (value, loss) pairs of a result's ``curve``, ascending; no pairs if it is missing or damaged."""
+    """The key and the ascending (value, loss) pairs of a result's ``curve``; no pairs if it is missing or damaged."""
     if not isinstance(node, Mapping) or not isinstance(node.get("values"), list):
         return "", []
     pairs = zip(map(number, node["values"]), map(number, node.get("losses") or []), strict=False)
@@ -381,7 +381,7 @@ def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
 
 
 def search_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """The expected best of the learning rates, for each run that tried at least three, with its control in grey."""
+    """Chart the expected best learning rate score of each run that tried at least three, with its control in grey."""
     charts: list[Chart] = []
     for entry in entries:
         series = make_series(_searched(entry))
@@ -393,7 +393,7 @@ def search_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 
 def _searched(entry: Entry) -> Iterator[Score]:
-    """The expected score of the best of k rates, for each seed; a rate is chosen by its mean over seeds."""
+    """Yield the expected score of the best of k rates, for each seed; the mean over seeds chooses the rate."""
     higher = higher_is_better(entry.metric or "", entry.run.result)
     for condition, label in (("pretrained", entry.name), ("control", "control")):
         rates = list(tried_rates(entry.run, condition).values())

@@ -1,4 +1,4 @@
-"""What a figure shows, as plain data: reports and studies make charts, and ``kinds`` draws them."""
+"""The content of a figure as plain data: reports and studies build charts, and ``kinds`` draws them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = Literal["points", "curves", "loss", "bars", "columns", "differences", "re
 Place = float | str
 _Value = TypeVar("_Value")
 
-#: What the x axes of points are called; any other is called by its key.
+#: Headings of the x axes of points; any other axis has its key as its heading.
 HEADINGS = {
     "num_train": "labelled training examples",
     "tokens": PRETRAINING_TOKENS,
@@ -28,21 +28,21 @@ HEADINGS = {
     "num_rates": "learning rates tried",
     "memory_length": "memory in evaluation (tokens)",
 }
-#: Those on which 1000 is shown as 1k.
+#: Axes that show 1000 as 1k.
 COUNTS = ("num_train", "parameters", "tokens", "flops", "num_rates")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Scores that are drawn alike: the points of a line, or bars of one colour.
+    """Scores that are drawn in the same style: the points of a line, or bars of one colour.
 
     Attributes:
-        label: what they have in common; empty: there is no label.
-        points: (place on the x axis, score): numbers in ascending order, or names in any order.
+        label: what the scores have in common; empty for no label.
+        points: (place on the x axis, score), with numbers in ascending order, or names in any order.
         is_control: whether it is drawn grey.
-        is_reference: whether it is only a dashed line to compare the others with.
-        ink: its colour; empty: grey for a control, else the next colour of the palette.
-        differences: the difference of each place from its control, for the kind ``differences``.
+        is_reference: whether it is only a dashed reference line.
+        ink: its colour; by default grey for a control, else the next colour of the palette.
+        differences: the difference between each place and its control, for the kind ``differences``.
     """
 
     label: str
@@ -63,7 +63,7 @@ class LossCurve:
         seconds: training seconds at each logged step.
         loss: training loss at each logged step, nats.
         validation: (tokens, seconds, loss) at each validation.
-        plateau: loss of a model that knows only the frequencies of tokens (unigram entropy, nats), or None.
+        plateau: loss of a model that knows only token frequencies (unigram entropy, nats), or None.
         changes: (tokens, seconds, name of the phase) where a new phase starts.
         references: curves of earlier runs of the same recipe.
     """
@@ -88,14 +88,14 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        kind: the way in which it is drawn.
-        x: the heading of the x axis; for points a key of ``HEADINGS``, if it is one; for losses ``tokens`` or
+        kind: how it is drawn.
+        x: the heading of the x axis; for points, possibly a key of ``HEADINGS``; for losses, ``tokens`` or
             ``seconds``.
-        y: the metric, which decides the unit and the heading of its axis; empty: as in the panel to the left.
+        y: the metric, which determines the unit and the heading of its axis; empty for that of the panel to the left.
         series: the lines or bars.
         losses: the curves of the kind ``loss``, in place of series.
-        note: the explanation above the axes; empty: what the marks mean.
-        limits: the ends of the y axis; None: they fit the data.
+        note: the explanation above the axes; by default the meaning of the marks.
+        limits: the ends of the y axis; None to fit the data.
     """
 
     kind: Kind
@@ -119,8 +119,8 @@ class Chart:
     Attributes:
         name: file name without suffix.
         title: what it shows.
-        panels: side by side.
-        remarks: sentences for the caption, which are not in the figure.
+        panels: its panels, side by side.
+        remarks: sentences for the caption that are not in the figure.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Chart:
 
 
 def make_series(scores: Iterable[tuple[str, bool, Place, Spread]]) -> tuple[Series, ...]:
-    """Collect scores in series; of several scores at one place of a series, the last one counts.
+    """Collect scores in series; the last of several scores at one place of a series counts.
 
     Args:
         scores: label of the series, whether it is a control, place on the x axis, score.
@@ -142,12 +142,12 @@ def make_series(scores: Iterable[tuple[str, bool, Place, Spread]]) -> tuple[Seri
 
 
 def points_panel(x: str, y: str, series: Sequence[Series]) -> Panel:
-    """A panel of points; a line that is alone has no label, since the title says what it is."""
+    """Build a panel of points; a single line has no label, since the title says what it is."""
     return Panel("points", x, y, tuple(series) if len(series) > 1 else (replace(series[0], label=""),))
 
 
 def in_order(points: Mapping[Place, _Value]) -> tuple[tuple[Place, _Value], ...]:
-    """Points with numbers ascending, or with names as they are."""
+    """Sort points by their numbers; keep the order of names."""
     items = tuple(points.items())
     return tuple(sorted(items, key=lambda point: float(point[0]))) if are_numbers(points) else items
 

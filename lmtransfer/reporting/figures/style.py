@@ -1,7 +1,7 @@
-"""The style of all figures: colours safe for colour-blind readers, plain axes, labels beside the lines.
+"""The style of all figures: colour-blind safe colours, plain axes, labels beside the lines.
 
-matplotlib is imported inside the functions, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
-global state: figures are objects, drawn by the Agg canvas.
+The functions import matplotlib themselves, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
+global state: figures are objects, drawn on the Agg canvas.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 from lmtransfer.system.durable import write_bytes
 from lmtransfer.system.units import in_percent
 
-#: Okabe and Ito (2008), "Color Universal Design"; without yellow, which is invisible on white.
+#: Okabe and Ito (2008), "Color Universal Design", without yellow, which is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 #: Markers of points, with the characters that show them in labels.
 MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
 GREY = "#8A8A8A"
 INK = "#222222"
 LIGHT_BLUE = "#B9D6EA"
-#: Colours of the bars of a task, by way of transfer; of any other way, that of ``finetuned``.
+#: Colours of a task's bars by way of transfer; any other way has the colour of ``finetuned``.
 FILLS = {
     "majority": "#D9D9D9",
     "baseline": "#BDBDBD",
@@ -37,14 +37,14 @@ FILLS = {
     "frozen": PALETTE[4],
     "finetuned": PALETTE[0],
 }
-#: Dashes of reference lines.
+#: Dash pattern of reference lines.
 DASHES: Any = (0, (4, 3))
 
-#: Highest number of curves in a figure; more could not be distinguished. The rest is omitted, and the title says so.
+#: Maximum number of curves in a figure; more would be indistinguishable. The title says if others are omitted.
 MAX_CURVES = 7
-#: Letters of a title that fit into an inch.
+#: Letters per inch in a title.
 _LETTERS_PER_INCH = 11
-#: Highest number of dots on the line of a seed, so that the line stays visible.
+#: Maximum number of dots on a seed's line, so that the line stays visible.
 _MOST_DOTS = 25
 
 _RC = {
@@ -66,7 +66,7 @@ _RC = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "text.color": INK,
-    "text.parse_math": False,  # a run called "$x$" is shown literally
+    "text.parse_math": False,  # a run named "$x$" is shown literally
     "svg.fonttype": "none",  # text stays text: small, searchable, testable
     "figure.dpi": 100,
     "savefig.dpi": 160,
@@ -93,8 +93,8 @@ class SavedFigure:
 
 @contextmanager
 def drawing(name: str) -> Iterator[None]:
-    """Apply the style while a figure is made and saved; ids inside the SVG depend only on ``name``."""
-    chosen = os.environ.pop("MPLBACKEND", None)  # no window is opened, and an unknown backend would break the import
+    """Apply the style while a figure is drawn and saved; ids inside the SVG depend only on ``name``."""
+    chosen = os.environ.pop("MPLBACKEND", None)  # no window opens, and an unknown backend would break the import
     import matplotlib
 
     if chosen is not None:
@@ -104,7 +104,7 @@ def drawing(name: str) -> Iterator[None]:
 
 
 def new_figure(title: str, *, width: float, height: float) -> Any:
-    """A figure of ``width`` x ``height`` inches with only a title, on the Agg canvas; drawing computes the layout.
+    """Create a figure of ``width`` x ``height`` inches with only a title; drawing computes the layout.
 
     A long title is broken into lines.
     """
@@ -119,14 +119,14 @@ def new_figure(title: str, *, width: float, height: float) -> Any:
 
 
 def subtitle(axes: Any, text: str) -> None:
-    """Write an explanation of the marks in small grey letters above the axes."""
+    """Explain the marks in small grey letters above the axes."""
     axes.set_title(text, color="#666666", fontsize=8.5)
 
 
 def seed_dots(
     axes: Any, xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray, ink: str, *, size: float = 3.4
 ) -> Any:
-    """Draw a white dot with an edge of colour ``ink`` for each seed; this looks the same in every figure.
+    """Draw a white dot with an edge of colour ``ink`` for each seed, the same in every figure.
 
     Args:
         xs: positions in data units.
@@ -149,48 +149,48 @@ def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
     for path, metadata in ((svg, nothing), (png, {"Software": None})):
         visible = io.BytesIO()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph ")  # characters that the font lacks are shown as boxes
+            warnings.filterwarnings("ignore", message="Glyph ")  # characters missing from the font appear as boxes
             figure.savefig(visible, format=path.suffix[1:], metadata=metadata)
         write_bytes(path, visible.getvalue())
     return SavedFigure(name=name, title=title, svg=svg, png=png)
 
 
 def colour(index: int) -> str:
-    """The colour of the line or bar with number ``index``; colours repeat after seven."""
+    """Return the colour of line or bar number ``index``; colours repeat after seven."""
     return PALETTE[index % len(PALETTE)]
 
 
 def marker(index: int) -> str:
-    """The marker of line number ``index``: another one where colours repeat."""
+    """Return the marker of line number ``index``; markers differ where colours repeat."""
     return list(MARKERS)[index // len(PALETTE) % len(MARKERS)]
 
 
 def counted(drawn: int, runs: int) -> str:
-    """How many runs a figure shows, in words."""
+    """Say how many runs a figure shows."""
     if drawn < runs:
         return f"the first {drawn} of {runs} runs"
     return "1 run" if drawn == 1 else f"{drawn} runs"
 
 
 def with_count(title: str, runs: int) -> str:
-    """The title of a figure of at most ``MAX_CURVES`` runs, which says so if there are more."""
+    """Add to a title how many runs are shown if there are more than ``MAX_CURVES``."""
     return title if runs <= MAX_CURVES else f"{title}, {counted(MAX_CURVES, runs)}"
 
 
 def unit(metric: str) -> tuple[float, str]:
-    """The factor by which a metric is multiplied where it is drawn, and its heading on an axis."""
+    """Return the factor by which a metric is multiplied for drawing, and its axis heading."""
     return (100.0, f"{metric} (%)") if metric == "share" or in_percent(metric) else (1.0, metric)
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
     """Move label positions as little as possible so that neighbours are at least ``gap`` apart.
 
-    Overlapping labels are merged into blocks that are centred on the mean of their wanted positions (the pool of
+    Overlapping labels are merged into blocks that are centred on the mean of their desired positions (the pool of
     adjacent violators). The order is kept, and no label moves further than its block requires.
 
     Args:
-        positions: wanted positions, in any order.
-        gap: smallest distance, in the same unit.
+        positions: desired positions, in any order.
+        gap: minimum distance, in the same unit.
 
     Returns:
         New positions, in the order of the input.
@@ -211,7 +211,7 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: float = 8.5) -> None:
-    """Write the label of each line just right of the axes, at the height where the line ends.
+    """Write the label of each line just to the right of the axes, at the height where the line ends.
 
     Args:
         axes: the axes, with their final limits.
@@ -239,12 +239,12 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
 
 
 def dotted(num: int) -> np.ndarray:
-    """Which of ``num`` measurements get a dot for each seed: the last, and at most ``_MOST_DOTS`` in equal steps."""
+    """Select, in equal steps to the last, at most ``_MOST_DOTS`` of ``num`` measurements that get a dot per seed."""
     return np.arange(num - 1, -1, -max(1, -(-num // _MOST_DOTS)))[::-1]
 
 
 def shorten(text: str, limit: int = 34) -> str:
-    """``text``, with its middle cut out if it is longer than ``limit`` characters."""
+    """Cut out the middle of a text that is longer than ``limit`` characters."""
     if len(text) <= limit:
         return text
     head = (limit - 3) // 2
@@ -252,5 +252,5 @@ def shorten(text: str, limit: int = 34) -> str:
 
 
 def slug(text: str) -> str:
-    """Text that is safe as part of a file name."""
+    """Convert text to a safe part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"

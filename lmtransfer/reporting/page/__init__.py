@@ -1,1 +1,1 @@
-"""The HTML page of a report: plain view data from entries, and templates that show it."""
+"""The HTML page of a report: view data derived from entries, and the templates that show it."""

@@ -1,4 +1,4 @@
-"""Confusion matrices: how often each gold label got each answer.
+"""Confusion matrices: how often each gold label received each answer.
 
 Shape legend: R answers (examples, or words), C labels.
 """
@@ -13,19 +13,19 @@ import numpy as np
 from lmtransfer.reporting.table import Table, plain_table
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
-#: Up to this many labels there is a matrix; above, a list of the most confused pairs.
+#: Maximum number of labels for a matrix; with more labels there is a list of the most confused pairs.
 MOST_LABELS = 20
-#: Highest number of confused pairs that are listed.
+#: Maximum number of confused pairs to list.
 MOST_PAIRS = 15
 
 
 @dataclass(frozen=True, slots=True)
 class CountCell:
-    """How often one gold label got one answer.
+    """How often a gold label received an answer.
 
     Attributes:
         count: number of answers, over all seeds.
-        share: ``count`` divided by all answers to this gold label, 0 to 1.
+        share: ``count`` divided by the number of all answers to this gold label, 0 to 1.
         is_right: whether the answer is the gold label.
     """
 
@@ -48,13 +48,13 @@ class Confusion:
     """The confusions of a run.
 
     Attributes:
-        unit: what is counted: answers, or words.
+        unit: what is counted: answers or words.
         num_answers: number of answers over all seeds.
         num_seeds: number of seeds.
-        labels: the labels that are gold or predicted at least once, in the order of the task.
-        rows: the matrix, one row for each of ``labels``; empty if there are more than ``MOST_LABELS``.
-        pairs: the most frequent wrong answers, the most frequent first; None if there is a matrix.
-        num_pairs: number of all pairs of a gold label and a wrong answer that occur.
+        labels: the labels that are gold or predicted at least once, in the task's order.
+        rows: the matrix, one row per label; empty if there are more labels than ``MOST_LABELS``.
+        pairs: the most frequent wrong answers, most frequent first; None if there is a matrix.
+        num_pairs: number of distinct pairs of a gold label and a wrong answer.
     """
 
     unit: str
@@ -67,7 +67,7 @@ class Confusion:
 
 
 def confusion(answers: Sequence[Predictions]) -> Confusion | None:
-    """Count the answers of all seeds together; None if the answers are no labels.
+    """Count the answers of all seeds together; None if the answers are not labels.
 
     Args:
         answers: the kept answers of each seed, with the same labels.
@@ -79,7 +79,7 @@ def confusion(answers: Sequence[Predictions]) -> Confusion | None:
     predicted_R = np.concatenate([of_seed.examples.predicted for of_seed in answers])
     if not len(gold_R):
         return None
-    # A pair is one number, so that many labels need no C x C array.
+    # A pair is encoded as one number, so that many labels need no C x C array.
     codes, counts = np.unique(gold_R * len(names) + predicted_R, return_counts=True)
     gold_answers, predictions = codes // len(names), codes % len(names)
     totals = dict(zip(*(values.tolist() for values in np.unique(gold_R, return_counts=True)), strict=True))

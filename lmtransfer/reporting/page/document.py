@@ -1,4 +1,4 @@
-"""One self-contained HTML file from a template: it loads nothing, and all text from run directories is escaped."""
+"""Self-contained HTML files from templates: they load nothing, and all text from run directories is escaped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FOLDER = Path(__file__).parent / "templates"
 
 
 def document(template: str, *, title: str, with_script: bool = False, folder: Path | None = None, **values: Any) -> str:
-    """A complete page.
+    """Render a complete page.
 
     Args:
         template: file name of a template that extends ``base.html.j2``.
-        title: title of the window and heading of the page.
-        with_script: whether tables can be sorted, which needs the one script of the page.
-        folder: a folder with further templates, ``template`` among them; None: those of the reports.
-        values: the values of the template; all text in them is escaped.
+        title: window title and page heading.
+        with_script: whether tables can be sorted, which needs the page's only script.
+        folder: the folder with ``template`` and other templates; by default that of the reports.
+        values: template values; all text in them is escaped.
     """
     script = _source("sort.js") if with_script else ""
     return (
@@ -32,10 +32,10 @@ def document(template: str, *, title: str, with_script: bool = False, folder: Pa
 
 
 def policy(script: str) -> str:
-    """The content security policy: no requests, and no script but this one.
+    """Return the content security policy: no requests, and no script but this one.
 
     Args:
-        script: the text between the tags of the script; "" for a page without one.
+        script: the text between the script tags; "" for a page without a script.
     """
     allowed = ""
     if script:

@@ -23,11 +23,11 @@ from lmtransfer.reporting.sweep_table import sweep_table
 
 @dataclass(frozen=True, slots=True)
 class ShownFigure:
-    """A figure that this process has drawn.
+    """A figure drawn by this process.
 
     Attributes:
-        caption: what it shows; empty if the figure says it itself.
-        svg: the SVG element, in which matplotlib has escaped all text; the one value that a template does not escape.
+        caption: what it shows; empty if the figure itself says so.
+        svg: the SVG element, whose text matplotlib has escaped; the only value that a template does not escape.
     """
 
     caption: str
@@ -36,13 +36,13 @@ class ShownFigure:
 
 @dataclass(frozen=True, slots=True)
 class ShownSection:
-    """A section with its figure, which was read from a folder that may come from another person.
+    """A section with its figure, read from a folder that may come from someone else.
 
     Attributes:
         title: its heading.
         sentence: what the figure shows.
-        command: the command that made it.
-        source: the SVG as a ``data:`` address for an image, in which a browser runs and loads nothing.
+        command: the command that drew it.
+        source: the SVG as a ``data:`` address of an image, in which a browser runs and loads nothing.
     """
 
     title: str
@@ -74,14 +74,14 @@ def html_report(
     sections: Sequence[Section] = (),
     texts: Texts | None = None,
 ) -> str:
-    """The page: the answer first, then the leaderboard, tables, figures, the answers of the runs, and their details.
+    """Render the page: the answer, then the leaderboard, tables, figures, and the runs' answers and details.
 
     Args:
         entries: all runs of the report.
-        sweeps: the sweeps of the report; their points are in the tables of the sweeps and not in the main table.
-        figures: saved figures, put into the page in this order.
-        sections: parts that come right after the answer.
-        texts: finds the texts of examples; None: no texts are shown.
+        sweeps: the sweeps of the report, whose points are in tables of their own but not in the main table.
+        figures: saved figures, in page order.
+        sections: parts that directly follow the answer.
+        texts: finds the texts of examples; None to show no texts.
 
     Raises:
         OSError: the file of a figure cannot be read.

@@ -1,4 +1,4 @@
-"""What the report shows of the answers of each run: confusions, the worst errors, marked spans and tagged sentences.
+"""The answers of each run in the report: confusions, worst errors, marked spans and tagged sentences.
 
 Shape legend: N examples, C labels.
 """
@@ -32,14 +32,14 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 Marked = Literal["", "gold", "pred", "both", "gap"]
 
-#: Characters of the passage that are shown before and after an answer.
+#: Number of passage characters shown before and after an answer.
 AROUND = 160
 
-#: Up to this many labels are shown: those with the most gold examples.
+#: Maximum number of labels to show: those with the most gold examples.
 MOST_CLASSES = 30
-#: The answers of at most so many runs are shown: first the best run of each task, then the second best, and so on.
+#: Maximum number of runs with answers shown: the best run of each task, then the second best, and so on.
 MOST_RUNS = 24
-#: Longer texts are cut.
+#: Maximum length of a text; longer texts are truncated.
 MOST_CHARACTERS = 600
 _ON_TEST = (
     "These are answers to test examples. They are not shown, so that nobody chooses a model by looking at test data."
@@ -48,7 +48,7 @@ _ON_TEST = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters ``start`` to ``stop`` (exclusive) of a passage."""
+    """The characters ``start`` to ``stop`` (exclusive) of a passage."""
 
     start: int
     stop: int
@@ -60,7 +60,7 @@ class Piece:
 
     Attributes:
         text: the text; empty for a gap.
-        kind: "" for plain text, "gold", "pred", "both" where the answers overlap, "gap" where text is left out.
+        kind: "" for plain text, "gold", "pred", "both" where the answers overlap, "gap" where text is omitted.
     """
 
     text: str
@@ -68,12 +68,12 @@ class Piece:
 
 
 def find_span(passage: str, answer: str, *, start: int | None, near: int | None = None) -> Span | None:
-    """The place of an answer in its passage; None if it is not there.
+    """Find an answer in its passage; None if it does not occur.
 
     Args:
-        answer: text of the answer; a cut answer is found by its beginning.
-        start: its first character, if it is known.
-        near: otherwise, the occurrence that starts nearest to this character is taken; None: the first one.
+        answer: text of the answer; a truncated answer is found by its beginning.
+        start: index of its first character, if known.
+        near: if ``start`` is unknown, the index nearest to which the occurrence starts; None for the first occurrence.
     """
     if not answer:
         return None
@@ -91,14 +91,14 @@ def find_span(passage: str, answer: str, *, start: int | None, near: int | None 
 
 
 def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: int = AROUND) -> list[Piece]:
-    """The parts of a passage around both answers, with the answers marked.
+    """Return the parts of a passage around both answers, with the answers marked.
 
-    Without any answer it is the beginning of the passage.
+    Without an answer, return the beginning of the passage.
 
     Args:
-        gold: place of the gold answer.
-        predicted: place of the predicted answer.
-        around: characters that are shown before and after an answer, at most; the rest is left out.
+        gold: the gold answer.
+        predicted: the predicted answer.
+        around: maximum number of characters shown before and after an answer.
     """
     spans = [span for span in (gold, predicted) if span is not None]
     windows = _windows(passage, spans or [Span(0, 0)], around)
@@ -118,7 +118,7 @@ def excerpt(passage: str, *, gold: Span | None, predicted: Span | None, around: 
 
 
 def _windows(passage: str, spans: Sequence[Span], around: int) -> list[Span]:
-    """The shown parts, in order and apart from each other; they begin and end between words, if there is a space."""
+    """The parts to show, in order and disjoint; they begin and end between words if there is a space."""
     merged: list[Span] = []
     for span in sorted(spans, key=lambda span: span.start):
         start, stop = max(0, span.start - around), min(len(passage), span.stop + around)
@@ -142,13 +142,13 @@ def _kind(start: int, stop: int, gold: Span | None, predicted: Span | None) -> M
 
 
 def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
-    """The answers of the seeds of a run on its scored split; empty if none are kept.
+    """The answers of a run's seeds on its scored split; empty if none are kept.
 
-    A seed whose examples or labels differ from those of the first seed is left out.
+    Seeds whose examples or labels differ from those of the first seed are left out.
 
     Args:
         entry: a scored run of a task.
-        problems: gets one message for each file that cannot be read.
+        problems: receives one message for each unreadable file.
     """
     of_split = [
         predictions
@@ -156,7 +156,7 @@ def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
         if predictions.split == entry.split and not predictions.baseline
     ]
     own = [predictions for predictions in of_split if not predictions.is_control]
-    # The folder of a control that was given as a run itself.
+    # The folder of a control that the user named as a run.
     return _of_same_examples(own or (of_split if entry.is_control else []))
 
 
@@ -185,7 +185,7 @@ def _of_same_examples(answers: Sequence[Predictions]) -> list[Predictions]:
 
 
 def class_scores(answers: Sequence[Predictions]) -> Table | None:
-    """Precision, recall and F1 of each class, the most frequent first; None if the answers have no classes.
+    """Tabulate precision, recall and F1 of each class, most frequent first; None if the answers have no classes.
 
     Args:
         answers: the kept answers of each seed to the same examples.
@@ -214,9 +214,9 @@ class ShownError:
 
     Attributes:
         name: id of the example.
-        texts: the text or the pair of texts; empty if they were not found.
+        texts: the text or pair of texts; empty if not found.
         gold: the gold answer.
-        predicted: the answer of the run.
+        predicted: the run's answer.
         certainty: score, probability and number of seeds of the answer, in words; empty if unknown.
         question: the question about a passage; empty if there is none.
         pieces: the marked passage; empty if there is none.
@@ -249,10 +249,10 @@ class RunAnswers:
         transfer: how the encoder was transferred.
         group: task, split and number of labels.
         remarks: sentences about what is missing.
-        confusion: the confusions; None if the answers are no labels.
+        confusion: the confusions; None if the answers are not labels.
         class_scores: the scores of each class; None if the answers have no classes.
-        errors: the worst errors, the worst first.
-        sentences: the worst tagged sentences, the worst first.
+        errors: the worst errors, worst first.
+        sentences: the worst tagged sentences, worst first.
         num_seeds: number of seeds whose answers are shown.
     """
 
@@ -268,10 +268,10 @@ class RunAnswers:
 
 
 def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers], int]:
-    """The answers of the runs that kept predictions.
+    """Collect the answers of the runs that kept predictions.
 
     Returns:
-        The answers, task by task, and the number of further runs that are not shown.
+        The answers, task by task, and the number of omitted runs.
     """
     with_answers = [
         entry
@@ -294,7 +294,7 @@ def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers
 
 
 def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
-    """The answers of one run; None if it has none that could be shown."""
+    """The answers of one run; None if it has none to show."""
     heading = RunAnswers(entry.name, entry.transfer, entry.group)
     if entry.split.startswith("test"):
         return replace(heading, remarks=(_ON_TEST,))

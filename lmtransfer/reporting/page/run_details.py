@@ -22,14 +22,14 @@ class RunDetails:
     """The details of one run.
 
     Attributes:
-        command: the command that made it.
+        command: the command that produced it.
         name: its name.
         facts: state, tokens, time, parameters and seeds, in words.
         problems: what could not be read.
         rule: its key, and how checkpoint and learning rate were chosen.
         languages: its score in each language; empty for tasks with one language.
-        calibration: its calibration error, with and without a temperature; empty if it was not measured.
-        layer_weights: the learned weights of the layers; empty if there are none.
+        calibration: its calibration error, with and without a temperature; empty if not measured.
+        layer_weights: the learned layer weights; empty if there are none.
         files: heading and content of its configuration and its versions, as YAML.
     """
 
@@ -45,7 +45,7 @@ class RunDetails:
 
 
 def run_details(entry: Entry) -> RunDetails:
-    """The details of an entry's run."""
+    """Collect the details of an entry's run."""
     run = entry.run
     facts: list[str] = [run.state]
     tokens, seconds = total(run, "tokens"), total(run, "seconds")

@@ -1,4 +1,4 @@
-"""Tagged sentences: the tag of each word by most seeds, beside the gold tag where it is wrong.
+"""Tagged sentences: the tag that most seeds give each word, with the gold tag where it is wrong.
 
 Shape legend: S seeds, N sentences, R words of all sentences, W words of one sentence.
 """
@@ -13,9 +13,9 @@ import numpy as np
 from lmtransfer.reporting.page.wrong_answers import MOST_ERRORS, certainties
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
-#: The tag of words outside all spans, and the letters before the kind of a span (see ``metrics.chunks``).
+#: The tag of words outside spans, and the letters that precede the kind of a span (see ``metrics.chunks``).
 _OUTSIDE, _PREFIXES = "O", "BIESLU"
-#: Longer sentences are not shown.
+#: Maximum number of words in a sentence; longer sentences are not shown.
 MOST_WORDS = 60
 
 
@@ -27,7 +27,7 @@ class TaggedWord:
         word: the word.
         predicted: the tag that most seeds give.
         gold: the gold tag.
-        colours: number of the colour of the predicted tag and of the gold tag; None for no tag (``O``).
+        colours: colour numbers of the predicted tag and the gold tag; None for no tag (``O``).
     """
 
     word: str
@@ -46,9 +46,9 @@ class WrongSentence:
     """The tags of one sentence.
 
     Attributes:
-        row: number of the sentence in the kept answers.
-        predicted: label of each word by most seeds, int64, shape (W,).
-        num_wrong: number of words whose tag is wrong.
+        row: index of the sentence in the kept answers.
+        predicted: the label that most seeds give each word, int64, shape (W,).
+        num_wrong: number of wrongly tagged words.
     """
 
     row: int
@@ -57,10 +57,10 @@ class WrongSentence:
 
 
 def worst_sentences(answers: Sequence[Predictions]) -> list[WrongSentence]:
-    """The sentences with the most certain wrong tags, the most certain first.
+    """Select the sentences with the most certain wrong tags, most certain first.
 
-    The certainty is the sum of the probabilities of the wrong tags over all seeds, or their number if probabilities
-    were not kept.
+    The certainty is the sum of the wrong tags' probabilities over all seeds, or their number if probabilities were not
+    kept.
 
     Args:
         answers: the answers of each seed to the same sentences, of kind tagging.
@@ -85,10 +85,10 @@ def worst_sentences(answers: Sequence[Predictions]) -> list[WrongSentence]:
 
 
 def tagged_words(predictions: Predictions, sentence: WrongSentence, words: Sequence[str]) -> list[TaggedWord]:
-    """The words of a sentence with their tags.
+    """Return the words of a sentence with their tags.
 
     Args:
-        predictions: the answers of one seed, for the gold tags.
+        predictions: the answers of one seed, which provide the gold tags.
 
     Raises:
         ValueError: the numbers of words and of tags differ.
@@ -103,16 +103,16 @@ def tagged_words(predictions: Predictions, sentence: WrongSentence, words: Seque
 
 
 def colours_of(labels: Sequence[str]) -> list[int | None]:
-    """The number of the colour of each tag: one for each kind, so that ``B-person`` and ``I-person`` look alike."""
+    """Number the colours of tags, one per kind, so that ``B-person`` and ``I-person`` look alike."""
     kinds: dict[str, int] = {}
     return [None if label == _OUTSIDE else kinds.setdefault(_kind(label), len(kinds)) for label in labels]
 
 
 def _kind(label: str) -> str:
-    """What a tag is about: ``B-person`` is about ``person``."""
+    """Return the kind of a tag: ``person`` for ``B-person``."""
     return label[2:] if label[1:2] == "-" and label[0] in _PREFIXES else label
 
 
 def _most_frequent(tags_S: np.ndarray) -> int:
-    """The tag that most seeds give; on a tie, the one with the lowest number."""
+    """Return the tag that most seeds give, or the lowest on a tie."""
     return int(np.bincount(tags_S).argmax())

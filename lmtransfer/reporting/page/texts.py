@@ -1,4 +1,4 @@
-"""The texts of examples, which runs do not keep: an interface to what reads them again."""
+"""The interface for reading the texts of examples again, since runs do not keep them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExampleText:
 
     Attributes:
         content: the input texts: a text, a pair, the words of a sentence, or a question, its passage and earlier turns.
-        gold_start: first character of the gold answer in the passage; None if there is none or if it is unknown.
+        gold_start: index of the gold answer's first character in the passage; None if there is none or it is unknown.
     """
 
     content: tuple[str, ...]
@@ -30,8 +30,8 @@ class FoundTexts:
     """The texts of some examples.
 
     Attributes:
-        texts: the texts that were found, by the key of the example.
-        missing: why others were not found, as the end of a sentence; empty if none is missing.
+        texts: the texts, by the key of the example.
+        missing: why other texts were not found, as the end of a sentence; empty if none is missing.
     """
 
     texts: Mapping[int, ExampleText] = field(default_factory=dict)
@@ -39,19 +39,19 @@ class FoundTexts:
 
 
 class Texts(Protocol):
-    """Finds the texts of examples; it raises no errors."""
+    """Finds the texts of examples without raising errors."""
 
     def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:
         """Find the texts of some examples of a run.
 
         Args:
-            keys: keys of the examples, from ``kept.examples.keys``.
+            keys: keys of the examples, from ``predictions.examples.keys``.
         """
         ...
 
 
 class NoTexts(Texts):
-    """Finds nothing, where the data of the tasks are not to be read."""
+    """Finds nothing, for reports that must not read task data."""
 
     @override
     def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> FoundTexts:

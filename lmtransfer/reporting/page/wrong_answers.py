@@ -13,24 +13,24 @@ import numpy as np
 
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 
-#: Highest number of errors that are shown.
+#: Maximum number of errors to show.
 MOST_ERRORS = 10
-#: An answer with a lower F1, in the mean over seeds, is an error.
+#: An answer with a mean F1 over seeds below this is an error.
 _WRONG_F1 = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswer:
-    """One example that the seeds of a run get wrong.
+    """An example that a run's seeds answer wrongly.
 
     Attributes:
-        row: number of the example in the kept answers.
+        row: index of the example in the kept answers.
         gold: the gold answer.
-        predicted: the wrong answer that most seeds give; for scores the mean over seeds.
+        predicted: the most frequent wrong answer of the seeds; for scores, the mean over seeds.
         num_agreeing: number of seeds that give this answer; None for scores.
         num_seeds: number of seeds.
-        confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if it was not kept.
-        score: what the example got, in the mean over seeds: F1, or the squared error; None for labels.
+        confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if not kept.
+        score: the example's mean F1 or squared error over seeds; None for labels.
     """
 
     row: int
@@ -43,7 +43,7 @@ class WrongAnswer:
 
 
 def worst_labels(answers: Sequence[Predictions]) -> list[WrongAnswer]:
-    """The examples with the most certain wrong label, the most certain first.
+    """Select the examples with the most certain wrong label, most certain first.
 
     The certainty is the probability of the wrong label, summed over the seeds that answer it. If probabilities were not
     kept, it is the number of these seeds.
@@ -56,7 +56,7 @@ def worst_labels(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     predicted_SN = np.stack([predictions.examples.predicted for predictions in answers])
     weights_SN = certainties(answers)
     seeds, rows = np.nonzero(predicted_SN != gold_N)
-    # One number for each example with one of its wrong labels.
+    # One number per pair of an example and one of its wrong labels.
     codes, which = np.unique(rows * max(1, len(examples.labels)) + predicted_SN[seeds, rows], return_inverse=True)
     certainty = np.bincount(which, weights=(np.ones(len(seeds)) if weights_SN is None else weights_SN[seeds, rows]))
     counts = np.bincount(which)
@@ -78,7 +78,7 @@ def worst_labels(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def worst_label_sets(answers: Sequence[Predictions]) -> list[WrongAnswer]:
-    """The examples with the most certain wrong decisions about labels, the most certain first.
+    """Select the examples with the most certain wrong decisions about labels, most certain first.
 
     The certainty is the sum of the probabilities of all wrong decisions, over labels and seeds. If probabilities were
     not kept, it is their number.
@@ -104,7 +104,7 @@ def worst_label_sets(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def worst_scores(answers: Sequence[Predictions]) -> list[WrongAnswer]:
-    """The examples with the largest squared error, in the mean over seeds, the largest first.
+    """Select the examples with the largest mean squared error over seeds, largest first.
 
     Args:
         answers: the answers of each seed to the same examples, of kind regression.
@@ -128,7 +128,7 @@ def worst_scores(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
-    """The questions with the lowest F1, in the mean over seeds, those with the same answer of most seeds first.
+    """Select the questions with the lowest mean F1 over seeds; on ties, those whose seeds agree most come first.
 
     Args:
         answers: the answers of each seed to the same examples, of kind span.
@@ -138,7 +138,7 @@ def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
         return []
     with np.errstate(invalid="ignore", divide="ignore"):
         f1_N = np.mean([k.examples.ratios["f1"].parts / k.examples.ratios["f1"].counts for k in answers], axis=0)
-    rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # without a score, the comparison is false
+    rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # false for NaN, which stands for no score
     majority_answers = {
         row: Counter(predictions.examples.answers[row] for predictions in answers).most_common(1)[0] for row in rows
     }
@@ -157,7 +157,7 @@ def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def certainties(answers: Sequence[Predictions]) -> np.ndarray | None:
-    """The probability of each answer of each seed, float64, shape (S, R); None if a seed did not keep them."""
+    """The probability of each answer of each seed, float64, shape (S, R); None if a seed kept no probabilities."""
     confidences = [answer.examples.confidences for answer in answers]
     if any(len(own) != len(answer.examples.predicted) for own, answer in zip(confidences, answers, strict=True)):
         return None

@@ -1,1 +1,1 @@
-"""Showing a report as text on the terminal and as a page."""
+"""Tables and answers of a report, rendered as text."""

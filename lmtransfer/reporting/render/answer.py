@@ -1,4 +1,4 @@
-"""The main result in words: did pretraining help, by how much, and how certain is it?"""
+"""The main result in words: whether and by how much pretraining helped, and how certain this is."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lmtransfer.verdicts.spread import Spread
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """Two transfers to the same task, made in the same way.
+    """Two transfers to the same task in the same way.
 
     Attributes:
         before: transfer from a pretrained run.
         after: transfer from a run that continued the pretraining of that run.
-        difference: ``after`` minus ``before``, judged together with the others of this kind.
+        difference: ``after`` minus ``before``, judged together with the other differences of this kind.
     """
 
     before: Entry
@@ -34,7 +34,7 @@ class BeforeAfter:
 
 
 def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
-    """Pair each transfer from a continued run with that from the earlier run, if there is exactly one."""
+    """Pair each transfer from a continued run with the transfer from the earlier run, if there is exactly one."""
     pairs = []
     runs = [entry.run for entry in entries]
     for after in entries:
@@ -51,7 +51,7 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
             if len(candidates) == 1:
                 pairs.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
             if candidates:
-                break  # the nearest earlier run with transfers; if it has several, none is used
+                break  # the nearest earlier run with a transfer; several transfers are ambiguous, so none is used
     together = corrected([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
     return [replace(pair, difference=difference) for pair, difference in zip(pairs, together, strict=True)]
 
@@ -61,7 +61,7 @@ def _is_scored(entry: Entry) -> bool:
 
 
 def _has_same_settings(entry: Entry, other: Entry) -> bool:
-    """Whether two transfers differ in nothing known except their starting point."""
+    """Whether two transfers differ, as far as is known, only in their starting point."""
 
     def scored(one: Entry) -> tuple[object, ...]:
         return (one.run.command, one.task, one.split, one.metric, one.transfer)
@@ -87,14 +87,14 @@ def _difference(before: Entry, after: Entry) -> Difference:
 
 
 def answer(entries: Sequence[Entry]) -> str:
-    """Whether pretraining helped, over all comparisons with a control, and whether continued pretraining helped."""
+    """Say whether pretraining helped, over all comparisons with a control, and whether continued pretraining did."""
     return " ".join(
         [_helped(entries), *_counted(entries), *_not_compared(entries), *map(_continued, before_and_after(entries))]
     )
 
 
 def _counted(entries: Sequence[Entry]) -> list[str]:
-    """A sentence on whether counting words does as well as the runs, which may be better than their controls."""
+    """Say whether counting words does as well as the runs, even if they are better than their controls."""
     with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
     not_above = [entry for entry in with_baseline if not is_worse(*_means(entry), entry.metric or "", entry.run.result)]
     if not not_above:
@@ -119,14 +119,14 @@ def _means(entry: Entry) -> tuple[float, float]:
 
 
 def _not_compared(entries: Sequence[Entry]) -> list[str]:
-    """A sentence for each run without a verdict although a run similar to a control of it exists."""
+    """Name each run without a verdict for which a run similar to a control exists."""
     named = [entry for entry in entries if entry.without_control]
     sentences = [f"No verdict on {entry.name}: {entry.without_control}." for entry in named[:3]]
     return sentences + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
 
 
 def _helped(entries: Sequence[Entry]) -> str:
-    """A sentence on whether pretraining helped."""
+    """Say in a sentence whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
         if any(entry.control is not None for entry in entries):
@@ -160,7 +160,7 @@ def _helped(entries: Sequence[Entry]) -> str:
 
 
 def comparison(entry: Entry) -> str:
-    """One comparison as a sentence.
+    """State a comparison as a sentence.
 
     Raises:
         ValueError: the entry has no comparison.
@@ -184,7 +184,7 @@ def comparison(entry: Entry) -> str:
 
 
 def _continued(pair: BeforeAfter) -> str:
-    """A sentence on whether continued pretraining helped."""
+    """Say in a sentence whether continued pretraining helped."""
     before, after, difference = pair.before, pair.after, pair.difference
     start = {
         "better": "helped",
@@ -217,7 +217,7 @@ def _continued(pair: BeforeAfter) -> str:
 
 
 def _measured(entry: Entry) -> str:
-    """The measured scores and how certain their difference is."""
+    """State the measured scores and how certain their difference is."""
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
     if difference is None or score is None or control is None or metric is None:
         raise ValueError(f"{entry.run.key} has no control to compare with")
@@ -246,7 +246,7 @@ def _value(score: Spread, metric: str) -> str:
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:
-    """Sort key of comparisons: finetuned before frozen, then by the p value; entries without a p value come last."""
+    """Return the sort key of a comparison: finetuned before frozen, then by p value; without a p value last."""
     difference = entry.difference
     if difference is None or difference.p_value is None:
         return (False, -1.0)

@@ -12,14 +12,14 @@ from lmtransfer.verdicts.spread import Spread
 
 
 def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
-    """The metric's name with its unit; losses of pretraining are named as those of the validation documents."""
+    """The metric's name with its unit; pretraining losses are named as validation losses."""
     if of_pretraining and metric:
         return f"validation {metric}"
     return f"{metric} (%)" if in_percent(metric) else metric
 
 
 def score_text(score: Spread | None, metric: str) -> str:
-    """Mean and deviation in the displayed unit of the metric: ``69.6 +- 0.5``; no deviation for a single seed."""
+    """Format mean and deviation in the metric's displayed unit: ``69.6 +- 0.5``; no deviation for a single seed."""
     if score is None:
         return ""
     text = shown(score.mean, metric)
@@ -27,7 +27,7 @@ def score_text(score: Spread | None, metric: str) -> str:
 
 
 def difference_text(difference: Difference | None, metric: str) -> str:
-    """A difference with its corrected interval: ``+2.8 (+1.2 to +4.4)``."""
+    """Format a difference with its corrected interval: ``+2.8 (+1.2 to +4.4)``."""
     if difference is None:
         return ""
     text, interval = shown_difference(difference.delta, metric), interval_text(difference, metric)
@@ -35,17 +35,17 @@ def difference_text(difference: Difference | None, metric: str) -> str:
 
 
 def score_cell(score: Spread | None, metric: str) -> Cell:
-    """A score as a cell."""
+    """Build the cell of a score."""
     return Cell(score_text(score, metric), sort=None if score is None else score.mean)
 
 
 def metrics_cell(scores: Mapping[str, Spread]) -> Cell:
-    """The metrics that do not decide, a line for each with its unit: ``macro_f1 (%) 69.6 +- 0.5``."""
+    """Build the cell of the other metrics, one line each with its unit: ``macro_f1 (%) 69.6 +- 0.5``."""
     return Cell.of_lines([f"{metric_heading(metric)} {score_text(score, metric)}" for metric, score in scores.items()])
 
 
 def difference_cells(difference: Difference | None, metric: str) -> dict[str, Cell]:
-    """A difference, its corrected interval, and its verdict with its mark."""
+    """Build the cells of a difference, its corrected interval, and its verdict with its mark."""
     if difference is None:
         return {}
     return {

@@ -8,12 +8,12 @@ from lmtransfer.reporting.table import Table
 
 
 def markdown_table(table: Table) -> str:
-    """Draw a table with one line of text for each of its lines."""
+    """Render a table with one line of text per row."""
     lines = [[_escaped(text) for text in row] for row in (table.headings, *table.rows)]
     lines.insert(1, ["---"] * len(table.columns))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def _escaped(text: str) -> str:
-    """The text on one line, with Markdown's own characters escaped."""
+    """Put the text on one line and escape Markdown's special characters."""
     return re.sub(r"([\\`|<>\[\]*_~])", r"\\\1", " ".join(text.split()))

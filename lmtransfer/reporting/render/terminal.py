@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from lmtransfer.system.console import Console
 
-#: The width if the output is not a terminal, such as a log.
+#: The width if the output is not a terminal, but a log for example.
 _WIDTH = 100
 
 
 def report_console() -> Console:
-    """A console on standard output, with the width and colours of the terminal."""
+    """Create a console on standard output, with the width and colours of the terminal."""
     from lmtransfer.system.console import Console
 
     console = Console()
@@ -24,7 +24,7 @@ def report_console() -> Console:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table; a terminal that has only ASCII gets ``+-`` between mean and deviation."""
+    """Print a table; an ASCII-only terminal shows ``+-`` between mean and deviation."""
     try:
         PLUS_MINUS.encode(console.encoding)
     except (UnicodeEncodeError, LookupError):
@@ -34,7 +34,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def terminal_table(table: Table, *, plus_minus: str = PLUS_MINUS) -> RichTable:
-    """Draw a table: the first line of each cell as it is, the others below it and dim; an empty line between groups.
+    """Render a table: the first line of each cell unchanged, the others dim below it, with empty lines between groups.
 
     Args:
         plus_minus: the sign between mean and deviation.

@@ -1,1 +1,1 @@
-"""Reading runs from their directories and comparing them with their controls."""
+"""Runs, read from their directories and compared with their controls."""

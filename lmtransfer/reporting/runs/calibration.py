@@ -1,4 +1,4 @@
-"""The calibration in a ``result.json``: over seeds, in words, and for a figure."""
+"""The calibration in a ``result.json``: joined over seeds, in words, and for a figure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from lmtransfer.reporting.runs.scores import number
 
-#: Entries of the bins.
+#: The entries about the bins.
 _BINS = ("counts", "confidences", "accuracies")
 
 
 @dataclass(frozen=True, slots=True)
 class ShownReliability:
-    """How often the answers of each bin of confidence are right.
+    """How often the answers in each confidence bin are right.
 
     Attributes:
         error: expected calibration error, 0 to 1.
-        points: mean confidence and accuracy of each bin that is not empty, 0 to 1.
+        points: mean confidence and accuracy of each non-empty bin, 0 to 1.
     """
 
     error: float
@@ -31,9 +31,9 @@ class ShownCalibration:
     """The calibration of a run.
 
     Attributes:
-        plain: its probabilities as they are.
-        scaled: with a temperature that was fitted on other examples; None if it was not fitted.
-        temperature: that temperature.
+        plain: the reliability of the unscaled probabilities.
+        scaled: the reliability with a temperature fitted on other examples; None if none was fitted.
+        temperature: the fitted temperature.
     """
 
     plain: ShownReliability
@@ -42,10 +42,10 @@ class ShownCalibration:
 
 
 def joint_calibration(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The calibration over seeds: means of errors, losses and temperatures, and all answers together in the bins.
+    """Join the calibration over seeds: average errors, losses and temperatures, and pool all answers in the bins.
 
     Args:
-        runs: the entry of each seed.
+        runs: the calibration entry of each seed.
     """
     scaled = [run["scaled"] for run in runs]
     temperatures = [run["temperature"] for run in runs]
@@ -96,7 +96,7 @@ def calibration_text(result: Any) -> str:
     """One line: ``calibration error (ECE) 8.1 %, 2.3 % with temperature 1.71, fitted on other examples of the split``.
 
     Args:
-        result: a result; without calibration the text is empty.
+        result: a result; the text is empty without a calibration.
     """
     fit = read_calibration(result)
     if fit is None:

@@ -1,7 +1,7 @@
-"""Reading run directories, complete, unfinished or damaged, without torch and without trusting their content.
+"""Reads complete, unfinished or damaged run directories, without torch and without trusting their content.
 
 A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs are nested: ``<name>/seed-0`` ...
-below a run with several seeds, ``<name>/control`` next to them, and ``<name>/<override>`` for the points of a sweep.
+in a run with several seeds, ``<name>/control`` next to them, and ``<name>/<override>`` for the points of a sweep.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lmtransfer.system.safe_files import check_folder, read_json, read_json_line
 
 #: The files that make a folder a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
-#: The commands that write runs.
+#: The commands that produce runs.
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
-#: Folders inside a run that hold no run; they are skipped, so that reading is fast although checkpoints are large.
+#: Folders inside a run that hold no runs; they are skipped for speed.
 _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
                       "predictions", "trackers", "folds"})  # fmt: skip
-#: Deepest nesting of lmtransfer: command / sweep / point / seed / control.
+#: Maximum nesting of lmtransfer's folders, such as command / sweep / point / seed / control.
 MAX_DEPTH = 8
 
-#: Larger numbers than this are not of a measurement; squares and sums of smaller ones are finite.
+#: Numbers above this cannot be measurements; squares and sums of smaller numbers are finite.
 _LARGEST = 1e100
 
 
@@ -46,8 +46,8 @@ class Run:
         result: ``result.json`` ({} if missing).
         versions: ``versions.json`` ({} if missing).
         metrics: the readable objects of ``metrics.jsonl``, in order.
-        problems: what could not be read, one message for each problem.
-        revision: the tokens seen, if this stands for a revision of the run; its key, result and metrics end there.
+        problems: what could not be read, one message per problem.
+        revision: the tokens seen if this is a revision of the run; key, result and metrics then end there.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def weights(self) -> str:
-        """The weights that other runs take from this one: its path, with the tokens of a revision."""
+        """The name of this run's weights: its path, with the tokens of a revision."""
         return with_revision(self.path, self.revision)
 
     @property
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command that made the run: from the result, else from the names of its folders ("" if unknown)."""
+        """The command that produced the run, from the result or the names of its folders; "" if unknown."""
         command = self.result.get("command")
         if isinstance(command, str):
             return command
@@ -81,17 +81,17 @@ class Run:
 
     @property
     def is_seed(self) -> bool:
-        """Whether this is one seed of a parent run."""
+        """Whether this is a seed of a parent run."""
         return is_seed(self.name)
 
 
 def is_seed(name: str) -> bool:
-    """Whether a folder with this name is one seed of the run that it is in."""
+    """Whether a folder with this name is a seed of the run that contains it."""
     return re.fullmatch(r"seed-\d+", name) is not None
 
 
 def collect(*roots: Path) -> list[Run]:
-    """All runs in some folders or below them, each once, in the order of their paths (seed-2 before seed-10).
+    """Read all runs in the given folders, at any depth, each once, in path order (seed-2 before seed-10).
 
     Raises:
         RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
@@ -118,7 +118,7 @@ def _check_root(root: Path) -> None:
         if not root.is_dir():
             raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
         os.scandir(root).close()
-        os.stat(os.path.join(root, "."))  # noqa: PTH118 - a path drops the point, which asks for the right to enter
+        os.stat(os.path.join(root, "."))  # noqa: PTH118 - a Path drops the dot, which tests the right to enter
     except PermissionError as error:
         raise RunDirectoryError(
             f"runs={root}: the folder may not be read (permission denied); change its permissions (chmod u+rx), or "
@@ -127,7 +127,7 @@ def _check_root(root: Path) -> None:
 
 
 def read_run(path: Path, *, key: str | None = None) -> Run:
-    """Read a run directory; missing or damaged files are reported in ``problems`` and raise no error.
+    """Read a run directory; report missing or damaged files in ``problems`` without raising an error.
 
     Args:
         key: key in the report; the folder's name by default.
@@ -166,13 +166,14 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
 
 
 def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
-    """The objects of a ``metrics.jsonl``.
+    """Read the objects in a ``metrics.jsonl``.
 
-    A kill may cut the last line; this is only noted. Any other invalid line means that the file is damaged.
+    A killed process may leave an incomplete last line, which is only noted. Any other invalid line means that the file
+    is damaged.
 
     Args:
         path: path of the file; it may be missing.
-        problems: gets one message for each kind of damage, with ``file:line``.
+        problems: receives one message per kind of damage, with ``file:line``.
 
     Returns:
         The objects in order, and whether the file is damaged.
@@ -199,14 +200,14 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
 
 
 def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
-    """The runs in ``folder`` and below it; no folder is read twice, even if links lead to it."""
+    """Yield the runs in ``folder``, at any depth; read no folder twice, even if links lead to it."""
     real = os.path.realpath(folder)
     if real in seen:
         return
     seen.add(real)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
-    except FileNotFoundError:  # removed meanwhile
+    except FileNotFoundError:  # removed in the meantime
         return
     except OSError:
         if depth:
@@ -224,14 +225,14 @@ def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
 
 
 def _is_below(entry: os.DirEntry[str], folder: str) -> bool:
-    """Whether an entry of ``folder`` is a folder to read; a link to a folder above it is not."""
+    """Whether an entry of ``folder`` is a folder to read; a link to a parent folder is not."""
     try:
         if not entry.is_dir():
             return False
         return not entry.is_symlink() or os.path.commonpath([folder, os.path.realpath(entry.path)]) != os.path.realpath(
             entry.path
         )
-    except OSError:  # a link to a place that may not be read
+    except OSError:  # a link to an unreadable place
         return False
 
 
@@ -260,12 +261,12 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
 
 
 def _within(run: Path, error: RunDirectoryError) -> str:
-    """The problem of a run's file, without the path of the run."""
+    """Describe the problem with a run's file, without the path of the run."""
     return printable(str(error).removeprefix(str(run)).lstrip("/"))
 
 
 def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of ``metrics.jsonl`` for drawing: entries that are not numbers of a possible size become null."""
+    """Clean a line of ``metrics.jsonl`` for drawing: entries that cannot be measurements become null."""
     return {
         printable(name): None
         if isinstance(value, int | float) and not abs(value) <= _LARGEST

@@ -12,13 +12,13 @@ from lmtransfer.system.units import count, duration, memory
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one training run; None for what is unknown.
+    """The cost of one training run; None where unknown.
 
     Attributes:
         num_trained: number of trained parameters.
         share: their share of all parameters of encoder and head.
-        peak_memory: largest memory, in bytes, over all seeds.
-        seconds: duration of the training of one seed.
+        peak_memory: peak memory in bytes, the maximum over all seeds.
+        seconds: duration of training one seed.
     """
 
     num_trained: float | None = None
@@ -37,7 +37,7 @@ class Cost:
 
     @property
     def memory_text(self) -> str:
-        """The largest memory: ``612 MB``."""
+        """The peak memory: ``612 MB``."""
         return "" if self.peak_memory is None else memory(self.peak_memory)
 
     @property
@@ -46,7 +46,7 @@ class Cost:
         return "" if self.seconds is None else duration(self.seconds)
 
     def values(self) -> dict[str, float]:
-        """What is known as plain numbers, by name."""
+        """The known numbers, by name."""
         known = {
             "num_trained_parameters": self.num_trained,
             "peak_memory": self.peak_memory,
@@ -56,7 +56,7 @@ class Cost:
 
     @property
     def in_short(self) -> list[str]:
-        """All that is known, each in a few characters: ``0.4 % trained``, ``612 MB``, ``45 s``."""
+        """The known costs in short form: ``0.4 % trained``, ``612 MB``, ``45 s``."""
         trained = f"{self.share_text} trained" if self.share is not None else ""
         return [text for text in (trained, self.memory_text, self.seconds_text) if text]
 

@@ -1,4 +1,4 @@
-"""From run directories to entries: one for each run, combined with its seeds, its control and its pretraining."""
+"""From run directories to entries: one per run, combined with its seeds, its control and its pretraining."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _METHODS = {"frozen": "frozen", "full": "finetuned"}
 
 
 def compared(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with their controls and differences; the verdicts of a column are corrected together."""
+    """Add controls and differences to the entries; correct the verdicts of a column together."""
     judged = [_against_baseline(_compared(entry, entries)) for entry in entries]
     differences = _corrected([(entry.difference, entry.margin) for entry in judged])
     counted = _corrected([(entry.baseline_difference, entry.margin) for entry in judged])
@@ -46,7 +46,7 @@ def compared(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _corrected(column: Sequence[tuple[Difference | None, float | None]]) -> list[Difference | None]:
-    """The differences of a column with their margins, judged together."""
+    """Judge the differences in a column together, with their margins."""
     judged = [(difference, margin) for difference, margin in column if difference is not None]
     together = iter(corrected([one for one, _ in judged], margins=[margin for _, margin in judged]))
     return [None if difference is None else next(together) for difference, _ in column]
@@ -55,7 +55,7 @@ def _corrected(column: Sequence[tuple[Difference | None, float | None]]) -> list
 def made_control(
     run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Predictions], split: str
 ) -> Scored | None:
-    """The control that was made together with the run: from its result, else from the runs inside its directory."""
+    """The run's own control: from its result, else from the runs in its directory."""
     node = run.result.get("control")
     score_examples = examples_of_score(predictions, node, metric, split=split, is_control=True)
     reported = scored(node, metric, examples=score_examples)
@@ -69,7 +69,7 @@ def made_control(
 
 
 def made_baselines(run: Run, metric: str, predictions: Sequence[Predictions], split: str) -> dict[str, Scored]:
-    """The baselines that count words, which were scored together with the run, by name."""
+    """The word-count baselines that were scored together with the run, by name."""
     nodes = run.result.get("baselines")
     baselines = {}
     for name, node in nodes.items() if isinstance(nodes, Mapping) else ():
@@ -81,7 +81,7 @@ def made_baselines(run: Run, metric: str, predictions: Sequence[Predictions], sp
 
 
 def _against_baseline(entry: Entry) -> Entry:
-    """The entry with its difference to the better baseline."""
+    """Add the difference from the better baseline to the entry."""
     if entry.condition is None or entry.baseline_condition is None or entry.metric is None:
         return entry
     difference = compare_conditions(
@@ -94,10 +94,10 @@ def _against_baseline(entry: Entry) -> Entry:
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
-    """The entry with its control, which may be a separate run on the same task, and its difference.
+    """Add the control, which may be a separate run on the same task, and the difference to the entry.
 
-    A control is the same in everything but the weights. If a run of the same task from random initialisation differs in
-    more, or if several runs qualify, there is no difference, and the entry gives the reason.
+    A control differs only in its weights. If a run of the same task from random initialisation differs in more, or if
+    several runs qualify, there is no difference, and the entry gives the reason.
     """
     if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
         return entry
@@ -144,10 +144,10 @@ def _judged(entry: Entry, control: Spread | None, control_condition: Condition |
 
 
 def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[Entry]:
-    """One entry for each run, in the order of ``runs``; seeds and controls become part of their run.
+    """Build one entry per run, in the order of ``runs``; seeds and controls become part of their run.
 
     Args:
-        margin: a smaller difference does not matter, as displayed (points of an accuracy); None: none is set.
+        margin: the size below which a difference does not matter, as displayed (points of accuracy); None if not set.
     """
     by_key = {run.key: run for run in runs}
     parts: dict[str, list[Run]] = {}
@@ -164,10 +164,10 @@ def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[En
 
 
 def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
-    """Give each task of a split one name, and different tasks different names.
+    """Give each task of a split a single name, and different tasks different names.
 
-    A task is its examples, labels and metric. So runs of the same task share the name that the first of them has, and a
-    name that several tasks have is followed by what differs: the file, else the number of classes, and so on.
+    A task consists of its examples, labels and metric. Runs of the same task therefore share the name of the first run,
+    and a name shared by several tasks is followed by what differs: the file, else the number of classes, and so on.
     """
     tasks: dict[tuple[str, str], Entry] = {}
     for entry in entries:
@@ -188,7 +188,7 @@ def _identity(entry: Entry) -> tuple[str, str]:
 
 
 def _details(entry: Entry) -> tuple[str, ...]:
-    """What may tell a task from others of its name: the most telling first."""
+    """What may distinguish a task from others of the same name, most telling first."""
     task, result = entry.run.config.get("task"), entry.run.result
     node = task if isinstance(task, Mapping) else {}
     files = node.get("files")
@@ -204,7 +204,7 @@ def _details(entry: Entry) -> tuple[str, ...]:
 
 
 def _differing(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
-    """The fewest first details that make all rows different; none for a single row."""
+    """Find the shortest prefixes of details that make all rows distinct; empty for a single row."""
     chosen: list[list[str]] = [[] for _ in rows]
     for column in zip(*rows, strict=True):
         if len({tuple(row) for row in chosen}) < len(rows) and len(set(column)) > 1:
@@ -213,12 +213,12 @@ def _differing(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
 
 
 def _below(run: Run, key: str) -> list[str]:
-    """The names of the folders from the parent run of a seed or control down to the folder itself."""
+    """The names of the folders from the parent run of a seed or control down to its own folder."""
     return run.key.removeprefix(f"{key}/").split("/")
 
 
 def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
-    """The key of the run to which ``run`` belongs as a seed or a control; its own key otherwise."""
+    """The key of the run of which ``run`` is a seed or a control; otherwise its own key."""
     folders = run.key.split("/")
     while len(folders) > 1 and (_is_member(folders[-1]) or _is_nested(folders, by_key)):
         folders.pop()
@@ -231,12 +231,12 @@ def _is_member(folder: str) -> bool:
 
 
 def _is_nested(folders: Sequence[str], by_key: Mapping[str, Run]) -> bool:
-    """Whether a folder groups the runs of one pretraining seed and is not a run itself."""
+    """Whether a folder groups the runs of one pretraining seed but is not a run itself."""
     return re.fullmatch(r"pretraining-\d+", folders[-1]) is not None and "/".join(folders) not in by_key
 
 
 def _unfinished_parent(key: str, seed: Run) -> Run:
-    """Stands for a run with several seeds that has not written any file of its own yet."""
+    """Build a stand-in for a run with several seeds that has not yet written any file of its own."""
     depth = seed.key.count("/") - key.count("/")
     return replace(seed, path=seed.path.parents[depth - 1], key=key, state="unfinished", metrics=(), result={})
 
@@ -304,13 +304,13 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
 
 
 def _text(run: Run, source: Run | None, runs: Sequence[Run]) -> str:
-    """The pretraining text of a run, or the text on which an evaluation was asked to measure."""
+    """The pretraining text of a run, or the text requested for an evaluation."""
     corpus = node_label(run.config.get("corpus")) if run.command == "evaluate" else ""
     return corpus or ("" if source is None else pretraining_text(source, runs))
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:
-    """How the encoder was transferred: the name of the freezing, "control" for random weights, or "zero-shot"."""
+    """The way of transfer: the name of the freezing, "control" for random weights, or "zero-shot"."""
     if run.result.get("zero_shot"):
         return "zero-shot"
     if run.result.get("control") is True or not config.get("init"):

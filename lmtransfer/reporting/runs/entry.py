@@ -1,4 +1,4 @@
-"""The entry of a report for one run, with its seeds, its pretraining and its control."""
+"""The report's entry for one run, with its seeds, its pretraining and its control."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmtransfer.verdicts.spread import Spread
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one run did and its scores.
+    """One run and its scores.
 
     Attributes:
         run: the run (the parent if it has several seeds).
@@ -28,31 +28,31 @@ class Entry:
         model: family and size.
         objective: pretraining objective of this run or of ``source``.
         corpus: pretraining text, after the texts of the runs that it continued.
-        task: the downstream task, with what tells it apart if other tasks of the report have its name; empty for
-            pretraining.
-        split: the scored part of the task's data.
+        task: the downstream task, with a distinguishing detail if other tasks of the report have the same name; empty
+            for pretraining.
+        split: the scored split of the task.
         transfer: "frozen", "finetuned", another way of freezing, or "control"; empty for pretraining.
-        num_train: size of the training subset; None for all of it.
+        num_train: size of the training subset; None for the whole training set.
         metric: name of the main metric; None if nothing was scored.
         score: the main metric over the seeds.
         control: the main metric of the control.
-        metrics: names of the chosen metrics, the main one first; empty if the task has no choice.
-        majority: the main metric of always answering the majority label.
-        baselines: the main metric of each baseline that counts words, by name.
-        better_baseline: the name of the better one; empty if there is none.
-        baseline_difference: ``score`` minus the better baseline, judged together with all others of the report.
-        difference: ``score`` minus ``control``, judged together with all others of the report.
+        metrics: names of the chosen metrics, the main one first; empty if the task offers no choice.
+        majority: the main metric of always predicting the most common label.
+        baselines: the main metric of each word-count baseline, by name.
+        better_baseline: the name of the better baseline; empty if there is none.
+        baseline_difference: ``score`` minus the better baseline, judged together with all others in the report.
+        difference: ``score`` minus ``control``, judged together with all others in the report.
         pretraining_tokens: real tokens seen in pretraining, over all stages.
         pretraining_seconds: training seconds of pretraining, over all stages.
         num_parameters: parameters of the encoder and its heads.
         tokens_per_second: real tokens per second of this run.
-        cost: what training on the task cost; empty for other runs.
+        cost: the cost of training on the task; empty for other runs.
         settings: settings of a run of a task (see ``settings.task_settings``); empty for pretraining.
-        without_control: why a run that looks like its control is not one, in words; empty if there is no such run.
-        task_fingerprint: what the task is, whatever its name; see ``RunResult``.
+        without_control: why a run that resembles a control is not one, in words; empty if there is no such run.
+        task_fingerprint: the task's identity, whatever its name; see ``RunResult``.
         condition: ``score`` as a side of a comparison, with its seeds.
-        control_condition: the same for the control that was made with the run.
-        margin: a smaller difference does not matter, in the metric's unit; None: none was set.
+        control_condition: the same for the run's own control.
+        margin: the size below which a difference does not matter, in the metric's unit; None if not set.
         baseline_condition: the same for the better baseline.
     """
 
@@ -96,7 +96,7 @@ class Entry:
 
     @property
     def other_metrics(self) -> dict[str, Spread]:
-        """The scores by the chosen metrics that do not decide."""
+        """The scores by the chosen metrics other than the main one."""
         return other_metrics(self.run.result, self.metrics, [seed.result for seed in self.seeds if seed.result])
 
     @property
@@ -106,12 +106,12 @@ class Entry:
 
     @property
     def baseline(self) -> Spread | None:
-        """The main metric of the better baseline that counts words; None if there is none."""
+        """The main metric of the better word-count baseline; None if there is none."""
         return self.baselines.get(self.better_baseline)
 
     @property
     def baseline_mean(self) -> float | None:
-        """Its mean."""
+        """The mean of the better baseline."""
         return None if self.baseline is None else self.baseline.mean
 
     @property
@@ -130,7 +130,7 @@ class Entry:
 
 
 def distinct_names(entries: Sequence[Entry]) -> dict[str, str]:
-    """The name of each run by its key, with the way of transfer where comparable runs share the name."""
+    """Name each run, by key, adding the way of transfer where comparable runs share a name."""
     shared = Counter((entry.group, entry.name) for entry in entries)
     return {
         entry.run.key: f"{entry.name} {entry.transfer}".strip() if shared[entry.group, entry.name] > 1 else entry.name

@@ -1,4 +1,4 @@
-"""Reading kept predictions as the contribution of each example to each score."""
+"""Kept predictions, read as the contribution of each example to each score."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lmtransfer.verdicts.conditions import Examples
 
 
 def kept_answers(run: Path, problems: list[str] | None = None) -> list[Predictions]:
-    """The kept predictions of a run, its seeds, its control and its baselines; unreadable files are skipped.
+    """Read the kept predictions of a run, its seeds, its control and its baselines; skip unreadable files.
 
     Args:
-        problems: gets one message for each skipped file.
+        problems: receives one message for each skipped file.
     """
     answers = []
     for file in prediction_files(run):
@@ -32,7 +32,7 @@ def kept_answers(run: Path, problems: list[str] | None = None) -> list[Predictio
 
 
 def examples_of(predictions: Sequence[Predictions], metric: str) -> Examples | None:
-    """The contribution of each example to each of some scores.
+    """The contribution of each example to each of the scores.
 
     Args:
         predictions: the predictions, in the order of the scores.
@@ -63,14 +63,14 @@ def kept_of(
     is_control: bool = False,
     baseline: str = "",
 ) -> list[Predictions] | None:
-    """The predictions of some scores of a run, in their order; None if some are missing or ambiguous.
+    """Select the predictions of the given scores of a run, in order; None if some are missing or ambiguous.
 
     Args:
         predictions: all predictions that the run has kept.
         seeds: finetuning seed and pretraining seed of each score, if known.
         split: the scored split.
         is_control: whether the scores are those of the run's control.
-        baseline: the baseline whose scores they are; empty for a model.
+        baseline: the baseline with these scores; empty for a model.
     """
     own = [one for one in predictions if (one.split, one.is_control, one.baseline) == (split, is_control, baseline)]
     of_seeds = []
@@ -105,7 +105,7 @@ def examples_of_score(
         seeds: the results from the run directories of the seeds.
         split: the scored split.
         is_control: whether ``node`` is the control's part.
-        baseline: the baseline whose part ``node`` is; empty for a model.
+        baseline: the baseline that ``node`` describes; empty for a model.
     """
     values = scores.seed_values(node, metric, seeds)
     named = [(value.seed, value.pretraining_seed) for value in values]

@@ -13,7 +13,7 @@ _NAME = re.compile(r"language/([^/]+)/([^/]+)")
 
 
 def scores_in_languages(result: Any) -> dict[str, float]:
-    """The mean over seeds of the main metric in each language, by its code; empty for other tasks.
+    """The mean over seeds of the main metric in each language, by language code; empty for other tasks.
 
     Args:
         result: a result, or the control's part of one.

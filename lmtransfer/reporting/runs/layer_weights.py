@@ -1,4 +1,4 @@
-"""The weights of a learned scalar mix of an encoder's layers, which show how much a task uses each layer."""
+"""Learned scalar mixes of an encoder's layers, whose weights show how much a task uses each layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LayerWeights:
     Attributes:
         label: name of the run.
         gamma: the scale of the mix, mean over seeds.
-        weights: softmax s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
+        weights: softmax weight s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
         deviations: deviation over seeds for each layer; None with a single seed.
         gamma_deviation: deviation of the scale; None with a single seed.
         is_control: whether it is drawn grey.
@@ -37,8 +37,7 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean and sample deviation over seeds.
 
     Args:
-        runs: one mapping for each seed: ``gamma`` and ``weights``, one for each layer from the embeddings up; they add
-            up to 1.
+        runs: one mapping per seed: ``gamma``, and ``weights`` of the layers from the embeddings up, which add up to 1.
 
     Returns:
         The means under the same names, and ``deviation`` with the same entries; None with a single seed.
@@ -87,7 +86,7 @@ def layer_weights_text(learned: Any, *, plus_minus: str = "+-") -> str:
     """One line: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``.
 
     Args:
-        learned: mix of one run or of several together, from a ``result.json``; for anything else the text is empty.
+        learned: the mix in a ``result.json``, of one run or joined over several; the text is empty for anything else.
         plus_minus: the sign between mean and deviation.
     """
     mix = read_layer_weights({"layer_weights": learned}, "")
@@ -104,7 +103,7 @@ def layer_weights_text(learned: Any, *, plus_minus: str = "+-") -> str:
 
 
 def _numbers(part: Any) -> list[float]:
-    """Gamma and the weights; empty if some are missing."""
+    """Gamma and the weights; empty if any is missing."""
     if not isinstance(part, Mapping) or not isinstance(part.get("weights"), list):
         return []
     numbers = [number(value) for value in (part.get("gamma"), *part["weights"])]

@@ -1,4 +1,4 @@
-"""The search for a learning rate: the tried rates, their scores, and a warning about the choice."""
+"""The learning rate search: the tried rates, their scores, and a warning about the choice."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Edge = Literal["smallest", "largest"]
 def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
     """Whether the chosen learning rate is the smallest or the largest of the grid.
 
-    Of two rates each is one of these, so a grid of two has no edge.
+    In a grid of two both rates are extreme, so such a grid has no edge.
 
     Args:
-        grid: the tried rates; anything but a list with at least three different rates counts as no grid.
+        grid: the tried rates; anything but a list of at least three different rates counts as no grid.
     """
     tried = _rates(grid)
     chosen = number(rate)
@@ -37,8 +37,8 @@ def searched_text(grid: Any, rate: Any = None) -> str:
     """A note such as ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty if none was chosen.
 
     Args:
-        grid: the tried rates; anything but a list with at least two different rates counts as no search.
-        rate: the chosen rate, to name it if it is the smallest or the largest.
+        grid: the tried rates; anything but a list of at least two different rates counts as no search.
+        rate: the chosen rate, which is named if it is the smallest or the largest.
     """
     tried, edge = _rates(grid), edge_of_grid(rate, grid)
     if len(tried) < 2:
@@ -54,8 +54,8 @@ def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
         condition: "pretrained" or "control".
 
     Returns:
-        Scores by rate, ascending, over the seeds that tried all rates, in the same order; only the mean if there are
-        none.
+        Scores by ascending rate, over the seeds that tried all rates, in the same order; only the mean if there are no
+        such seeds.
     """
     tries = run.result.get("learning_rate_tries")
     scores: dict[float, dict[object, float]] = {}

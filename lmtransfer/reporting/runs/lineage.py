@@ -1,4 +1,4 @@
-"""Which run started from which: the pretraining of a finetuned run, and its total cost."""
+"""The lineage of runs: the pretraining of a finetuned run, and its total cost."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PRETRAINED = ("pretrain", "import")
 
 
 def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
+    """Find the run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
 
-    It is searched among ``runs`` by its path, then by the end of its path (the runs were moved together), then on disk.
-    If a revision was named, the result is the run as it was then.
+    Search ``runs`` for the path, then for the end of the path (in case the runs were moved together), then the disk.
+    For a revision, the result is the run as it was then.
     """
     named = run.config.get("run" if run.command == "evaluate" else "init")
     if not isinstance(named, str) or not named:
@@ -44,7 +44,7 @@ def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def at_revision(run: Run, tokens: int) -> Run:
-    """A pretraining run as it was when it had seen ``tokens`` tokens; seconds and FLOP are its share of the whole."""
+    """Return a pretraining run as of ``tokens`` tokens, with a proportional share of its seconds and FLOP."""
     end = _of_a_seed(run, "tokens")
     entries = {key: run.result[key] for key in ("command", "num_parameters", "seeds") if key in run.result}
     spent = {
@@ -58,7 +58,7 @@ def at_revision(run: Run, tokens: int) -> Run:
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The nearest pretraining of ``run``: itself, or the run that it (or the evaluated run) started from, or None.
+    """The nearest pretraining run of ``run``, if any: itself, or the run that it (or the evaluated run) started from.
 
     An imported published model also counts.
     """
@@ -66,7 +66,7 @@ def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
-    """The run, its starting point, the starting point of that one, and so on."""
+    """The run, its starting point, the starting point's own starting point, and so on."""
     ancestors: list[Run] = []
     current: Run | None = run
     while current is not None and current.weights not in {known.weights for known in ancestors}:
@@ -82,7 +82,7 @@ def is_pretraining(run: Run) -> bool:
 
 
 def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
-    """The texts of a pretraining run and of the runs that it continued, the earliest first: ``published + imdb``."""
+    """The texts of a pretraining run and of the runs that it continued, earliest first: ``published + imdb``."""
     texts = []
     for stage in reversed(lineage(run, runs)):
         if stage.command == "import":
@@ -95,7 +95,7 @@ def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
 def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | None, float | None]:
     """Real tokens and seconds of a pretraining run and of the runs that it continued; None if unknown.
 
-    For a run with several seeds, the mean over the seeds.
+    The numbers of a run with several seeds are means over the seeds.
     """
     tokens: float | None = None
     seconds: float | None = None
@@ -105,7 +105,7 @@ def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | No
 
 
 def _of_a_seed(run: Run, name: str) -> float | None:
-    """The same as ``total``, but for a run with several seeds the mean of one seed."""
+    """The same as ``total``, but the mean per seed for a run with several seeds."""
     cost, seeds = total(run, name), run.result.get("seeds")
     return cost if cost is None or not isinstance(seeds, list) or not seeds else cost / len(seeds)
 

@@ -1,8 +1,8 @@
-"""Is this loss normal? The loss curves of earlier runs of the shipped recipes, to compare a run with.
+"""Reference loss curves of earlier runs of the shipped recipes, which show whether a run's loss is normal.
 
-Texts differ, so losses are compared as the distance below the unigram entropy: how far the model has come from knowing
-only the frequencies of tokens. Curves are compared by tokens, since machines differ in speed. The curves are data of
-the package; ``tests/support/write_reference_curves.py`` writes them from run directories.
+Texts differ, so losses are compared by their distance below the unigram entropy: how far the model has advanced beyond
+knowing only token frequencies. Curves are compared by tokens, since machines differ in speed. The curves are package
+data; ``tests/support/write_reference_curves.py`` writes them from run directories.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ SETTINGS = (
     "optimizer.learning_rate",
     "train.batch_tokens",
 )
-#: A distance below the unigram entropy is normal up to this share outside of the range of the references.
+#: A distance below the unigram entropy is normal if it is at most this fraction outside the references' range.
 _TOLERANCE = 0.2
-#: Before this number of tokens all runs are close to the unigram entropy, so nothing is said.
+#: Before this number of tokens all runs are close to the unigram entropy, so there is no remark.
 _FEWEST_TOKENS = 300_000
 
 
@@ -51,7 +51,7 @@ class ReferenceCurve:
         corpus: its text.
         seed: its seed.
         settings: its values of ``SETTINGS``.
-        part: the loss that was measured, such as ``mlm``.
+        part: the measured loss, such as ``mlm``.
         entropy: unigram entropy of its text, nats.
         tokens: tokens seen at each point, ascending.
         loss: smoothed training loss at each point, nats.
@@ -67,7 +67,7 @@ class ReferenceCurve:
     loss: tuple[float, ...]
 
     def below_entropy(self, tokens: float) -> float | None:
-        """Nats below the unigram entropy after so many tokens; None beyond the end of the curve."""
+        """The loss after ``tokens`` tokens as nats below the unigram entropy; None outside the curve."""
         if not self.tokens[0] <= tokens <= self.tokens[-1]:
             return None
         return self.entropy - float(np.interp(tokens, self.tokens, self.loss))
@@ -84,7 +84,7 @@ def reference_curves() -> tuple[ReferenceCurve, ...]:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of ``SETTINGS`` in a run's configuration; the losses by their names."""
+    """The values of ``SETTINGS`` in a run's configuration, with the losses' names."""
     settings: dict[str, Any] = {}
     for key in SETTINGS:
         node = value_at(config, key)
@@ -93,7 +93,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def references_of(run: Run, part: str) -> list[ReferenceCurve]:
-    """The curves of the same recipe and loss; empty for other recipes, and for runs that continue another."""
+    """The curves of the same recipe and loss; empty for other recipes, and for runs that continue another run."""
     if run.config.get("init") or not run.config:
         return []
     settings = settings_of(run.config)
@@ -101,7 +101,7 @@ def references_of(run: Run, part: str) -> list[ReferenceCurve]:
 
 
 def is_normal(references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None) -> str | None:
-    """Whether a loss is normal, in words; None if there is nothing to compare it with.
+    """Say whether a loss is normal; None if there is no reference.
 
     Args:
         references: curves of the same recipe.

@@ -1,4 +1,4 @@
-"""The rows of the report's table: for each task baselines, controls, probes and finetuned runs; then pretraining."""
+"""The rows of the report's table: each task's baselines, controls, probes and finetuned runs; then pretraining."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table.
+    """One row of the table.
 
     Attributes:
-        entry: the run; for a baseline or a control, what it shares with its run, and its own score.
+        entry: the run; for a baseline or a control, its run's entry with its own score.
         run: name of the run or of the baseline, or "majority".
         label: ``run``, with the way of transfer where comparable runs share the name.
-        other_metrics: the scores by the chosen metrics that do not decide.
+        other_metrics: the scores by the chosen metrics other than the main one.
         note: remark about an unfinished or damaged run, or about its score.
     """
 
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def group(self) -> str:
-        """Comparable rows share it: task, split and number of labels, or "pretraining"."""
+        """The group of comparable rows: task, split and number of labels, or "pretraining"."""
         return self.entry.group
 
     @property
@@ -61,7 +61,7 @@ class Row:
 
 
 def table_rows(entries: Sequence[Entry]) -> list[Row]:
-    """All rows, tasks first, with comparable rows together."""
+    """Build all rows, tasks first, with comparable rows together."""
     names = distinct_names(entries)
     groups: dict[tuple[bool, str, str, float], list[Row]] = {}
     for entry in entries:
@@ -76,7 +76,7 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
             row = _baseline(entry, name, "baseline", score)
             if same is None:
                 rows.append(row)
-            elif score.n > (rows[same].score or score).n:  # runs of a group with other seeds have other examples
+            elif score.n > (rows[same].score or score).n:  # a group with other seeds has other examples
                 rows[same] = row
         if entry.control is not None and not _is_elsewhere(entry, entries):
             rows.append(_baseline(entry, f"{names[entry.run.key]} control", "control", entry.control))
@@ -140,7 +140,7 @@ def _note(entry: Entry) -> str:
 
 
 def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
-    """Warnings about a score; ``result`` may be the control's part of a result."""
+    """List warnings about a score; ``result`` may be the control's part of a result."""
     rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
     grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
     searched = searched_text(grid, rate)
@@ -164,7 +164,7 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
 
 
 def _collapse(result: Any, score: Spread | None) -> list[str]:
-    """A warning if seeds answer every example alike (a mean can hide it); ``result`` may be the control's part."""
+    """Warn if seeds give every example the same answer, which a mean can hide; ``result`` may be the control's part."""
     collapsed = num_collapsed(result)
     if collapsed == 0:
         return []
@@ -174,7 +174,7 @@ def _collapse(result: Any, score: Spread | None) -> list[str]:
 
 
 def _undefined(result: Any) -> list[str]:
-    """The sentences of a result about metrics that are not defined on its answers."""
+    """The sentences of a result about metrics that are undefined on its answers."""
     sentences = result.get("undefined") if isinstance(result, Mapping) else None
     return [sentence for sentence in sentences if isinstance(sentence, str)] if isinstance(sentences, list) else []
 

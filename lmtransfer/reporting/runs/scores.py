@@ -1,4 +1,4 @@
-"""Reading the numbers of a ``result.json``: the scores of a run and of its control over their seeds."""
+"""The numbers in a ``result.json``: the scores of a run and of its control over their seeds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Ends of the names of metrics for which smaller is better.
+#: Names, or their last parts, of metrics for which lower is better.
 _LOWER = re.compile(r"(?:.*[/_ ])?(?:loss|perplexity|entropy|error|mlm|nsp|sop|lm|rtd)")
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a finite float; None if it is not one (a damaged or foreign result may hold anything)."""
+    """Return ``value`` as a finite float; None if it is not one (a damaged or foreign result may hold anything)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -31,7 +31,7 @@ def main_metric(result: Mapping[str, Any]) -> str | None:
 
 
 def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
-    """The direction of a metric: from the result, else from its name (losses and perplexities are better if small)."""
+    """Whether higher is better: from the result, else from the metric's name (lower is better for losses)."""
     direction = result.get("higher_is_better")
     if isinstance(direction, bool):
         return direction
@@ -39,7 +39,7 @@ def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
 
 
 def is_worse(score: float, other: float, metric: str, result: Mapping[str, Any]) -> bool:
-    """Whether a score is worse than another, by the direction of its metric."""
+    """Whether a score is worse than another, given the direction of its metric."""
     return score < other if higher_is_better(metric, result) else score > other
 
 
@@ -59,16 +59,16 @@ class SeedValue:
 
 
 def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> list[SeedValue]:
-    """A metric for each seed, if single values are known.
+    """The metric of each seed, if individual values are known.
 
     Args:
-        node: a ``result.json``, or the part of one that describes a control: a number, or a mapping with some of
-            ``seeds`` (a list of values, or of mappings with ``metrics``), ``mean``, ``median``, ``deviation``, ``n``,
-            and ``metrics``. Statistics may be numbers of the main metric or mappings from metric to number.
+        node: a ``result.json``, or its part that describes a control: a number, or a mapping with some of ``seeds`` (a
+            list of values, or of mappings with ``metrics``), ``mean``, ``median``, ``deviation``, ``n``, and
+            ``metrics``. Statistics may be numbers of the main metric or mappings from metric to number.
         seeds: the ``result.json`` of the run directories of the seeds.
 
     Returns:
-        One entry for each seed; empty if only statistics are known, or nothing.
+        One entry per seed; empty if at most statistics are known.
     """
     plain = number(node)
     if plain is not None:
@@ -102,7 +102,7 @@ def reported(node: Any, metric: str) -> Spread | None:
 
 
 def other_metrics(node: Any, metrics: Sequence[str], seeds: Sequence[Mapping[str, Any]] = ()) -> dict[str, Spread]:
-    """The scores by the metrics that do not decide, as far as each seed's value is known.
+    """The scores by the metrics other than the main one, as far as each seed's value is known.
 
     Args:
         node: see ``seed_values``.
@@ -114,13 +114,13 @@ def other_metrics(node: Any, metrics: Sequence[str], seeds: Sequence[Mapping[str
 
 
 def num_collapsed(node: Any) -> int:
-    """The number of seeds that answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
+    """The number of seeds that give every example the same answer; for ``node``, see ``seed_values``."""
     count = node.get("collapsed") if isinstance(node, Mapping) else None
     return int(count) if isinstance(count, bool | int) else 0
 
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
-    """The score of always answering the majority label, if the result contains it."""
+    """The score of always predicting the most common label, if the result contains it."""
     value = _value({"metrics": result.get("majority")}, metric)
     return number(result.get("majority")) if value is None else value
 
@@ -146,10 +146,10 @@ def scored(
     pretraining: str | None = None,
     examples: Examples | None = None,
 ) -> Scored | None:
-    """A metric over seeds, from the single values if they are known, else from the given statistics.
+    """A metric over seeds, from individual values if known, else from the given statistics.
 
     Args:
-        node: a ``result.json``, or the part of one that describes a control (see ``seed_values``).
+        node: a ``result.json``, or its part that describes a control (see ``seed_values``).
         seeds: the ``result.json`` of the run directories of the seeds.
         pretraining: the run that the weights come from; None for random initialisation.
         examples: the contribution of each example to each score, in the order of ``seed_values``.
@@ -172,7 +172,7 @@ def scored(
 
 
 def difference_in(result: Mapping[str, Any]) -> Difference | None:
-    """The difference from the control in a result; computed again if an earlier version wrote the result."""
+    """The difference from the control in a result, recomputed if an earlier version wrote the result."""
     known = Difference.from_values(result.get("difference"))
     metric = main_metric(result)
     if known is not None or metric is None:
@@ -191,9 +191,9 @@ def difference_in(result: Mapping[str, Any]) -> Difference | None:
 def _condition(
     values: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None, *, drawn: bool
 ) -> Condition:
-    """A condition of single values; if a seed is unknown or occurs twice, the condition is never paired.
+    """Build a condition from individual values; it is never paired if a seed is unknown or occurs twice.
 
-    It is constant if its seeds drew nothing and it has one pretraining.
+    The condition is constant if its seeds have no effect and it has one pretraining.
     """
     known = [
         Score(

@@ -1,4 +1,4 @@
-"""The settings of a run of a task, so that two runs can be compared: everything but the weights."""
+"""The settings of a run of a task, for comparing runs: everything but the weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from lmtransfer.config.settings import is_without_effect
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.runs.labels import flatten
 
-#: Keys that are ignored, besides those without any effect: where the weights came from, what was scored, the heading of
-#: the task, and keys that hardly affect what a model learns.
+#: Keys to ignore, besides those without any effect: the origin of the weights, what was scored, the task's heading, and
+#: keys that hardly affect what a model learns.
 _OF_NO_ACCOUNT = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
-#: Key for the learning rate, or for the grid from which it was chosen.
+#: Key of the learning rate, or of the grid from which it was chosen.
 LEARNING_RATES = "learning_rates"
-#: Key for the fingerprint of the tokenizer.
+#: Key of the tokenizer's fingerprint.
 TOKENIZER = "tokenizer"
 
 
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
-    """The settings of a run of a task by dotted key, without those that make no difference.
+    """The settings of a run of a task by dotted key, without those that have no effect.
 
-    A key with the value null is dropped. A single rate counts as a grid of one; a seed or a control has the grid from
+    Keys with the value null are dropped. A single rate counts as a grid of one; a seed or a control has the grid from
     which its rate was chosen.
 
     Args:
@@ -68,13 +68,13 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence
 
 
 def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Sequence[str], *, most: int = 6) -> str:
-    """A text such as ``model.dim (16 against 256), train.epochs (1 against 20)``.
+    """Describe differences, as in ``model.dim (16 against 256), train.epochs (1 against 20)``.
 
     Args:
         one: settings of the first run.
         other: settings of the second run.
         keys: the keys in which they differ.
-        most: the highest number of keys that are named with their values; the rest are counted.
+        most: maximum number of keys to name with their values; the rest are counted.
     """
     named = [
         key if key == TOKENIZER else f"{key} ({_as_text(one.get(key))} against {_as_text(other.get(key))})"
@@ -85,10 +85,10 @@ def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Seq
 
 
 def chosen_on_what_is_scored(config: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint or the learning rate of a run was chosen on the same examples on which it is scored.
+    """Whether the checkpoint or the learning rate of a run was chosen on the examples on which it is scored.
 
     Args:
-        config: configuration of the run; its result is on the split that the config names.
+        config: configuration of the run, which names the scored split.
     """
     task, rates = config.get("task"), config.get("learning_rates")
     chooses = config.get("checkpoint") == "best" or (isinstance(rates, list) and len(rates) > 1)

@@ -13,7 +13,7 @@ from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Keys that differ between points but are not the subject of a sweep.
+#: Keys that may differ between points but are not the subject of a sweep.
 _NOT_STUDIED = frozenset({"name", "seed", "resume", "output_root", "run"})
 #: Stands for ``init`` in a sweep over the revisions of one run.
 PRETRAINING_TOKENS = "tokens of pretraining"
@@ -25,8 +25,8 @@ class Point:
 
     Attributes:
         values: the value of each swept key.
-        entries: its runs: one, or several that differ only in their seed.
-        score: score over those runs, or over the seeds inside a single run; None if nothing is finished.
+        entries: its run, or several runs that differ only in their seed.
+        score: the score over these runs, or over the seeds of a single run; None if nothing is finished.
     """
 
     values: tuple[Any, ...]
@@ -36,12 +36,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The points of a sweep, with what was swept.
+    """A sweep: its points and the swept keys.
 
     Attributes:
         name: the folder, relative to the collected root.
         keys: the swept dotted keys.
-        points: in ascending order of their values.
+        points: the points, in ascending order of their values.
         metric: the metric of all points; None if nothing is finished.
     """
 
@@ -61,15 +61,15 @@ class Sweep:
 
 
 def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
-    """The sweeps among some entries: at least two runs in one folder that is neither a run nor a command's folder.
+    """Find the sweeps: at least two runs in one folder that is neither a run nor a command's folder.
 
-    Runs of several tasks are a sweep for each task: scores of two tasks do not compare.
+    Runs of several tasks form one sweep per task, since scores of different tasks are not comparable.
     """
     folders: dict[str, dict[str, list[Entry]]] = {}
     keys = {entry.run.key for entry in entries}
     for entry in entries:
         folder = entry.run.key.rpartition("/")[0]
-        plain = folder.rpartition("/")[2] in ("", *COMMANDS)  # a folder in which single runs lie side by side
+        plain = folder.rpartition("/")[2] in ("", *COMMANDS)  # a folder of separate runs
         is_point = "=" in entry.run.name if plain else folder not in keys
         if is_point:
             folders.setdefault(folder, {}).setdefault(entry.task, []).append(entry)
@@ -89,7 +89,7 @@ def outside(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Entry]:
 
 
 def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
-    """The sweep with some runs as its points; None if they differ only in their seed."""
+    """Build a sweep with the given runs as its points; None if they differ only in the seed."""
     keys, table = values_of_sweep([entry.run for entry in entries])
     if keys == ("init",) and all(entry.source is not None for entry in entries):
         sources = [entry.source for entry in entries if entry.source is not None]
@@ -112,10 +112,10 @@ def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
 
 
 def values_of_sweep(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """The keys in which some runs differ, and the values of each run.
+    """The keys in which the runs differ, and the values of each run.
 
-    If the names of the folders contain the swept keys (``optimizer.lr=0.01,model=bert_tiny``), these are used; the
-    choice of a config group is then one key although it changes many. Otherwise the configurations are compared.
+    If the folder names contain the swept keys (``optimizer.lr=0.01,model=bert_tiny``), these are used; the choice of a
+    config group is then one key although it changes many. Otherwise the configurations are compared.
     """
     flat = [flatten(run.config) for run in runs]
     named = [named_values(run.name) for run in runs]
@@ -129,14 +129,14 @@ def values_of_sweep(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[An
 
 
 def value_text(value: Any) -> str:
-    """A swept value: ``0.15``, ``1000`` rather than ``1000.0``."""
+    """Format a swept value: ``0.15``, ``1000`` rather than ``1000.0``."""
     if value is None:
         return "null"
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
 def named_values(name: str) -> dict[str, str]:
-    """``a=1,b.c=x`` as a mapping; empty if the name is not a list of overrides."""
+    """Parse ``a=1,b.c=x`` into a mapping; empty if the name is not a list of overrides."""
     parts = [part.partition("=") for part in re.split(r",(?=[\w./@+~-]+=)", name)]
     if not all(equals for _, equals, _ in parts):
         return {}
@@ -151,7 +151,7 @@ def _varying(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Of several keys with equal values in every run, keep the shortest: the others refer to it."""
+    """Keep the shortest of several keys with equal values in every run: the others refer to it."""
     columns: dict[str, list[str]] = {}
     for key in keys:
         columns.setdefault(repr([_plain(row.get(key)) for row in rows]), []).append(key)
@@ -160,7 +160,7 @@ def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[s
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be compared and hashed: numbers stay numbers, nested values become text."""
+    """Convert a value to a comparable, hashable one: numbers stay numbers, nested values become text."""
     if isinstance(value, str):
         try:
             return float(value) if re.search(r"\d", value) else value
