@@ -1,4 +1,4 @@
-"""Checking a whole configuration before any work starts; all problems are reported at once."""
+"""Checks a whole configuration before any work starts and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lmtransfer.config.settings import COMMANDS, Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validated
 
-#: Keys whose own keys are checked elsewhere (``config.phases``); components in them are checked here.
+#: Keys with contents that are checked elsewhere (``config.phases``), except for components, which are checked here.
 _ELSEWHERE = ("phases",)
 
 
 def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
-    """Check a whole configuration, and convert values that are written in another type (1e3 for 1000).
+    """Check a whole configuration, and convert values written in another type (1e3 for 1000).
 
-    It finds: unknown keys at any depth, with the nearest name; missing values and broken interpolations; values of the
+    This finds unknown keys at any depth, with the nearest name; missing values and broken interpolations; values of the
     wrong type or out of range; a ``_target_`` that is not allowed or does not exist; missing arguments of a class.
 
     Args:
         primary: name of the command, whose config file lists the keys that are not components.
-        nodes: names of the arguments that the command will supply, for each component that it builds, by full key
-            ("model", "objective.rows").
+        nodes: names of the arguments that the command supplies to each component that it builds, by full key ("model",
+            "objective.rows").
 
     Raises:
         ConfigError: lists all problems.
@@ -56,14 +56,14 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
 
 
 def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
-    """A component without the extra keys that the command's own file defines in the same node."""
+    """Remove the extra keys that the command's own file defines in a component's node."""
     if not isinstance(own, dict) or is_component(own):
         return component
     return {name: value for name, value in component.items() if name not in own}
 
 
 def _is_absent(values: Any, key: str) -> bool:
-    """Whether ``key`` does not exist; null counts as existing, and so does a value whose problem is already known."""
+    """Whether ``key`` does not exist; null and values with a known problem count as existing."""
     for part in key.split("."):
         if not isinstance(values, dict):
             return False
@@ -74,7 +74,7 @@ def _is_absent(values: Any, key: str) -> bool:
 
 
 def _may_be_built(values: Any, key: str) -> bool:
-    """Whether ``key`` holds a component, null, or a value whose problem is already known."""
+    """Whether ``key`` holds a component, null, or a value with a known problem."""
     for part in key.split("."):
         if not isinstance(values, dict):
             return True
@@ -102,7 +102,7 @@ class _PlainKeys:
         """Check the node at ``key``.
 
         Args:
-            known: the same node of the config files, which has all keys that exist.
+            known: the same node in the config files, which has all existing keys.
             key: full key of the node.
         """
         names = list(known) or list(settings.model_fields)

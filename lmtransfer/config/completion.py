@@ -1,6 +1,6 @@
-"""Tab completion for bash, zsh and fish: commands first, then overrides by Hydra's completion.
+"""Tab completion for bash, zsh and fish: commands first, then overrides through Hydra's completion.
 
-The shell calls ``lmtransfer --complete`` with the current line in ``COMP_LINE``. Hydra's completion takes the word
+The shell calls ``lmtransfer --complete`` with the current line in ``COMP_LINE``. Hydra's completion reads the word
 after the program name as an override, so the command is removed from the line before Hydra sees it.
 """
 
@@ -49,7 +49,7 @@ _PATHS = ("init", "run", "runs", "source", "add", "input", "output", "data_root"
 
 
 def script(shell: str) -> str:
-    """The script that a shell evaluates once to enable completion of ``lmtransfer`` commands.
+    """Return the script that a shell evaluates once to enable completion of ``lmtransfer`` commands.
 
     Raises:
         ConfigError: the shell is not supported.
@@ -60,7 +60,7 @@ def script(shell: str) -> str:
 
 
 def complete(line: str, point: str | None = None) -> list[str]:
-    """The words that can complete the end of ``line``.
+    """List the words that can complete the end of ``line``.
 
     Args:
         line: the current command line, with the program name first.
@@ -88,7 +88,7 @@ def complete(line: str, point: str | None = None) -> list[str]:
 
 
 def _files(start: str) -> list[str]:
-    """Files and folders whose path begins with ``start``; folders end with a slash."""
+    """List files and folders whose paths begin with ``start``; folders end with a slash."""
     folder, _, prefix = start.rpartition("/")
     base = Path(folder or ("/" if start.startswith("/") else "."))
     try:
@@ -100,7 +100,7 @@ def _files(start: str) -> list[str]:
 
 
 def _from_hydra(command: str, words: list[str]) -> list[str]:
-    """The answer of Hydra's completion for the words after the command; keys of Hydra itself only if requested."""
+    """List Hydra's completions of the words after the command; Hydra's own keys only on request."""
     import hydra
 
     saved_argv, saved_line = sys.argv, os.environ.get("COMP_LINE")

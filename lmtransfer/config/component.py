@@ -1,13 +1,13 @@
-"""Components: nodes of a config that name a class by ``_target_`` and give its arguments.
+"""Components: config nodes that name a class by ``_target_`` and give its arguments.
 
-A config may come from anyone (a run directory by mail, a checkpoint), and a class name decides which code runs. So a
-config names only *components*: subclasses of the bases in ``BASES``, defined under an allowed package. The text must
+A config may come from anyone (a run directory by mail, a checkpoint), and a class name decides which code runs. Configs
+may therefore name only *components*: subclasses of the bases in ``BASES``, defined in an allowed package. The name must
 start with an allowed package, nothing else is imported, and the class is checked before it is constructed. This
 excludes foreign objects that an allowed module happens to import, and every other class of the package. The
 constructor of a component touches no file, process or network.
 
-All problems of a component and of the components nested in it are found from signatures, before anything is built. The
-class of a nested component must be one that the annotation of its argument asks for.
+All problems with a component and its nested components are found from signatures, before anything is built. The class
+of a nested component must be one that the annotation of its argument asks for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.system.optional import missing
 from lmtransfer.system.validation import Misfit, describe, join, validated
 
-#: Keys of Hydra in a component node; only ``_target_`` is supported here.
+#: Hydra's keys in a component node; only ``_target_`` is supported here.
 RESERVED = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 
 ALLOWED = ("lmtransfer", "torch.optim")
@@ -41,8 +41,8 @@ VARIABLE = "LMTRANSFER_ALLOW"
 
 _CORPUS = "lmtransfer.data.documents.Corpus"
 _TASK = "lmtransfer.tasks.base.Task"
-#: The bases of components by the key of a config that holds one, or a mapping of several. An argument of a component
-#: takes another component only if its annotation names one of these bases or a subclass of one.
+#: The bases of components, by the config key that holds a component or a mapping of several. An argument of a component
+#: accepts another component only if its annotation names one of these bases or a subclass of one.
 BASES: Mapping[str, tuple[str, ...]] = {
     "model": ("lmtransfer.models.base.Encoder",),
     "objective.losses": ("lmtransfer.objectives.base.Objective",),
@@ -63,15 +63,15 @@ BASES: Mapping[str, tuple[str, ...]] = {
 
 
 def allowed_packages() -> tuple[str, ...]:
-    """The packages whose classes configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
+    """The packages with classes that configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
     own = (name.strip().rstrip(".") for name in os.environ.get(VARIABLE, "").split(","))
     return (*ALLOWED, *(name for name in own if name))
 
 
 def bases_at(key: str) -> tuple[str, ...]:
-    """The bases of the component at a full key, such as ``objective.losses.mlm``; those of all components elsewhere.
+    """The bases of the component at a full key, such as ``objective.losses.mlm``; all bases at any other key.
 
-    The components of a phase (``phases.<name>.optimizer``) have the bases of the run's own.
+    The components of a phase (``phases.<name>.optimizer``) have the same bases as the run's.
     """
     parts = key.split(".")
     parts = parts[2:] if parts[0] == "phases" else parts
@@ -85,20 +85,20 @@ def all_bases() -> tuple[str, ...]:
 
 
 def is_subclass(cls: type, bases: Sequence[str]) -> bool:
-    """Whether a class has one of these bases; they are declared bases, so an unrelated class never satisfies one."""
+    """Whether a class has one of these declared bases; an unrelated class of the same shape does not count."""
     return any(f"{base.__module__}.{base.__qualname__}" in bases for base in cls.__mro__)
 
 
 def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None) -> type:
-    """The class that ``target`` names; it is not constructed.
+    """Return the class that ``target`` names, without constructing it.
 
     Args:
         target: ``package.module.Class``.
-        key: the key of the text, for messages.
-        bases: what the class must be a subclass of, as ``package.module.Class``; None: any component.
+        key: the key of ``target``, for messages.
+        bases: the bases of which the class must be a subclass, as ``package.module.Class``; None for any component.
 
     Raises:
-        ConfigError: it is not under an allowed package, does not exist, or is not such a class defined under one.
+        ConfigError: the class is not in an allowed package, does not exist, or is not such a subclass.
     """
     where = f"{key}._target_" if key else "_target_"
     allowed = allowed_packages()
@@ -158,14 +158,14 @@ def _import(name: str, target: str, where: str) -> ModuleType:
     except Exception as error:
         if _is_under(name, ALLOWED):
             raise
-        place = _place(error)  # code of the user, which can raise anything
+        place = _place(error)  # the user's code, which can raise anything
         raise ConfigError(
             f"{where}: '{target}': the import of {name} fails{place}: {type(error).__name__}: {error}"
         ) from error
 
 
 def _place(error: Exception) -> str:
-    """Where an import failed."""
+    """Say where an import failed."""
     if isinstance(error, SyntaxError):
         return f" in {error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -186,12 +186,12 @@ def build(node: Any, **runtime: Any) -> Any:
 
     Args:
         node: a mapping with ``_target_`` and the arguments of that class.
-        runtime: arguments that only the command knows (a vocabulary size, a tokenizer). Those that the class does not
-            take are dropped. One that has the same name as a nested component replaces it.
+        runtime: arguments that only the command knows (a vocabulary size, a tokenizer). Arguments that the class does
+            not accept are dropped. An argument with the same name as a nested component replaces it.
 
     Raises:
         ConfigError: the target is not allowed or does not exist; an argument is unknown, missing, of the wrong type, or
-            given by both the config and the command. Lists all problems.
+            given by both the config and the command. The message lists all problems.
     """
     key = full_key(node)
     values, problems = to_plain(node, key)
@@ -229,7 +229,7 @@ def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
-    """The component nodes in ``value`` that are not inside another component, with their full keys."""
+    """Find the component nodes in ``value`` that are not inside another component, with their full keys."""
     if is_component(value):
         return [(key, value)]
     if isinstance(value, dict):
@@ -247,19 +247,19 @@ def component_problems(
     complete: bool,
     bases: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """The problems of a component and of those nested in it, by full key; nothing is constructed.
+    """Find the problems with a component and its nested components, by full key, without constructing anything.
 
     Args:
         values: the node as plain data.
-        nodes: names of the arguments that the command supplies, by the full key of the node that gets them.
+        nodes: names of the arguments that the command supplies, by the full key of the receiving node.
         complete: whether a missing argument is a problem.
-        bases: the bases that its class may have; None: those that belong to its key.
+        bases: the permitted bases of its class; None for those of its key.
     """
     if values["_target_"] is BROKEN:
         return {}
     try:
         cls = resolve(values["_target_"], key=key, bases=bases or bases_at(key))
-    except ConfigError as error:  # without the class it is unknown what the arguments may be
+    except ConfigError as error:  # without the class its arguments are unknown
         where = join(key, "_target_")
         return {where: error.problems[0].removeprefix(f"{where}: ")}
     runtime = nodes.get(key, set())
@@ -271,9 +271,9 @@ def component_problems(
         if join(key, name) in problems:
             continue  # no component belongs here
         for where, component in nested[name]:
-            # The command builds this component itself and knows arguments that are not in the config.
+            # The command builds this component itself and knows arguments beyond those in the config.
             passed = name in runtime and where not in nodes
-            expected = bases_at(where) if name in runtime else all_bases()  # else the annotation has decided
+            expected = bases_at(where) if name in runtime else all_bases()  # otherwise the annotation decides
             problems |= component_problems(
                 component, key=where, nodes=nodes, complete=complete and not passed, bases=expected
             )
@@ -285,7 +285,7 @@ def component_problems(
 
 
 class _Unbuilt:
-    """Takes the place of a component during a check, before anything is built: ``isinstance`` goes by its class."""
+    """Takes the place of a component during a check; ``isinstance`` sees the component's class."""
 
     def __init__(self, component: type) -> None:
         self.component = component
@@ -299,7 +299,7 @@ class _Unbuilt:
 
 
 def _unbuilt(value: Any) -> Any:
-    """A value with stand-ins for its components; ``BROKEN`` for a component whose class has a problem of its own."""
+    """Replace components with stand-ins, or with ``BROKEN`` if the class itself has a problem."""
     if is_component(value):
         try:
             return _Unbuilt(resolve(value["_target_"]))
@@ -313,11 +313,11 @@ def _unbuilt(value: Any) -> Any:
 
 
 def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
-    """The problem of an argument, by full key; empty if its value fits.
+    """The problem with an argument, by full key; empty if its value fits.
 
     Args:
         value: plain data, with stand-ins for components.
-        annotation: its type. Only an annotation that names a base of components takes components.
+        annotation: its type; only an annotation that names a base of components accepts components.
     """
     if is_broken(value):
         return {}
@@ -353,8 +353,8 @@ class Argument:
     """One argument of a class.
 
     Attributes:
-        annotation: the evaluated annotation; Any if there is none or if it cannot be evaluated.
-        required: whether it has no default.
+        annotation: the evaluated annotation; Any if there is none or it cannot be evaluated.
+        required: whether there is no default.
     """
 
     annotation: Any
@@ -365,7 +365,7 @@ class Argument:
 def arguments_of(cls: type) -> Mapping[str, Argument]:
     """The arguments that ``cls(...)`` accepts by name, in order.
 
-    A class whose constructor takes ``**settings`` describes them in its model ``Settings``.
+    A class with a ``**settings`` constructor describes its arguments in its model ``Settings``.
     """
     parameters = list(inspect.signature(cls).parameters.values())
     model = getattr(cls, "Settings", None)
@@ -384,10 +384,10 @@ def arguments_of(cls: type) -> Mapping[str, Argument]:
 def problems_of(
     cls: type, values: Mapping[str, Any], *, key: str, runtime: Set[str], replaceable: Set[str], complete: bool
 ) -> dict[str, str]:
-    """The problems of the arguments that a config gives to ``cls``, by full key.
+    """Find the problems with the arguments that a config gives to ``cls``, by full key.
 
     Args:
-        values: plain data without ``_target_``; stand-ins in the place of components.
+        values: plain data without ``_target_``, with stand-ins for components.
         key: full key of the component's node.
         runtime: names of the arguments that the command supplies.
         replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
@@ -419,7 +419,7 @@ def _evaluate(annotation: Any, namespace: dict[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        # The text is an annotation from the source of an allowed class, never from a config.
+        # The text is an annotation in the source of an allowed class, never from a config.
         holder = type("Hint", (), {"__annotations__": {"value": annotation}})
         hints = typing.get_type_hints(holder, namespace, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Composing the configuration of a command, and explaining a command line that Hydra refuses."""
+"""Composes the configuration of a command, and explains a command line that Hydra rejects."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from lmtransfer.config.sweep import not_found, unknown_setting
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import inner_type, is_text
 
-#: Errors of Hydra when it cannot compose.
+#: Hydra's errors when it cannot compose.
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
 
 
 def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
-    """Compose a primary config, or none, with ``key=value`` overrides; Hydra's own settings are in ``hydra``.
+    """Compose an optional primary config with ``key=value`` overrides; Hydra's own settings are in ``hydra``.
 
-    Hydra composes for one command at a time; afterwards the state of the calling command or program is restored.
+    Hydra composes for one command at a time; the state of the calling command or program is restored afterwards.
 
     Raises:
         HydraException: or another error in ``REFUSALS``.
@@ -55,14 +55,14 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
 
 @contextmanager
 def in_force(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """The configuration of ``lmtransfer <command> <words>``, which is the running command inside the block.
+    """Provide the configuration of ``lmtransfer <command> <words>``, the running command inside the block.
 
     Args:
         words: ``key=value`` overrides, quoted for Hydra.
         config_dir: the user's config folder.
 
     Raises:
-        ConfigError: Hydra refuses an override; lists every problem with the nearest names.
+        ConfigError: Hydra rejects an override; the message lists every problem with the nearest names.
     """
     words = _choices_as_typed(words, config_dir)
     try:
@@ -86,7 +86,7 @@ def _composed_as_typed(command: str, words: Sequence[str], config_dir: str | Non
 
 
 def as_typed(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
-    """The overrides of a command line with text settings quoted, so that ``name=1e3`` is not read as 1000.0.
+    """Quote the text settings in a command line's overrides, so that ``name=1e3`` is not read as 1000.0.
 
     Args:
         words: ``key=value`` overrides, which may have several values for a sweep.
@@ -122,7 +122,7 @@ def _texts_as_typed(words: Sequence[str], cfg: DictConfig, command: str) -> list
 
 
 def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
-    """The type of a setting: from the component that it belongs to, or from the settings of the command."""
+    """The type of a setting, from its component or from the command's settings."""
     annotation: Any = COMMANDS.get(command, Any)
     node: Any = cfg
     for name in key.split("."):
@@ -137,7 +137,7 @@ def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
 
 @contextmanager
 def composed(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """The configuration of another command inside the block, the same as if that command had been run.
+    """Provide another command's configuration inside the block, the same as if that command had been run.
 
     Args:
         words: ``key=value`` overrides as typed.
@@ -153,10 +153,10 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
 def diagnose(
     error: Exception, *, command: str, words: Sequence[str], config_dir: str | None, is_sweep: bool
 ) -> ConfigError:
-    """The error to show instead of Hydra's.
+    """Find the error to show in place of Hydra's.
 
     Args:
-        error: the error of Hydra or OmegaConf.
+        error: the error from Hydra or OmegaConf.
         command: name of the primary config.
         words: the ``key=value`` of the command line.
         config_dir: the user's config folder.
@@ -193,7 +193,7 @@ def diagnose(
 
 
 def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
-    """Problems of choices that do not exist in their group."""
+    """List the choices that do not exist in their groups, as problems."""
     group, value = override.key_or_group, override.value()
     chosen: list[Any]
     if isinstance(value, Sweep):
@@ -211,7 +211,7 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
 
 
 def _unknown_key(override: Override, reference: DictConfig, command: str) -> list[str]:
-    """The problem of a key that does not exist in the composed configuration; an empty list if it exists."""
+    """Describe the problem with a key missing from the composed configuration; an empty list if the key exists."""
     key = override.key_or_group
     if _has(reference, key):
         return []
@@ -228,7 +228,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
         if last in arguments and arguments[last].required:
             return [f"{text}: {key} is supplied by the command; leave it out"]
         deeper = [f"{parent}.{name}" for name in all_keys(node) if name.endswith(f".{last}")]
-        if last in arguments and deeper:  # such as task.files.train for task.train
+        if last in arguments and deeper:  # for example task.files.train for task.train
             instead = f"{deeper[0]}{text[len(key) :]}" if text.startswith(f"{key}=") else deeper[0]
             return [f"{text}: in the config of {parent} this key is {deeper[0]}; write {instead}"]
         if last in arguments:
@@ -271,7 +271,7 @@ def _has(reference: DictConfig, key: str) -> bool:
 
 
 def all_keys(node: Any, prefix: str = "") -> list[str]:
-    """The full keys of everything in a node."""
+    """List the full keys of everything in a node."""
     if not isinstance(node, DictConfig) or node._is_none():
         return []
     keys = []
@@ -282,12 +282,12 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
 
 
 def _groups(reference: DictConfig) -> list[str]:
-    """The groups that the command's config chooses from, such as ``experiment``."""
+    """The groups from which the command's config chooses, such as ``experiment``."""
     return sorted(str(group) for group in reference.hydra.runtime.choices if not str(group).startswith("hydra"))
 
 
 def _clearer(error: Exception, folders: list[Path]) -> list[str]:
-    """Hydra's own message, shortened, if there is no better message."""
+    """Shorten Hydra's own message, for want of a better one."""
     message = str(error).strip() or str(error.__cause__ or type(error).__name__)
     missing = re.match(r"You must specify '([^']+)'", message)
     if missing:

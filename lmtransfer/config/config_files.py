@@ -1,4 +1,4 @@
-"""The content of the configuration files before any composition: how they are read, and their keys and values."""
+"""Reads configuration files before any composition: their keys and values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lmtransfer.system.safe_files import read_bytes, yaml_problem
 
 PLAIN = "a config is plain YAML, key: value, in UTF-8"
 _LONGEST = 200
-#: A config has some kilobytes, and Hydra reads a megabyte in about ten seconds.
+#: A config has a few kilobytes, and Hydra needs about ten seconds to read a megabyte.
 _MOST_BYTES = 1 << 20
-#: How many values the aliases of a config may repeat.
+#: Maximum number of values that a config's aliases may repeat.
 _MOST_REPEATED = 10_000
 
 
@@ -31,13 +31,13 @@ def load(path: Path) -> DictConfig:
     """Read a config file without resolving anything in it.
 
     Raises:
-        ConfigError: it cannot be read, or is not a mapping of keys to values; with ``file:line`` if known.
+        ConfigError: the file cannot be read, or is not a mapping; with ``file:line`` if known.
     """
     text = read_text(path)
     try:
         try:
             slow = yaml_problem(text, most_repeated=_MOST_REPEATED)
-        except yaml.YAMLError:  # the error of PyYAML's own parser says more
+        except yaml.YAMLError:  # the error from PyYAML's own parser says more
             slow = yaml_problem(text, most_repeated=_MOST_REPEATED, loader=yaml.SafeLoader)
         if slow is not None:
             raise ConfigError(f"{path}:{slow[0]}: {slow[1]}")
@@ -69,7 +69,7 @@ def read_text(path: Path) -> str:
     """Read the text of a config file.
 
     Raises:
-        ConfigError: it cannot be read, or is not UTF-8.
+        ConfigError: the file cannot be read, or is not UTF-8.
     """
     raw = read_bytes(path, error=ConfigError, most=_MOST_BYTES)
     try:
@@ -96,9 +96,9 @@ def primary_config(name: str) -> dict[str, Any]:
 
 
 def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
-    """Replace ``group=null`` by Hydra's form ``~group``; drop it if the group is null already.
+    """Replace ``group=null`` with Hydra's form ``~group``; drop it if the group is already null.
 
-    A group that is null in the command's file may still be chosen by an experiment.
+    An experiment may still choose a group that is null in the command's file.
 
     Args:
         primary: name of the command's config file.
@@ -120,7 +120,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
 
 
 def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
-    """The groups that an experiment, or an experiment that it builds on, chooses."""
+    """The groups that an experiment, or one that it builds on, chooses."""
     packages: set[str] = set()
     names, known = [recipe], set()
     while names:
@@ -135,7 +135,7 @@ def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
 
 
 def own_folder() -> str | None:
-    """The user's folder of configs (``--config-dir``) of the running command; None: there is none."""
+    """The user's config folder (``--config-dir``) of the running command, if any."""
     return next((str(folder) for folder in folders_in_force() if folder.resolve() != paths.conf_dir()), None)
 
 
@@ -147,7 +147,7 @@ def folders_in_force() -> list[Path]:
 
 
 def reference_config(name: str) -> dict[str, Any]:
-    """The same as ``primary_config``, with the keys of the groups that the running command has chosen."""
+    """Read a config like ``primary_config``, with the keys of the groups chosen by the running command."""
     known = primary_config(name)
     if not HydraConfig.initialized():
         return known
@@ -161,10 +161,10 @@ def reference_config(name: str) -> dict[str, Any]:
 
 
 def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, Any] | None:
-    """Read the file of ``group=choice`` as plain data, merged with the files of the same group that it builds on.
+    """Read the file of ``group=choice`` as plain data, merged with the files of the group that it builds on.
 
     Returns:
-        None if there is no such file, or if its keys do not belong to the group (an experiment).
+        The data; None if there is no such file, or if its keys do not belong to the group (an experiment).
     """
     path = paths.find(f"{group}/{choice}.yaml", folders)
     if path is None or "# @package _global_" in read_text(path):
@@ -177,7 +177,7 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
 
 
 def sibling(choice: str, entry: str) -> str:
-    """The file that an entry of a defaults list names, seen from the group of the file that has the list.
+    """The file that an entry in a defaults list names, relative to the group of the file with the list.
 
     Args:
         choice: the file with the list, relative to its group, such as ``sst2`` or ``base/nli``.
@@ -189,7 +189,7 @@ def sibling(choice: str, entry: str) -> str:
 
 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
-    """The groups in a file's defaults list, the files named there, and the other content."""
+    """Read a file: the groups and files in its defaults list, and the other content."""
     content = deepcopy(_parsed(path, path.read_bytes()))
     entries = content.pop("defaults", None) or []
     groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
@@ -199,7 +199,7 @@ def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
 
 @cache
 def _parsed(path: Path, content: bytes) -> dict[str, Any]:
-    """Parse a file; cached by content, since a command needs a file many times and reading YAML is slow."""
+    """Parse a file, cached by content because a command needs files many times and YAML is slow."""
     loaded = OmegaConf.to_container(load(path))
     return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
 
@@ -211,7 +211,7 @@ def _package(group: str) -> str:
 
 
 def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None) -> None:
-    """Put a group's content at its key, unless the file above sets it."""
+    """Put a group's content at its key, unless the including file sets it."""
     for part in path[:-1]:
         inner = known.get(part)
         if not isinstance(inner, dict):
@@ -222,7 +222,7 @@ def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None)
 
 
 def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> None:
-    """Refuse files in a user's folder that a command reads and that are broken or empty.
+    """Reject broken or empty files that a command reads from the user's folder.
 
     Args:
         folder: the user's config folder.
@@ -272,7 +272,7 @@ def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
 
 
 def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
-    """The groups and choices that a file's defaults list names."""
+    """Yield the groups and choices in a file's defaults list."""
     entries = content._get_node("defaults")
     if entries is None:
         return
@@ -291,7 +291,7 @@ def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
 
 
 def _words_of_hydra(content: DictConfig) -> Iterator[str]:
-    """The settings of Hydra in a file and in its defaults list, as words of a command line."""
+    """Yield the Hydra settings in a file and its defaults list, as command line words."""
     plain: Any = OmegaConf.to_container(content)
     pending: list[tuple[str, Any]] = [("hydra", plain.get("hydra"))]
     while pending:

@@ -1,4 +1,4 @@
-"""Completing a composed configuration: paths, the one effective budget, and whether learning rates are searched."""
+"""Completes a composed configuration: paths, the single effective budget, and whether to search learning rates."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Fill in what the settings leave open: paths, the effective budget, and whether learning rates are searched."""
+    """Fill in what the settings leave open: paths, the effective budget, and whether to search learning rates."""
     resolve_paths(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
 
 
-#: Names of settings, at any depth, whose value is a path or a list of paths.
+#: Names of settings, at any depth, that hold a path or a list of paths.
 _PATHS = frozenset(
     {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
     | {"cache_dir", "tokenizer_from", "path"}
 )
-#: The same in a task, and settings that hold paths by name.
+#: Further settings with paths, in a task.
 _OF_A_TASK = frozenset({"task.train", "task.dev", "task.test"})
 _BY_NAME = frozenset({"task.files", "corpus.parts"})
 #: The prefix of the folder of a published model.
@@ -38,13 +38,13 @@ _PREFIX = "hf:"
 
 
 def resolve_paths(cfg: DictConfig) -> None:
-    """Expand ``~``, and set paths to null that come from an empty environment variable.
+    """Expand ``~``, and set paths from empty environment variables to null.
 
     Args:
         cfg: the composed configuration; changed in place.
 
     Raises:
-        ConfigError: paths are empty, contain a NUL character or name the home of an unknown user; lists all of them.
+        ConfigError: lists the paths that are empty, contain a NUL character or name the home of an unknown user.
     """
     problems: list[str] = []
     for node, name, key in list(_path_texts(cfg, "")):
@@ -61,7 +61,7 @@ def resolve_paths(cfg: DictConfig) -> None:
 
 
 def _path_texts(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> Iterator[tuple[Any, Any, str]]:
-    """The texts that are paths: their node, their name or index in it, and their full key."""
+    """Yield the texts that are paths: their node, their name or index in it, and their full key."""
     names = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
     for name in names:
         where = join(key, name)
@@ -129,7 +129,7 @@ def complete_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
 
 
 def _another_budget(train: DictConfig, *, primary: str, overrides: Sequence[str] | None) -> bool:
-    """Whether another budget than that of the command's own file was chosen, but ``min_steps`` is still from there."""
+    """Whether the budget differs from that of the command's own file while ``min_steps`` still comes from there."""
     own = primary_config(primary).get("train") or {}
     if own.get("min_steps") is None or train.get("min_steps") != own["min_steps"]:
         return False
@@ -141,7 +141,7 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
     """The settings of ``cfg.train`` with only the effective budget.
 
     Raises:
-        ConfigError: there is no budget, two budgets come from the same place, or values do not fit.
+        ConfigError: there is no budget, two budgets come from the same place, or a value is invalid.
     """
     complete_budget(cfg, primary=primary, overrides=overrides)
     settings = TrainSettings.from_config(cfg.train)
@@ -198,7 +198,7 @@ def complete_learning_rates(cfg: DictConfig, *, overrides: Sequence[str] | None 
 
 
 def _holds_out(cfg: DictConfig) -> bool:
-    """Whether other examples than the scored ones can choose; with cross-validation all are scored."""
+    """Whether a choice can use other examples than the scored ones; in cross-validation all examples are scored."""
     task = cfg.get("task")
     if not isinstance(task, DictConfig):
         return True

@@ -1,7 +1,7 @@
 """The parts of ``lmtransfer <command> --help``; the page itself is ``conf/hydra/help/lmtransfer.yaml``.
 
-The text of a page comes from the YAML files. The first comment of the command's file is the paragraph, and its lines
-from the first one that starts with ``lmtransfer`` are the examples. Comments next to keys explain the keys.
+The text of a page comes from the YAML files. The first comment in the command's file is the paragraph, and its lines
+from the first line that starts with ``lmtransfer`` on are the examples. Comments next to keys explain the keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _part(command: str, part: str, *, _root_: DictConfig) -> str:
         "groups": lambda: _groups(choices, folders),
         "settings": lambda: _settings(_root_, _explained(command, text, choices, folders)),
     }[part]()
-    # The page is a string.Template, so a dollar sign is written twice.
+    # The page is a string.Template, so dollar signs are doubled.
     indent = "  " if part in ("examples", "settings") else ""
     return f"\n{indent}".join(lines).replace("$", "$$")
 
@@ -69,7 +69,7 @@ def _groups(choices: dict[str, Any], folders: list[Path]) -> list[str]:
 
 
 def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
-    """The configuration as YAML with an explanation of each key; plain settings first, then the chosen groups."""
+    """Render the configuration as YAML with an explanation of each key: plain settings, then the chosen groups."""
     groups = {str(group).partition("/")[0] for group in cfg.hydra.runtime.choices}
     ordered = sorted((str(key) for key in cfg if key != "hydra"), key=lambda key: key in groups)
     text = "".join(OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [key]), resolve=False) for key in ordered)
@@ -86,7 +86,7 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
 
 
 def _explained(command: str, text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
-    """The explanation of each key: from the command's settings and its file, and from the chosen files."""
+    """Collect the explanation of each key from the command's settings and file, and from the chosen files."""
     texts = dict(COMMANDS[command].docs()) | key_comments(text)
     for group, choice in choices.items():
         if isinstance(choice, str) and not group.startswith("hydra/"):
@@ -109,7 +109,7 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
 
 
 def leading_comment(text: str) -> list[str]:
-    """The lines of the first comment of a file, without ``# @package`` lines."""
+    """The lines of a file's first comment, without ``# @package`` lines."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -125,7 +125,7 @@ def summary(text: str) -> str:
 
 
 def _keys(text: str) -> Iterator[tuple[str, str]]:
-    """Each line of block-style YAML with its full key ("" if it has no key)."""
+    """Yield each line of block-style YAML with its full key ("" if there is none)."""
     parents: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -140,7 +140,7 @@ def _keys(text: str) -> Iterator[tuple[str, str]]:
 
 
 def key_comments(text: str) -> dict[str, str]:
-    """The comment of each key: at the end of its line, otherwise in the lines directly above it."""
+    """The comment on each key: at the end of its line, else in the lines directly above it."""
     comments: dict[str, str] = {}
     above: list[str] = []
     first = True

@@ -1,4 +1,4 @@
-"""Short forms on the command line: parts of a mixture of corpora, evaluation texts, and a name for several tasks."""
+"""Command line short forms: parts of a corpus mixture, evaluation texts, and a single name for several tasks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CORPUS_OF_FILES = "lmtransfer.data.corpora.corpus.FileCorpus"
 
 
 def expand_parts(cfg: DictConfig) -> None:
-    """Replace the names in ``corpus.parts`` by complete corpora.
+    """Replace the names in ``corpus.parts`` with complete corpora.
 
-    ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` gives them
-    other names. A part that is not the name of a corpus is a file or a folder, and is read like ``corpus=text``.
+    ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` renames the
+    parts. A part that is not the name of a corpus is a file or a folder, read like ``corpus=text``.
 
     Args:
         cfg: the composed configuration; changed in place. Without ``corpus.parts`` nothing happens.
 
     Raises:
-        ConfigError: parts are neither a corpus nor a path; lists all of them.
+        ConfigError: lists the parts that are neither a corpus nor a path.
     """
     corpus = cfg.get("corpus")
     if not isinstance(corpus, DictConfig) or "parts" not in corpus or OmegaConf.is_missing(corpus, "parts"):
@@ -69,13 +69,13 @@ def _resolved(name: str, part: Any, folders: list[Path], problems: list[str]) ->
 
 
 def expand_overlap(cfg: DictConfig) -> None:
-    """Replace the names in ``screening.overlap_with`` by complete tasks, and files by corpora with a text on each line.
+    """Replace the names in ``screening.overlap_with`` with complete tasks, and files with corpora of one text per line.
 
     Args:
         cfg: the composed configuration; changed in place. Without ``screening.overlap_with`` nothing happens.
 
     Raises:
-        ConfigError: names are neither a task nor a path; lists all of them.
+        ConfigError: lists the names that are neither a task nor a path.
     """
     screening = cfg.get("screening")
     if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
@@ -92,7 +92,7 @@ def expand_overlap(cfg: DictConfig) -> None:
 
 
 def _by_name(tasks: Any, folders: list[Path]) -> dict[str, Any]:
-    """Tasks and files by name; a group of tasks is replaced by its tasks."""
+    """Collect tasks and files by name, replacing a task group with its tasks."""
     nodes: dict[str, Any] = {}
     for one in tasks if isinstance(tasks, ListConfig) else [] if tasks is None else [tasks]:
         node = group_config("task", str(one), folders) or {}
@@ -122,11 +122,11 @@ def _evaluation_texts(name: str, one: Any, folders: list[Path], problems: list[s
 
 
 def expanded(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """The overrides with a group of tasks replaced by its tasks: ``task=glue`` becomes a sweep over its tasks.
+    """Replace a task group with its tasks: ``task=glue`` becomes a sweep over them.
 
     Args:
         overrides: ``key=value`` words.
-        folders: the shipped configurations, then the user's.
+        folders: the shipped config folder, then the user's.
     """
     return [_expanded(override, folders) for override in overrides]
 

@@ -1,4 +1,4 @@
-"""Finding the nearest name to a misspelt one, for error messages."""
+"""Finds the name nearest to a misspelt one, for error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 _SHOWN = 24
 
-#: Settings under the names of other tools, with the key or keys that they have here.
+#: Other tools' names for settings, with the corresponding keys here.
 _ELSEWHERE = {
     "lr": ("optimizer.learning_rate",),
     "learning_rate": ("optimizer.learning_rate",),
@@ -70,20 +70,20 @@ _ELSEWHERE = {
 
 
 def only_name(word: str) -> str:
-    """The full key of a setting that other tools call ``word``, if it can be only one; otherwise the word itself."""
+    """The full key of the only setting that other tools call ``word``; otherwise the word itself."""
     keys = _ELSEWHERE.get(word.lower(), ())
     return keys[0] if len(keys) == 1 else word
 
 
 def known_elsewhere(key: str, names: Iterable[str]) -> str | None:
-    """The full key among ``names`` of a setting that other tools call by the last part of ``key``; None: unknown."""
+    """The full key in ``names`` of a setting that other tools call by the last part of ``key``; None if unknown."""
     called = key.rpartition(".")[2].replace("-", "_").lower()
     names = set(names)
     return next((name for name in _ELSEWHERE.get(called, ()) if name in names), None)
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name in ``names`` that ``word`` most likely stands for; None if there is none.
+    """Find the name in ``names`` that ``word`` most likely stands for; None if there is none.
 
     For dotted keys the last part alone is also compared, so ``mask_porb`` finds ``objective.mask_prob``.
     """
@@ -97,14 +97,14 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The names, separated by commas, at most two dozen of them."""
+    """List at most two dozen names, separated by commas."""
     names = list(names)
     more = f", ... ({len(names) - _SHOWN} more)" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
 
 def hint(word: str, names: Iterable[str], *, what: str) -> str:
-    """One or two sentences with the nearest name and the existing names.
+    """Write one or two sentences with the nearest name and the existing names.
 
     Args:
         names: the existing names.

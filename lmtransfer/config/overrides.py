@@ -1,7 +1,7 @@
-"""The words of a command line: options, and ``key=value`` quoted so that Hydra reads them as the user means them.
+"""The words of a command line: options, and ``key=value`` quoted so that Hydra reads what the user means.
 
-Hydra's grammar gives a meaning to brackets, commas, quotes, ``=`` and other characters inside a value. This is right
-for numbers and lists, and wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.
+Hydra's grammar interprets brackets, commas, quotes, ``=`` and other characters inside a value. This is right for
+numbers and lists, but wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint, nearest, only_name
 from lmtransfer.errors import ConfigError
 
-#: The options of every command, with the number of words that follow ("?": at most one, which is not key=value).
+#: The options of every command, with the number of words that follow ("?" for at most one, which is not key=value).
 OPTIONS = {
     "--help": "0",
     "-h": "0",
@@ -44,7 +44,7 @@ OPTIONS = {
     "-r": "0",
 }
 
-#: A quoted text, or an unquoted word of a value that is not the key of a mapping.
+#: A quoted text, or an unquoted word in a value other than a mapping's key.
 _WORD = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?P<word>[^\s,\[\]{}():'"]+)(?!\s*:)(?![^\s,\[\]{}():'"])""")
 
 _SHOWN = ("job", "hydra", "all")
@@ -74,7 +74,7 @@ class CommandLine:
 
 
 def read(words: Sequence[str]) -> CommandLine:
-    """Sort the words after the name of a command.
+    """Sort the words after a command's name by kind.
 
     Raises:
         ConfigError: an option is unknown, or its value is missing.
@@ -113,7 +113,7 @@ def read(words: Sequence[str]) -> CommandLine:
 
 
 def _instead_of(option: str, value: str, rest: Sequence[str]) -> str:
-    """What to write instead of an option that does not exist: another option, or the setting that it may mean."""
+    """Suggest what to write in place of an unknown option: another option, or a setting."""
     name = option.lstrip("-")
     long = [known.lstrip("-") for known in OPTIONS if known.startswith("--")]
     if len(name) < 2 or not name[0].isalpha() or nearest(name, long):
@@ -125,11 +125,11 @@ def _instead_of(option: str, value: str, rest: Sequence[str]) -> str:
 
 
 def quoted(override: str, *, is_sweep: bool = False) -> str:
-    """A ``key=value`` with its value quoted for Hydra, if it is free text or if Hydra cannot read it.
+    """Quote the value of a ``key=value`` for Hydra, if it is free text or Hydra cannot read it.
 
     Args:
         override: the override as the shell passed it.
-        is_sweep: whether commas outside of free text separate values.
+        is_sweep: whether commas outside free text separate values.
     """
     key, equals, value = override.partition("=")
     if not equals:
@@ -143,24 +143,24 @@ def quoted(override: str, *, is_sweep: bool = False) -> str:
 
 
 def quote(value: str) -> str:
-    """Quote a text as one value for Hydra, so that nothing in it is interpreted, ``${...}`` included."""
+    """Quote a text as one value for Hydra, so that nothing in it is interpreted, not even ``${...}``."""
     return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
 
 
 def as_text(override: str) -> str:
-    """A ``key=value`` in which numbers, true and false are text, as typed: ``name=1e3`` becomes ``name='1e3'``."""
+    """Turn numbers, true and false in a ``key=value`` into text: ``name=1e3`` becomes ``name='1e3'``."""
     key, equals, value = override.partition("=")
     text = f"{key}{equals}{_WORD.sub(_quoted_number, value)}"
     return text if _readable(text) is not None else override
 
 
 def first_values(command_line: Sequence[str]) -> list[str]:
-    """The overrides of the first point of a sweep, as far as it is known; those of a single run stay."""
+    """The overrides of a sweep's first point, as far as known; those of a single run do not change."""
     return [words[0] for word in command_line if (words := each_value(parse(word)))]
 
 
 def each_value(override: Override) -> list[str]:
-    """``key=value`` for each value of an override; empty if only Hydra can list the values."""
+    """Write ``key=value`` for each value of an override; empty if only Hydra can list the values."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
     try:
@@ -170,13 +170,13 @@ def each_value(override: Override) -> list[str]:
 
 
 def has_number(override: str) -> bool:
-    """Whether Hydra reads a part of the value as a number or as true or false."""
+    """Whether Hydra reads part of the value as a number, true or false."""
     words = (match["word"] for match in _WORD.finditer(override.partition("=")[2]))
     return any(word and _number(word) is not None for word in words)
 
 
 def _number(word: str) -> int | float | bool | None:
-    """The number that Hydra reads; None if it reads a text."""
+    """The number, true or false that Hydra reads; None if it reads text."""
     if not word[0].isdigit() and word[0] not in "+-." and word.lower() not in ("true", "false", "inf", "nan"):
         return None
     override = _readable(f"key={word}")
@@ -212,7 +212,7 @@ def parse(override: str) -> Override:
     """Parse one override.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the override cannot be read.
     """
     result = _readable(override)
     if result is None:
@@ -223,7 +223,7 @@ def parse(override: str) -> Override:
     return result
 
 
-#: The settings of Hydra that a user may change; a name that ends with a dot stands for the keys below it.
+#: The Hydra settings that a user may change; a name that ends with a dot stands for all keys in that node.
 _OF_HYDRA = (
     *("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.", "hydra/help", "hydra.mode"),
     *("hydra.verbose", "hydra.job.name", "hydra.job.config.", "hydra.run.", "hydra.sweep."),
@@ -231,12 +231,12 @@ _OF_HYDRA = (
 
 
 def is_of_hydra(override: str) -> bool:
-    """Whether an override changes a setting of Hydra, or puts the config of a group there (``group@hydra.job``)."""
+    """Whether an override changes a Hydra setting, or puts a group's config there (``group@hydra.job``)."""
     return re.search(r"^hydra\b|[@:](_global_\.)?hydra\b", key_of(override).strip()) is not None
 
 
 def hydra_problem(override: str) -> str | None:
-    """The problem of an override that has Hydra start programs, import code or set the environment; None otherwise."""
+    """The problem with an override that lets Hydra start programs, import code or set the environment, if any."""
     key = key_of(override).strip()
     known = key in _OF_HYDRA or any(key.startswith(name) for name in _OF_HYDRA if name.endswith("."))
     if not is_of_hydra(override) or (known and "_target_" not in override):
@@ -252,15 +252,15 @@ _ONE_OF = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
 def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
-    """Refuse overrides that contradict each other, and settings of Hydra that are not supported.
+    """Reject contradictory overrides and unsupported Hydra settings.
 
     Args:
         words: the ``key=value`` of the command line.
         folders: the folders with config groups.
 
     Raises:
-        ConfigError: a setting of Hydra could run programs; a group is chosen twice, a choice is named twice in a list,
-            or one thing is set in two ways.
+        ConfigError: a Hydra setting could run programs, a group is chosen twice, a choice occurs twice in a list, or
+            the same thing is set in two ways.
     """
     chosen: dict[str, str] = {}
     problems = [problem for problem in map(hydra_problem, words) if problem]
@@ -284,7 +284,7 @@ def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
 
 
 def _choices(override: str) -> list[str]:
-    """The names in ``group=[one,other]``; none if it cannot be read, which is refused where it is composed."""
+    """The names in ``group=[one,other]``; empty if it cannot be read, which composing reports."""
     parsed = _readable(override)
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     return [str(choice) for choice in value] if isinstance(value, list) else []

@@ -89,7 +89,7 @@ COMMANDS
 
 
 def commands() -> dict[str, str]:
-    """The commands and the first line of each docstring, in the order in which a session uses them."""
+    """The commands with the first lines of their docstrings, in the order in which a session uses them."""
     folder = Path(__file__).resolve().parents[1] / "commands"
     paths = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
     names = [name for name in _ORDER if name in paths] + sorted(set(paths) - set(_ORDER))
@@ -105,20 +105,20 @@ def main_page() -> str:
 
 
 def subjects() -> dict[str, str]:
-    """The subjects of the guides and what each is about, in the order in which a newcomer needs them."""
+    """The subjects of the guides with their descriptions, in the order in which a newcomer needs them."""
     contents = (GUIDES / "README.md").read_text(encoding="utf-8")
     return {entry["subject"]: entry["about"] for entry in _ENTRY.finditer(contents)}
 
 
 def list_guides() -> str:
-    """The output of ``lmtransfer help``: the guides, a line each."""
+    """The output of ``lmtransfer help``: the guides, one line each."""
     guides = "\n".join(f"  {subject:<14} {about}" for subject, about in subjects().items())
     names = textwrap.fill(", ".join(commands()), 110, initial_indent="  ", subsequent_indent="  ")
     return _GUIDES_PAGE.format(guides=guides, commands=names)
 
 
 def show_guide(subject: str, out: TextIO) -> None:
-    """Write a guide: formatted on a terminal, as Markdown to a file or a pipe.
+    """Write a guide, formatted for a terminal, or as Markdown for a file or pipe.
 
     Raises:
         ConfigError: there is neither a guide nor a command of this name.
@@ -142,7 +142,7 @@ def show_guide(subject: str, out: TextIO) -> None:
 
 
 def _for_terminal(text: str) -> str:
-    """The text of a guide without pictures; its links name the command that shows the other guide."""
+    """Strip a guide's pictures, and replace links to other guides with the commands that show them."""
     text = re.sub(r"^!\[.*\n\n?", "", text, flags=re.MULTILINE)
     text = re.sub(r"\[([^]]+)\]\(([a-z]+)\.md(?:#[\w-]+)?\)", r"\1 (`lmtransfer help \2`)", text)
     return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)
@@ -165,7 +165,7 @@ def unknown(command: str) -> str:
 
 
 def _first_line(path: Path) -> str:
-    """The first line of a module's docstring, without importing or parsing the module."""
+    """Read the first line of a module's docstring without importing or parsing the module."""
     _, quotes, rest = path.read_text(encoding="utf-8").partition('"""')
     line = rest.lstrip().splitlines()[0] if quotes else ""
     return line.removesuffix('"""').strip().rstrip(".")

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def conf_dir() -> Path:
-    """The folder of the built-in configs: inside the package of an installed wheel, next to it in a checkout.
+    """The folder of the built-in configs: in the package if installed from a wheel, next to it in a checkout.
 
     Returns:
         An absolute path.
@@ -37,7 +37,7 @@ def group_options(group: str, folders: Sequence[Path]) -> list[str]:
 
     Args:
         group: a config group such as ``model`` or ``objective/rows``.
-        folders: config folders; all are searched.
+        folders: the config folders to search.
     """
     files = (path for folder in folders for path in (folder / group).glob("*.yaml"))
     return sorted({path.stem for path in files})
@@ -49,6 +49,6 @@ def is_group(name: str, folders: Sequence[Path]) -> bool:
 
 
 def shadowed(folder: Path) -> list[Path]:
-    """Relative paths of the user's configs that are never read, since a built-in config has the same name."""
+    """The relative paths of the user's configs that are never read because a built-in config has the same name."""
     own = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
     return sorted(path for path in own if (conf_dir() / path).is_file())

@@ -1,10 +1,10 @@
-"""The phases of a pretraining run in a configuration: what a phase sets itself, and what it takes from the run.
+"""The phases of a pretraining run: what a phase sets itself, and what it takes from the run's configuration.
 
 ``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget (one phase may omit it
-and gets the rest). It contains what differs from the run: ``objective`` and ``optimizer``, complete or single settings,
-and batch sizes (``train``). It may ``restart`` the learning rate schedule, and it may change the token embeddings at
-its end (``embedding_after``). The settings of the last phase become those of the run, since a run is known by its last
-objective.
+and gets the rest). It contains what differs from the run: ``objective`` and ``optimizer``, as complete nodes or single
+settings, and batch sizes (``train``). It may ``restart`` the learning rate schedule, and it may change the token
+embeddings at its end (``embedding_after``). The settings of the last phase become those of the run, since a run is
+known by its last objective.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, Settin
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validated
 
-#: Nodes of a phase that are described by a settings class.
+#: The nodes of a phase with a settings class.
 _DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
 _GROUPS = ("objective", "optimizer", *_DESCRIBED)
 #: Keys that an objective may have besides those of the run's own objective.
 _OF_OBJECTIVES = ("max_length", "mask_prob", "rows", "corruption", "losses")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-#: The sum of the shares may differ from 1 by this much, as with rounded thirds.
+#: Maximum difference between the sum of the shares and 1, to allow for rounded thirds.
 _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a run, or a run without phases as a whole.
+    """One phase of a run, or the whole of a run without phases.
 
     Attributes:
         name: name of the phase; "" for a run without phases.
-        begins: share of the budget that is used up when it begins.
-        ends: share of the budget that is used up when it ends; exactly 1 for the last phase.
+        begins: share of the budget used before it begins.
+        ends: share of the budget used when it ends; exactly 1 for the last phase.
         objective: key of its complete objective node.
         optimizer: key of its complete optimizer node.
         train: batch sizes that differ from the run's.
-        restart: whether the learning rate schedule starts again; None: if losses or optimizer differ.
-        after: change of the token embeddings at its end.
+        restart: whether the learning rate schedule restarts; None to restart if the losses or the optimizer differ.
+        after: change to the token embeddings at its end.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Phase:
 
 
 def phases_of(cfg: DictConfig) -> list[Phase]:
-    """The phases of a settled configuration; a single one if it names none."""
+    """The phases of a completed configuration; a single phase if it names none."""
     nodes = cfg.get("phases")
     if not nodes:
         return [Phase("", 0.0, 1.0)]
@@ -86,14 +86,14 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
 
 
 def complete_phases(cfg: DictConfig) -> None:
-    """Complete every phase but the last, and copy the settings of the last one to the run.
+    """Complete every phase but the last, and copy the settings of the last phase to the run.
 
     Args:
-        cfg: the composed configuration; changed in place. Without ``phases`` nothing happens. A configuration that is
-            already settled does not change.
+        cfg: the composed configuration; changed in place. Without ``phases`` nothing happens. A completed configuration
+            does not change.
 
     Raises:
-        ConfigError: lists all problems of the phases themselves; their components are checked with the others.
+        ConfigError: lists all problems with the phases themselves; their components are checked with the others.
     """
     if cfg.get("phases") is None:
         return
@@ -139,7 +139,7 @@ def _plain(node: DictConfig) -> dict[str, Any]:
 
 
 def _merged(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The run's settings, overridden by those of a phase; a node with a ``_target_`` replaces the run's node."""
+    """Override the run's settings with a phase's; a node with a ``_target_`` replaces the run's node."""
     losses = values.get("losses")
     parts = [values, *(losses.values() if isinstance(losses, dict) else ())]
     if any(is_component(part) for part in parts):
@@ -152,7 +152,7 @@ def _merged(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def phase_problems(cfg: DictConfig) -> dict[str, str]:
-    """The problems of ``phases`` itself, by full key."""
+    """Find the problems with ``phases`` itself, by full key."""
     phases, problems = to_plain(cfg.phases, "phases")
     if not isinstance(phases, dict) or not phases:
         return {"phases": f"{phases!r} does not name any phases: choose phases=<name>, or phases=null for none"}
@@ -184,14 +184,14 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
 
 
 def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
-    """Keys of the parts that a phase defines completely; they may also be set in the objective itself, as in a run."""
+    """The keys of parts that a phase defines completely, which may also be set in the objective itself, as in a run."""
     losses = objective.get("losses")
     parts = [objective.get("rows"), objective.get("corruption"), *(losses.values() if isinstance(losses, dict) else ())]
     return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)
 
 
 def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = PhaseSettings) -> dict[str, str]:
-    """The problems of a single phase, or of a node in it."""
+    """Find the problems with a single phase, or with a node in it."""
     problems: dict[str, str] = {}
     for name, value in node.items():
         where = join(key, name)
@@ -210,7 +210,7 @@ def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = Phas
 
 
 def _problems_together(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
-    """The problems of the phases together, if each single one is valid."""
+    """Find the problems with the combination of individually valid phases."""
     problems = {}
     given_shares = [float(node["share"]) for node in phases.values() if node.get("share") is not None]
     total, added = math.fsum(given_shares), " + ".join(f"{share:g}" for share in given_shares)

@@ -1,4 +1,4 @@
-"""Converting a config node to plain data, and finding every missing value and broken interpolation."""
+"""Converts config nodes to plain data, and finds every missing value and broken interpolation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmtransfer.system.validation import join
 
 
 class _Broken:
-    """Replaces a value that is missing or cannot be resolved; its problem is reported apart."""
+    """Replaces a value that is missing or cannot be resolved; its problem is reported separately."""
 
     def __repr__(self) -> str:
         return "..."
@@ -21,7 +21,7 @@ BROKEN = _Broken()
 
 
 def is_broken(value: Any) -> bool:
-    """Whether plain data is, or holds, a value that is missing or cannot be resolved."""
+    """Whether plain data is or contains a value that is missing or cannot be resolved."""
     if isinstance(value, dict | list):
         return any(is_broken(item) for item in (value.values() if isinstance(value, dict) else value))
     return value is BROKEN
@@ -33,7 +33,7 @@ def full_key(node: Any) -> str:
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """A configuration in the form that is saved with a run: dicts, lists and scalars, interpolations resolved.
+    """Convert a configuration to the form saved with a run: dicts, lists and scalars, interpolations resolved.
 
     Raises:
         OmegaConfBaseException: a value is missing, or an interpolation is broken.
@@ -46,7 +46,7 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
     """Resolve a node into dicts, lists and scalars.
 
     Args:
-        node: a DictConfig or ListConfig, or plain data, which may hold such nodes.
+        node: a DictConfig or ListConfig, or plain data, which may contain such nodes.
         key: the full key of the node, for the messages.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Revisions: the checkpoints that a pretraining keeps by the tokens seen, and how a user names them.
+"""Revisions: the checkpoints that a pretraining run keeps at given numbers of tokens, and their names.
 
 ``train.save_at=[0,100k,1M]`` keeps them, and ``init=runs/pretrain/first@1M`` starts from one of them.
 """
@@ -13,7 +13,7 @@ _COUNT = re.compile(r"(\d+)(?:\.(\d+))?([kMBT]?)")
 
 
 def read_count(count: int | str) -> int | None:
-    """A number of tokens; None if the text is not one.
+    """Read a number of tokens; None if the text is not a number.
 
     Args:
         count: a whole number, or a text such as ``1000000``, ``100k``, ``1M`` or ``2.5B``.
@@ -29,7 +29,7 @@ def read_count(count: int | str) -> int | None:
 
 
 def count_text(tokens: int) -> str:
-    """The shortest text that ``read_count`` turns into this number: ``1M``, ``2.5M``, ``1234567``."""
+    """Write the shortest text that ``read_count`` reads as this number: ``1M``, ``2.5M``, ``1234567``."""
     best = str(tokens)
     for unit, scale in _UNITS.items():
         decimals = len(str(scale)) - 1
@@ -39,7 +39,7 @@ def count_text(tokens: int) -> str:
 
 
 def split_revision(path_and_revision: str) -> tuple[str, int | None]:
-    """The run directory that the user named, and its revision in tokens.
+    """Split the user's name for a run into its directory and its revision in tokens.
 
     Args:
         path_and_revision: a path such as ``runs/pretrain/first``, or ``runs/pretrain/first@1M``.

@@ -63,7 +63,7 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def from_config(cls, node: Any) -> Self:
-        """Read a config node (``cfg.train``); keys that are not described here are left out.
+        """Read a config node (``cfg.train``), leaving out keys without a setting here.
 
         Raises:
             ConfigError: lists every value that is missing, of the wrong type or out of range.
@@ -163,7 +163,7 @@ class TrainSettings(_Budget):
 
 
 class HardwareSettings(Settings):
-    """``hardware``: device, number format, threads, compilation, and memory of the passes."""
+    """``hardware``: device, number format, threads, compilation, and memory use of the passes."""
 
     device: str = _doc("auto, cpu, cuda, cuda:1, mps", "auto")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _doc("auto, fp32, bf16, fp16", "auto")
@@ -183,7 +183,7 @@ class HardwareSettings(Settings):
 
 
 class ObjectiveSettings(Settings):
-    """``objective``: settings that its rows, corruption and losses share, and those components."""
+    """``objective``: settings common to its rows, corruption and losses, and those components."""
 
     max_length: Count = _doc("longest row in tokens", 128)
     mask_prob: PositiveProb = _doc("share of the tokens that are hidden or replaced", 0.15)
@@ -194,21 +194,21 @@ class ObjectiveSettings(Settings):
 
 
 class PhaseTrainSettings(Settings):
-    """``train`` of a phase."""
+    """``train`` in a phase."""
 
     batch_tokens: StepTokens | None = _doc(_BATCH_TOKENS)
     micro_batch_tokens: StepTokens | None = _doc(_MICRO_BATCH_TOKENS)
 
 
 class VectorSettings(Settings):
-    """``embedding_after`` of a phase: changes to the token embeddings at its end."""
+    """``embedding_after`` in a phase: changes to the token embeddings at its end."""
 
     centre: bool = _doc("subtract the mean vector, so that the mean of each column is 0", True)
     deviation: Positive | None = _doc("scale all numbers to this standard deviation; null: no scaling")
 
 
 class PhaseSettings(Settings):
-    """A phase in ``phases``; what it leaves out is as in the run."""
+    """A phase in ``phases``; omitted settings are those of the run."""
 
     share: Annotated[float, Gt(0)] | None = _doc("share of the run's budget; all shares add up to 1; null: the rest")
     restart: bool | None = _doc(
@@ -248,7 +248,7 @@ class _OfARun(Settings):
 
 
 class ClusterSettings(Settings):
-    """``cluster``: where jobs are submitted, and what each of them gets; the names are those of submitit."""
+    """``cluster``: where jobs are submitted, and the resources of each job, under submitit's names."""
 
     executor: Literal["slurm", "local"] = _doc("slurm, or local: processes of this machine")
     timeout_min: LargeCount = _doc("minutes that a job may take; it is saved, and queued again, before they end", 1440)
@@ -502,7 +502,7 @@ class CompareSettings(Settings):
 
 
 class HubSettings(Settings):
-    """``hub`` of ``export``."""
+    """``hub`` in ``export``."""
 
     private: bool = _doc("whether a new repository is private; an existing one stays as it is", True)
     branch: str = _doc("branch to upload to", "main")
@@ -570,7 +570,7 @@ class ImportSettings(Settings):
 
 
 class InspectSettings(PretrainSettings):
-    """Settings of ``inspect``; besides its own, those of ``pretrain``, so that the same words can be given."""
+    """Settings of ``inspect``: its own and those of ``pretrain``, so that it accepts the same words."""
 
     rows: Annotated[int, Ge(0), Le(10_000)] = _doc("number of rows of the first step to show in full", 3)
     strips: Annotated[int, Ge(0), Le(10_000)] = _doc(
@@ -628,7 +628,7 @@ class ServeSettings(_OfARun):
 
 
 class StudyPretrainSettings(_Budget):
-    """``pretrain`` of a study: settings that all recipes share."""
+    """``pretrain`` in a study: settings that all recipes share."""
 
     corpus: str | None = _doc("corpus of every recipe")
     seeds: Seeds | None = _doc(

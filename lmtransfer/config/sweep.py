@@ -1,4 +1,4 @@
-"""Sweeps (``-m``): whether a run is a point of one, the name of its run directory, and Hydra's launchers."""
+"""Sweeps (``-m``): whether a run is a point in a sweep, the name of its run directory, and Hydra's launchers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 120
 
 
 def in_sweep() -> bool:
-    """Whether this run is a point of a sweep; a finished point is skipped, and a started one is resumed."""
+    """Whether this run is a point in a sweep; finished points are skipped, and started points are resumed."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
@@ -34,16 +34,16 @@ def sweep_name(name: str) -> str:
 
 
 def point_suffix(overrides: str) -> str:
-    """The overrides of a point as a file name, without spaces and slashes, and not too long.
+    """Turn the overrides of a point into a short enough file name without spaces and slashes.
 
-    A digest is added if the text was changed, so that different overrides have different names.
+    A changed text gets a digest, so that different overrides have different names.
     """
     unquoted = overrides.replace("'", "")
     clean = re.sub(r"[^\w.,=+@-]+", "-", unquoted)[:_LONGEST]
     return clean if clean == unquoted else f"{clean}-{zlib.crc32(overrides.encode()):08x}"
 
 
-#: Launcher -> the package that has it. Hydra itself has "basic" only.
+#: The package of each launcher. Hydra itself has only "basic".
 PACKAGES = {
     "joblib": "hydra-joblib-launcher",
     "ray": "hydra-ray-launcher",
@@ -52,12 +52,12 @@ PACKAGES = {
     "submitit_slurm": "hydra-submitit-launcher",
 }
 
-#: Those that run all points on this machine.
+#: The launchers that run all points on this machine.
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")
 
 
 def not_found(launcher: str) -> str:
-    """The message for a launcher that Hydra does not find: which package to install, or the nearest name."""
+    """The message for an unknown launcher: which package to install, or the nearest name."""
     package = PACKAGES.get(launcher)
     if package is None:
         known = hint(launcher, ["basic", *PACKAGES], what="launchers")

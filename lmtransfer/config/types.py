@@ -1,4 +1,4 @@
-"""The types of settings that have a range, for the signatures of components and the settings of commands."""
+"""Types with ranges for the signatures of components and the settings of commands."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ def _not_empty(value: str) -> str:
     return value
 
 
-#: The name of a run, a corpus or a task, which becomes the name of a folder; slashes make folders in it.
+#: The name of a run, a corpus or a task, which becomes a folder name; slashes separate nested folders.
 Name: TypeAlias = Annotated[str, AfterValidator(_usable_name)]
-#: The path of a folder.
+#: A folder path.
 Folder: TypeAlias = Annotated[str, AfterValidator(_not_empty)]
-#: The number or size of something: layers' widths, tokens of a text, pieces of a vocabulary.
+#: A number or size, such as a layer's width, a text's number of tokens or a vocabulary's number of pieces.
 Count: TypeAlias = Annotated[int, Ge(1), Le(1 << 24)]
-#: A small number, such as that of layers, heads or threads.
+#: A small number of things, such as layers, heads or threads.
 SmallCount: TypeAlias = Annotated[int, Ge(1), Le(4096)]
 #: A number of candidates for one answer.
 TopK: TypeAlias = Annotated[int, Ge(1), Le(100_000)]
-#: A number of steps, tokens or examples of a whole run.
+#: A number of steps, tokens or examples in a whole run.
 LargeCount: TypeAlias = Annotated[int, Ge(1), Le(2**63 - 1)]
 #: A number that may be 0, such as a seed or the steps of a warm-up.
 Whole: TypeAlias = Annotated[int, Ge(0), Le(2**63 - 1)]
-#: A number of tokens that may be 0, such as that of a memory.
+#: A number of tokens that may be 0, such as a memory length.
 WholeLength: TypeAlias = Annotated[int, Ge(0), Le(1 << 24)]
 #: A number of layers that may be 0.
 SmallWhole: TypeAlias = Annotated[int, Ge(0), Le(4096)]
 #: A number of consecutive words.
 NgramWords: TypeAlias = Annotated[int, Ge(1), Le(1000)]
-#: A number of parts of a cross-validation.
+#: A number of folds in a cross-validation.
 Folds: TypeAlias = Annotated[int, Ge(2), Le(1 << 24)]
 #: A probability or a share.
 Prob: TypeAlias = Annotated[float, Ge(0), Le(1)]
 #: A share that is not 0.
 PositiveProb: TypeAlias = Annotated[float, Gt(0), Le(1)]
-#: A probability of less than 1, such as that of dropout.
+#: A probability less than 1, such as a dropout probability.
 DropoutProb: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 #: A share that is neither 0 nor 1.
 OpenShare: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 #: A number greater than 0, such as a learning rate.
 Positive: TypeAlias = Annotated[float, Gt(0)]
-#: A number of 0 or more, such as a weight.
+#: A non-negative number, such as a weight.
 NonNegative: TypeAlias = Annotated[float, Ge(0)]
 #: The formats of tables: ``tsv`` has no quoting, ``jsonl`` may be an array of objects, ``parquet`` may be arrow or a
 #: folder of ``datasets.save_to_disk``.

@@ -1,4 +1,4 @@
-"""The models that answer: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
+"""The models that give answers: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from lmtransfer.transfer.scoring import run_head
 
 
 def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
-    """The run at ``path``; if it has several seeds, its first seed, or all seeds with ``ensemble``.
+    """Open the run at ``path``: if it has several seeds, the first one, or all with ``ensemble``.
 
     Raises:
-        RunDirectoryError: the path has no run of a task, or none with a checkpoint; or ``ensemble`` with one seed.
+        RunDirectoryError: the path has no run of a task with a checkpoint, or only one seed despite ``ensemble``.
     """
     folders = trained_folders(path)
     if ensemble and len(folders) == 1:
@@ -39,16 +39,16 @@ def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
 
 
 class TaskAnswers:
-    """Answers of a task.
+    """The answers of a run to examples of a task.
 
     Args:
-        runs: one run, or several seeds of it whose probabilities (scores for regression) are averaged.
+        runs: one run, or several seeds with probabilities (scores for regression) to average.
         task: the task to answer.
         hardware: device and precision.
         notes: counts truncated inputs.
 
     Raises:
-        ConfigError: several runs with answers that cannot be averaged.
+        ConfigError: the answers of several runs cannot be averaged.
         DataError: the run was trained on other labels, or on another kind of task.
     """
 
@@ -65,7 +65,7 @@ class TaskAnswers:
         return self._learners[0].encoder
 
     def of(self, examples: Sequence[Example]) -> list[Answer]:
-        """One answer for each example, in order."""
+        """Answer each example, in order."""
         if not examples:
             return []
         encoded = encode_examples(self._task, examples, self._tokenizer, self.encoder)
@@ -77,7 +77,7 @@ class TaskAnswers:
         return list(self._task.answers(encoded, together))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """The answers as JSON objects with the examples' ids."""
+        """Answer as JSON objects with the examples' ids."""
         lines: list[dict[str, Any]] = []
         for example, answer in zip(examples, self.of(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.plain()})
@@ -85,11 +85,11 @@ class TaskAnswers:
 
 
 class EntityAnswers:
-    """The entities in running texts, found by a tagger.
+    """The entities that a tagger finds in running texts.
 
     Args:
-        runs: one run of a tagger.
-        task: its task.
+        runs: a tagger's run.
+        task: the run's task.
         hardware: device and precision.
         notes: counts truncated inputs.
 
@@ -104,7 +104,7 @@ class EntityAnswers:
         self._answers = TaskAnswers(runs, task, hardware, notes)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """One object for each text: ``id``, ``text`` and ``entities``."""
+        """Answer with one object per text: ``id``, ``text`` and ``entities``."""
         spans = [word_spans(example.text, self._tokenizer) for example in examples]
         tagged = [
             TaggedExample(example.id, tuple(example.text[start:end] for start, end in words))
@@ -122,14 +122,14 @@ class EntityAnswers:
 
 
 class MaskedTexts(TextReader):
-    """Makes texts with [MASK] from the user's input to a pretraining run."""
+    """Reads texts with [MASK] from the user's input to a pretraining run."""
 
     def __init__(self) -> None:
         super().__init__("fill_mask", who="a pretrained run")
 
     @override
     def check(self, text: str) -> None:
-        """Raise if a text has no [MASK]."""
+        """Raise an error if a text has no [MASK]."""
         if MASK not in text:
             raise ValueError(f"there is no {MASK}; write one where a token is to be predicted")
 
@@ -143,14 +143,14 @@ class FilledMasks:
         hardware: device and precision.
 
     Raises:
-        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
+        ConfigError: the objective cannot fill masks, or ``top_k`` is out of range.
     """
 
     def __init__(self, run: SavedRun, top_k: int, hardware: Hardware) -> None:
         self._filler = mask_filler(run, top_k, hardware)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """One object for each example."""
+        """Answer with one object per example."""
         filled = self._filler.fill([example.text for example in examples])
         return [
             {"id": example.id, **filled_line(example.text, masks)}

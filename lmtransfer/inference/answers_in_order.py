@@ -10,7 +10,7 @@ from lmtransfer.tasks.input_files import Given
 
 OnError = Literal["stop", "skip"]
 
-#: An output line: one JSON object for each example.
+#: An output line: the JSON object for an example.
 Line = dict[str, Any]
 
 _REMEDY = "Fix it, or set on_error=skip to write an error in its place and continue"
@@ -19,18 +19,18 @@ _REMEDY = "Fix it, or set on_error=skip to write an error in its place and conti
 class AnswersInOrder:
     """Takes examples, answers them in groups, and writes the answers in the order of the examples.
 
-    An example that cannot be answered stops the command after all earlier answers are written. With ``on_error="skip"``
-    an object with its ``error`` is written in its place.
+    An example that cannot be answered stops the command after all earlier answers are written. With
+    ``on_error="skip"``, an object with the ``error`` is written in place of the answer.
 
     Args:
-        answer: gives one object for each example.
+        answer: returns one object per example.
         write: writes finished objects.
-        group: most examples that are answered together.
-        on_error: ``stop`` or ``skip`` on an example that cannot be answered.
+        group: maximum number of examples answered together.
+        on_error: whether to ``stop`` at or ``skip`` an example that cannot be answered.
 
     Attributes:
-        num_taken: examples and errors so far.
-        num_errors: errors so far.
+        num_taken: number of examples and errors so far.
+        num_errors: number of errors so far.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class AnswersInOrder:
         return self._on_error == "stop"
 
     def take_all(self, examples: Iterable[Given]) -> None:
-        """Take all examples, and write all answers.
+        """Take all examples and write all answers.
 
         Raises:
-            DataError: an example cannot be answered or read; the answers to earlier examples are written first.
+            DataError: an example cannot be answered or read; the earlier answers are written first.
         """
         try:
             for where, example in examples:
@@ -74,7 +74,7 @@ class AnswersInOrder:
         self._take(self._error(str(self.num_taken), problem))
 
     def flush(self) -> None:
-        """Answer and write the waiting examples."""
+        """Answer the waiting examples and write the answers."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return

@@ -1,4 +1,4 @@
-"""Write the vectors of all texts of an input, in order, with one window of rows in memory."""
+"""Writes the vectors of all texts in an input, in order, with one window of rows in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lmtransfer.transfer.standardising import Standardising
 
 
 class VectorWriter(ABC):
-    """Writes rows and their vectors to an open file, some at a time."""
+    """Writes rows and their vectors to an open file, a few at a time."""
 
     @abstractmethod
     def write(self, rows: pa.Table, vectors_NE: np.ndarray) -> None:
@@ -42,9 +42,9 @@ class VectorWriter(ABC):
 
 
 class NpyWriter(VectorWriter):
-    """Vectors alone as one array (N, E), float32, which ``numpy.load`` reads, also with ``mmap_mode="r"``.
+    """Writes the vectors alone as an array (N, E), float32, for ``numpy.load``, even with ``mmap_mode="r"``.
 
-    The header says how many rows there are, so it is written again at the end; numpy leaves room for that number.
+    The header holds the number of rows, so it is rewritten at the end; numpy leaves room for that number.
 
     Args:
         file: an empty file.
@@ -71,7 +71,7 @@ class NpyWriter(VectorWriter):
 
 
 class ParquetWriter(VectorWriter):
-    """The columns of the input and a column of vectors, lists of E float32; each call makes one group of rows.
+    """Writes the input's columns and a column of vectors, lists of E float32; each call writes one row group.
 
     Args:
         file: an empty file.
@@ -104,7 +104,7 @@ class ParquetWriter(VectorWriter):
 
 
 class Spool(VectorWriter):
-    """Rows and vectors in a file without a name, to be read again; it is freed when the process ends.
+    """Keeps rows and vectors in an unnamed file, to be read again; it is freed when the process ends.
 
     Args:
         folder: folder of the file.
@@ -115,7 +115,7 @@ class Spool(VectorWriter):
     def __init__(self, folder: Path, *, dim: int, schema: pa.Schema) -> None:
         self._folder = folder
         with naming(folder):
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - until the process ends
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - stays open until the process ends
         free = next(name for name in map("vector{}".format, range(len(schema) + 1)) if name not in schema.names)
         self._writer = ParquetWriter(self._file, dim=dim, schema=schema, vector_column=free)
 
@@ -129,7 +129,7 @@ class Spool(VectorWriter):
         self._writer.close()
 
     def parts(self) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """The rows and their vectors (N, E), as they were written."""
+        """Yield the rows and their vectors (N, E), part by part as they were written."""
         file = pq.ParquetFile(self._file)
         for number in range(file.num_row_groups):
             table = file.read_row_group(number)
@@ -138,7 +138,7 @@ class Spool(VectorWriter):
             yield table.select(range(table.num_columns - 1)), vectors.values.to_numpy().reshape(-1, dim).copy()
 
 
-#: By the ending of a file, what writes it: the open file, E, the columns of the input, the name of the vectors.
+#: The writer for each file ending: called with the open file, E, the input's columns and the name of the vectors.
 _WRITERS: dict[str, Callable[[BinaryIO, int, pa.Schema, str], VectorWriter]] = {
     ".npy": lambda file, dim, schema, name: NpyWriter(file, dim=dim),
     ".parquet": lambda file, dim, schema, name: ParquetWriter(file, dim=dim, schema=schema, vector_column=name),
@@ -146,10 +146,10 @@ _WRITERS: dict[str, Callable[[BinaryIO, int, pa.Schema, str], VectorWriter]] = {
 
 
 def check_ending(output: str) -> None:
-    """Raise unless the ending of the output names a format.
+    """Raise an error unless the ending of the output names a format.
 
     Raises:
-        ConfigError: names the endings.
+        ConfigError: the ending is unknown; the message lists the endings.
     """
     if Path(output).suffix.lower() not in _WRITERS:
         raise ConfigError(f"output={output}: the name must end in {' or '.join(_WRITERS)}")
@@ -157,10 +157,10 @@ def check_ending(output: str) -> None:
 
 @contextmanager
 def open_vectors(path: Path, *, dim: int, schema: pa.Schema, vector_column: str) -> Iterator[VectorWriter]:
-    """A writer whose file becomes ``path`` if the block ends without an error, and is removed otherwise.
+    """Provide a writer whose file becomes ``path`` if the block ends without an error, and is removed otherwise.
 
     Args:
-        path: the output; its ending decides the format.
+        path: the output, whose ending determines the format.
         dim: E.
         schema: the columns of the input.
         vector_column: name of the column of vectors in parquet.
@@ -187,18 +187,18 @@ def embed_rows(
     vector_column: str,
     progress: Callable[[int], None],
 ) -> int:
-    """Write one vector for each row; the output appears when it is complete.
+    """Write one vector per row; the output appears once it is complete.
 
-    Vectors are standardised by mean and deviation from the training of the run if it has them. Otherwise mean and
-    deviation of all texts of the input are needed, so that the vectors go to a file without a name first.
+    Vectors are standardised by the mean and deviation from the run's training, if it has them. Otherwise the mean and
+    deviation over all input texts are needed, so that the vectors first go to an unnamed file.
 
     Args:
-        output: the file; its ending decides the format.
-        notes: counts texts that were cut, and empty texts.
-        standardise: whether each feature gets mean 0 and deviation 1.
-        normalise: whether each vector gets the length 1.
+        output: the file, whose ending determines the format.
+        notes: counts truncated texts and empty texts.
+        standardise: whether each feature is scaled to mean 0 and deviation 1.
+        normalise: whether each vector is scaled to length 1.
         vector_column: name of the column of vectors in parquet.
-        progress: is told the number of vectors so far.
+        progress: called with the number of vectors so far.
 
     Returns:
         The number of vectors.

@@ -1,4 +1,4 @@
-"""The input of ``embed``: texts with the other columns of their rows, some rows at a time."""
+"""The input of ``embed``: texts with the other columns of their rows, a window of rows at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WINDOW_CHARACTERS = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some rows that follow each other.
+    """Consecutive rows.
 
     Attributes:
         texts: their texts; "" where there is none.
@@ -49,8 +49,8 @@ class TextRows:
 
     Attributes:
         name: its name, for messages.
-        schema: the columns of its rows. Those of parquet have their own types; all others are texts.
-        windows: its rows; one window is in memory at a time.
+        schema: the columns of its rows. Parquet columns keep their types; all others are texts.
+        windows: its rows, with one window in memory at a time.
     """
 
     name: str
@@ -77,17 +77,17 @@ def open_rows(
     encoding_errors: EncodingErrors,
     group: int,
 ) -> TextRows:
-    """Open an input; its first rows are read to find the columns.
+    """Open an input, reading its first rows to find the columns.
 
     Args:
         file_format: its format (see ``input_format``).
-        text_column: the column with the texts; None: ``text`` or ``sentence``.
-        delimiter: the character between the columns of a table; None: see ``TableLayout``.
+        text_column: the column with the texts; by default ``text`` or ``sentence``.
+        delimiter: the character between a table's columns; for the default, see ``TableLayout``.
         encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them and counts.
-        group: most rows of a window.
+        group: maximum number of rows in a window.
 
     Raises:
-        DataError: the input cannot be read, has no such column, or a row is malformed; with ``file:line``.
+        DataError: the input cannot be read or has no such column, or a row is malformed; with ``file:line``.
         ConfigError: ``text_column`` is given, but the format has no columns.
     """
     wanted = Column(
@@ -141,7 +141,7 @@ class _Table:
 def _text_table(
     source: InputSource, lines: Iterator[tuple[int, str]], wanted: Column, layout: TableLayout, notes: Notes
 ) -> _Table:
-    """The columns are those of the header line, or the fields of the first object; other values are written as JSON."""
+    """Read a table with the columns of the header line or the fields of the first object; other values become JSON."""
     bad_rows, name = BadRows("refuse", notes, "or remove it: each row gets a vector"), source.name
     opened = IncomingRows(name, lines) if source.path is None or source.arrives else source.path
     table = open_table(opened, [wanted], layout=layout, bad_rows=bad_rows)

@@ -1,4 +1,4 @@
-"""Predict the token at each [MASK] of a text with a pretrained model."""
+"""Predicts the token at each [MASK] in a text with a pretrained model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
 
 MASK: Final = "[MASK]"
-#: Characters for private use, which are in no vocabulary.
+#: Private use characters, which no vocabulary contains.
 _STAND_INS = [chr(0xE000 + place) for place in range(8)]
 
 
@@ -28,7 +28,7 @@ class Candidate:
     """A predicted piece for a mask.
 
     Attributes:
-        piece: the piece as in the vocabulary, with its mark for the beginning of a word.
+        piece: the piece as in the vocabulary, including any mark for the beginning of a word.
         text: the text of the piece.
         probability: its probability over the whole vocabulary.
     """
@@ -45,7 +45,7 @@ class FilledMask:
     Attributes:
         start: index of its first character in the text.
         end: index after its last character.
-        candidates: the candidates, the most probable first.
+        candidates: the candidates, most probable first.
     """
 
     start: int
@@ -54,19 +54,19 @@ class FilledMask:
 
 
 class MaskFiller:
-    """Fills masks independently: the prediction for a mask does not depend on the predictions for other masks.
+    """Fills masks independently: predictions for one mask do not depend on those for other masks.
 
-    Special tokens are not candidates. They keep their share of the probability, which is nearly 0 in a trained model,
-    because they are never targets.
+    Special tokens are not candidates. They keep their share of the probability, which is nearly 0 in a trained model
+    because special tokens are never targets.
 
     Args:
         predictor: an objective that predicts masked tokens; see ``masked_predictor``.
         tokenizer: the tokenizer of the run.
         frame: the special tokens around a text.
         top_k: number of candidates for each mask.
-        batch_tokens: most tokens of a batch (a longer text is read alone).
+        batch_tokens: maximum number of tokens in a batch (a longer text forms its own batch).
         device: device of the encoder.
-        autocast: makes the context of a forward pass; the softmax is always in float32.
+        autocast: returns the context of a forward pass; the softmax is always in float32.
 
     Raises:
         ConfigError: ``top_k`` is not between 1 and the number of pieces.
@@ -93,7 +93,7 @@ class MaskFiller:
 
     @torch.inference_mode()
     def fill(self, texts: Sequence[str]) -> list[list[FilledMask]]:
-        """The predictions for the masks of each text, in order; the encoder must be in evaluation mode."""
+        """Predict the masks of each text, in order; the encoder must be in evaluation mode."""
         queries = [self._query(text, owner) for owner, text in enumerate(texts)]
         masks: list[list[FilledMask]] = [[] for _ in texts]
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
@@ -120,7 +120,7 @@ class MaskFiller:
 
 
 def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
-    """A mask filler with the model of a pretraining run.
+    """Build a mask filler with a pretraining run's model.
 
     Args:
         top_k: number of candidates for each mask.
@@ -137,19 +137,19 @@ def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFill
 
 
 def filled_line(text: str, masks: Sequence[FilledMask]) -> dict[str, Any]:
-    """A text and the predictions for its masks, as plain values.
+    """Convert a text and the predictions for its masks to plain values.
 
     ``{"text": ..., "masks": [{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}, ...]}``: the
-    character span of each [MASK] in the text, and its candidates, the most probable first.
+    character span of each [MASK] in the text, and its candidates, most probable first.
     """
     return {"text": text, "masks": [_plain(mask) for mask in masks]}
 
 
 def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
-    """The ids of a text, with the tokenizer's mask id for each ``[MASK]``, int64, shape (n,).
+    """Encode a text with the tokenizer's mask id for each ``[MASK]``, int64, shape (n,).
 
-    Tokenizers never encode text to a special token, so the parts between the masks are encoded separately. Text after a
-    mask without white space continues its word (``[MASK].``, ``[MASK]ly``) and gets no mark for a word's beginning.
+    Tokenizers never encode text as a special token, so the parts between the masks are encoded separately. Text that
+    directly follows a mask continues its word (``[MASK].``, ``[MASK]ly``) and gets no mark for a word's beginning.
     """
     first, *rest = text.split(MASK)
     parts = [tokenizer.encode(first.rstrip()).ids]
@@ -165,7 +165,7 @@ def _new(part: str, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _continued(part: str, tokenizer: Tokenizer) -> np.ndarray:
-    """The ids of a text that continues a word: it is encoded after a stand-in character, whose ids are removed."""
+    """Encode a text that continues a word: put a stand-in character before it, then remove that character's ids."""
     after = np.zeros(0, dtype=np.int64)
     for stand_in in _STAND_INS:
         encoding = tokenizer.encode(stand_in + part.rstrip())

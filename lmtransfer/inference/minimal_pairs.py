@@ -1,4 +1,4 @@
-"""Score a pretraining run on minimal pairs of sentences, without training."""
+"""Scores a pretraining run on minimal pairs of sentences, without training."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 
-#: Number of sentences that are encoded at a time, so that memory does not grow with the number of sentences.
+#: Number of sentences encoded at a time, so that memory does not grow with the number of sentences.
 _BLOCK_SENTENCES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceScores:
-    """Log-probabilities of sentences.
+    """The log-probabilities of sentences.
 
     Attributes:
-        log_probabilities: one for each sentence, in nats, float64, shape (N,).
-        num_tokens: number of tokens that the encoder read, special tokens and repetitions included.
+        log_probabilities: one per sentence, in nats, float64, shape (N,).
+        num_tokens: number of tokens that the encoder read, including special tokens and repetitions.
     """
 
     log_probabilities: np.ndarray
@@ -49,12 +49,12 @@ class SentenceScores:
 
 
 class SentenceScorer:
-    """Log-probabilities of sentences: the sum over tokens of log p(token | context of its prediction).
+    """Computes log-probabilities of sentences: the sum over tokens of log p(token | context of its prediction).
 
     For a language model this is the logarithm of the sentence's probability (chain rule), given the special token
     before it; the special token after it is not in the sum. For a backward language model it is the same from the other
-    end. For two independent language models (bilm) it is the **mean** of both. Their sum would rank sentences in the
-    same way, but the mean has the scale of a single model, like the loss.
+    end. For two independent language models (bilm) it is the **mean** of both. Their sum would rank sentences the same
+    way, but the mean has the scale of a single model, like the loss.
 
     For a masked or permutation language model it is the pseudo-log-likelihood (Salazar et al. 2020,
     https://aclanthology.org/2020.acl-main.240): each token is masked in turn and predicted from all others. This needs
@@ -68,10 +68,10 @@ class SentenceScorer:
         predictor: the objective whose head predicts tokens; see ``token_predictor``.
         tokenizer: the tokenizer of the run.
         frame: the special tokens around a sentence.
-        hidden: which tokens of the same word are masked too; used only if the model masks tokens.
-        batch_tokens: most tokens of a batch (a longer sentence is read alone).
+        hidden: which tokens of the same word are also masked; used only if the model masks tokens.
+        batch_tokens: maximum number of tokens in a batch (a longer sentence forms its own batch).
         device: device of the encoder.
-        autocast: makes the context of a forward pass; the softmax is always in float32.
+        autocast: returns the context of a forward pass; the softmax is always in float32.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SentenceScorer:
 
     @torch.inference_mode()
     def score(self, sentences: Sequence[str]) -> SentenceScores:
-        """Score sentences independently of their order and of each other; the encoder must be in evaluation mode."""
+        """Score sentences independently of their order and each other; the encoder must be in evaluation mode."""
         parts = [
             self._score_block(sentences[first : first + _BLOCK_SENTENCES])
             for first in range(0, len(sentences), _BLOCK_SENTENCES)
@@ -99,11 +99,11 @@ class SentenceScorer:
         return SentenceScores(log_probabilities, sum(part.num_tokens for part in parts))
 
     def _score_block(self, sentences: Sequence[str]) -> SentenceScores:
-        """Score one block; sentences with equal ids are read once, so that rounding gives them no different scores."""
+        """Score a block; sentences with equal ids are read once, so that rounding cannot give them different scores."""
         encodings = [self.tokenizer.encode(sentence) for sentence in sentences]
         first_of: dict[bytes, int] = {}
         same = np.array([first_of.setdefault(_content(encoding), i) for i, encoding in enumerate(encodings)])
-        # The shortest first: attention computes sequences of the same length together.
+        # Shortest first: attention computes sequences of the same length together.
         order = sorted(first_of.values(), key=lambda owner: len(encodings[owner].ids))
         queries = (
             query
@@ -134,7 +134,7 @@ class SentenceScorer:
 
 
 def _content(encoding: Encoding) -> bytes:
-    """The complete input of a model for a text."""
+    """The complete input of a model for a text, as bytes."""
     character_bytes = b"" if encoding.characters is None else encoding.characters.tobytes()
     return encoding.ids.tobytes() + character_bytes
 
@@ -182,7 +182,7 @@ def _scores(
     predictor: Objective,
     hardware: Hardware,
 ) -> SentenceScores:
-    """The scores of the sentences: good and bad of each pair alternate; each rank scores a share of the pairs."""
+    """Score the sentences, good and bad alternating; each rank scores a share of the pairs."""
     scorer = SentenceScorer(
         predictor=predictor,
         tokenizer=saved.tokenizer,
@@ -201,7 +201,7 @@ def _scores(
 
 
 def _method(predictor: Objective, task: MinimalPairs) -> str:
-    """A description of the scoring method."""
+    """Describe the scoring method."""
     if predictor.predicts != "masked":
         return f"log-probability by {predictor.name}"
     return f"pseudo-log-likelihood by {predictor.name}, hidden: {task.settings.hidden}"

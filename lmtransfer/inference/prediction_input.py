@@ -24,7 +24,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class IncomingLines(Protocol):
-    """A stream that returns available bytes: it waits for the first byte only, not for the requested number."""
+    """A stream that returns the available bytes: it waits only for the first byte, not for the requested number."""
 
     def read1(self, size: int, /) -> bytes: ...  # noqa: D102
 
@@ -35,7 +35,7 @@ class InputSource:
 
     Attributes:
         name: name for messages.
-        path: path of the file, the folder of ``save_to_disk`` or the pipe; None for standard input.
+        path: path of the file, of the ``save_to_disk`` folder or of the pipe; None for standard input.
         arrives: whether it can be read only once, as data arrives: standard input, or a pipe.
     """
 
@@ -44,7 +44,7 @@ class InputSource:
     arrives: bool
 
     def check_apart(self, output: str) -> None:
-        """Raise if the output file is the input file.
+        """Raise an error if the output file is the input file.
 
         Raises:
             ConfigError: ``output`` is the input.
@@ -55,13 +55,13 @@ class InputSource:
 
 
 def find_input(value: str) -> InputSource:
-    """A file, plain or compressed; a folder of ``datasets.save_to_disk``; a pipe; or standard input.
+    """Find a plain or compressed file, a ``datasets.save_to_disk`` folder, a pipe, or standard input.
 
     Args:
         value: the value of ``input=``.
 
     Raises:
-        DataError: there is no such file.
+        DataError: the file does not exist.
     """
     if value == STANDARD_INPUT:
         return InputSource("standard input", None, arrives=True)
@@ -76,7 +76,7 @@ def find_input(value: str) -> InputSource:
 
 
 class Reading(Protocol):
-    """What reads an input; see ``Reader`` for the attributes."""
+    """A reader of an input; see ``Reader`` for the attributes."""
 
     kind: str
     json_format: str | None
@@ -89,13 +89,13 @@ class Reading(Protocol):
 
 
 def input_format(choice: str | None, source: InputSource, reader: Reading, notes: Notes) -> str:
-    """The format of the input.
+    """Determine the format of the input.
 
     Args:
-        choice: the user's format; None: decide by the file's name, and of tab-separated values by the quotation marks.
-        source: the input; standard input and pipes have ``text`` unless ``choice`` is set.
-        reader: what reads it: the reader of the task, or of masked texts, or ``embed``.
-        notes: is told what the content of the file decided.
+        choice: the user's format; None to decide by the file name, and for tab-separated values by quotation marks.
+        source: the input; standard input and pipes are ``text`` unless ``choice`` is set.
+        reader: the reader of the input: that of the task, of masked texts, or of ``embed``.
+        notes: receives a note if the content of the file decided the format.
 
     Raises:
         ConfigError: the format is unknown, or the reader does not support it.
@@ -133,9 +133,9 @@ def input_file(
 
     Args:
         columns: the user's column names.
-        delimiter: the character between the columns of a table; None: see ``TableLayout``.
+        delimiter: the character between a table's columns; for the default, see ``TableLayout``.
         answers: takes invalid inputs, and writes its waiting answers before the input waits for more data.
-        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces (U+FFFD) and counts them.
     """
     path = None if source.arrives else source.path
     lines = lines_of(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
@@ -160,7 +160,7 @@ def lines_of(
     encoding_errors: EncodingErrors = "strict",
     before_waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, str]]:
-    """The lines of an input with their numbers, from 1, without line ends; one is in memory at a time.
+    """Yield the lines of an input, numbered from 1, without line ends; one line is in memory at a time.
 
     Args:
         encoding_errors: see ``input_file``.
@@ -174,10 +174,10 @@ def lines_of(
 
 
 def one_example(text: str, reader: Reader) -> Any:
-    """The example of ``text=``.
+    """Read the example in ``text=``.
 
     Raises:
-        ConfigError: it is not a valid text, or not two texts if the task needs two.
+        ConfigError: the text is invalid, or is not two texts although the task needs two.
     """
     try:
         return reader.of_line(text, "text", "text", Notes())
@@ -203,10 +203,10 @@ def incoming_lines(
     notes: Notes,
     before_waiting: Callable[[], None],
 ) -> Iterator[tuple[int, str]]:
-    """The lines of a stream, each as soon as its line end arrives.
+    """Yield the lines of a stream, each as soon as its line end arrives.
 
     Args:
-        stream: gives bytes as they arrive.
+        stream: provides bytes as they arrive.
         name: name for messages.
         encoding_errors: see ``input_file``.
         before_waiting: called before each request for more bytes.

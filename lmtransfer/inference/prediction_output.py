@@ -1,4 +1,4 @@
-"""The output of ``predict``: standard output, written at once, or a file that is either complete or absent."""
+"""The output of ``predict``: standard output, written immediately, or a file that is either complete or absent."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ SubmissionKind = Literal["glue", "squad"]
 
 @contextmanager
 def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
-    """A context that gives a function which writes objects as JSON lines.
+    """Provide a function that writes objects as JSON lines.
 
-    A file is written as ``<output>.partial`` and renamed at the end. After an error the partial file has the answers so
-    far, unless writing failed or it is empty; then it is deleted.
+    A file is written as ``<output>.partial`` and renamed at the end. After an error the partial file keeps the answers
+    so far; it is deleted if it is empty or if writing failed.
 
     Args:
         name: the file, or ``-``.
         overwrite: whether an existing file may be replaced.
 
     Raises:
-        RunDirectoryError: the file exists already, or its folder does not exist.
+        RunDirectoryError: the file already exists, or its folder does not.
     """
     if name == STANDARD_OUTPUT:
         yield _writer(sys.stdout, "standard output")
@@ -66,10 +66,10 @@ def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
 
 
 def free_place(name: str, *, overwrite: bool) -> Path:
-    """The path of ``output=``, after a check that it can be written.
+    """Check that ``output=`` can be written, and return its path.
 
     Raises:
-        RunDirectoryError: the path is a folder, the file exists already, or its folder does not exist.
+        RunDirectoryError: the path is a folder, or the file already exists, or its folder does not.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -82,7 +82,7 @@ def free_place(name: str, *, overwrite: bool) -> Path:
 
 
 def _writer(stream: TextIO, name: str) -> Write:
-    """A function that writes and flushes each group at once, so that a reader of the stream gets it without delay."""
+    """Return a function that writes and flushes each group, so that a reader of the stream gets it without delay."""
     plain_ascii = (stream.encoding or "").lower().replace("-", "") != "utf8"
 
     def write(lines: Sequence[dict[str, Any]]) -> None:
@@ -95,10 +95,10 @@ def _writer(stream: TextIO, name: str) -> Write:
 
 
 def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
-    """One object as one line of JSON.
+    """Convert an object to one line of JSON.
 
     Raises:
-        DataError: the object has a number that is not finite, which JSON cannot represent.
+        DataError: the object contains a number that is not finite, which JSON cannot represent.
     """
     try:
         return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
@@ -110,18 +110,18 @@ def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
 
 
 class Submission:
-    """The official file of a split's predictions.
+    """The official submission file for a split's predictions.
 
     Args:
         kind: "glue" or "squad".
         task: the task.
         split: split of the task.
-        output: the file, or a folder in which it gets its official name.
+        output: the file, or a folder in which the file gets its official name.
         overwrite: whether an existing file may be replaced.
 
     Raises:
         ConfigError: the task has no such submission.
-        RunDirectoryError: the file exists already, or its folder does not exist.
+        RunDirectoryError: the file already exists, or its folder does not.
     """
 
     def __init__(self, kind: SubmissionKind, task: Task, split: str, output: str, *, overwrite: bool) -> None:
@@ -144,7 +144,7 @@ class Submission:
             self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
 
     def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
-        """Write the answers to all examples of the split; returns the paths of the written files."""
+        """Write the answers to all examples of the split and return the paths of the files."""
         ids = [example.id for example in examples]
         if self.kind == "glue":
             check_complete(ids, self.split)

@@ -1,4 +1,4 @@
-"""Load a saved pretraining run with the head that scores sentences or fills masks."""
+"""Loads a saved pretraining run with the head that scores sentences or fills masks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
 from lmtransfer.training.hardware import Hardware
 
-#: Batches are filled up to a multiple of this, because kernels are compiled again for each new shape.
+#: Batches are padded to a multiple of this, because kernels are recompiled for each new shape.
 _TOKENS_MULTIPLE = 32
 _SHOWN_CHARACTERS = 60
 
-#: What is masked: only the predicted token, or also the tokens after it in the same word.
+#: Which tokens are masked: only the predicted token, or also the later tokens of the same word.
 Hidden = Literal["token", "rest_of_word"]
 
 
@@ -35,18 +35,18 @@ class ZeroShotScores:
     """The scores of a run on a task that needs no head.
 
     Attributes:
-        metrics: name and value, the main metric first.
+        metrics: values by name, the main metric first.
         method: a description of the scoring method.
-        chance: the main metric of answers that know nothing.
+        chance: the main metric at chance level.
         num_scored: number of examples.
         num_tokens: number of tokens that the encoder read.
-        num_parameters: parameters of everything that was run.
+        num_parameters: number of parameters of everything that was run.
         seconds: duration of the scoring.
         examples: the answer to each example.
         control: the metrics of the same encoder with random weights; None if it was not scored.
-        control_examples: the answers of that encoder.
+        control_examples: the answers of the encoder with random weights.
         more: further entries of the result.
-        shown: the metrics to print below the main one, by the name to print.
+        shown: the metrics to print below the main one, by displayed name.
         notes: sentences to print after the method.
     """
 
@@ -70,11 +70,11 @@ class Query:
     """One input sequence.
 
     Attributes:
-        tokens: ids of the input, special tokens included, int64, shape (n,).
+        tokens: ids of the input, including special tokens, int64, shape (n,).
         places: indices of the tokens to predict, ascending, int64.
         ids: the true ids at these positions, int64; empty if they are unknown.
-        owner: number of the text that the sequence belongs to.
-        characters: character ids of each token, int16, shape (n, 50), if the tokenizer gives characters; else None.
+        owner: index of the text to which the sequence belongs.
+        characters: character ids of each token, int16, shape (n, 50); None if the tokenizer provides no characters.
     """
 
     tokens: np.ndarray
@@ -85,15 +85,15 @@ class Query:
 
 
 class Frame:
-    """The special tokens around a text, as in pretraining, and the longest text.
+    """The special tokens around a text, as in pretraining, and the maximum length of a text.
 
     [SEP] comes after the text, as after each document in training. [CLS] comes before the text. If training rows had no
     [CLS] (``rows.frame=none``), the [SEP] of a previous document comes before it. Neither is predicted.
 
     Args:
-        tokenizer: has the ids of the special tokens.
-        encoder: has the longest input.
-        rows: the rows of pretraining.
+        tokenizer: the tokenizer, which provides the ids of the special tokens.
+        encoder: the encoder, which provides the maximum length.
+        rows: the pretraining rows.
     """
 
     def __init__(self, *, tokenizer: Tokenizer, encoder: Encoder, rows: Rows) -> None:
@@ -104,10 +104,10 @@ class Frame:
         self._characters = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
     def around(self, ids: np.ndarray, *, text: str) -> np.ndarray:
-        """The ids with the special tokens around them, int64, shape (n + 2,).
+        """Put the special tokens around the ids, int64, shape (n + 2,).
 
         Raises:
-            DataError: the text is longer than the encoder can read; the message has the beginning of the text.
+            DataError: the text is too long for the encoder; the message quotes the beginning of the text.
         """
         if len(ids) + 2 > self.max_length:
             excerpt = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
@@ -118,7 +118,7 @@ class Frame:
         return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
 
     def character_ids(self, encoding: Encoding) -> np.ndarray | None:
-        """The characters of a text and its special tokens, (n + 2, 50); None if the tokenizer gives no characters."""
+        """The characters of a text and its special tokens, (n + 2, 50); None if the tokenizer provides none."""
         if self._characters is None or encoding.characters is None:
             return None
         return np.concatenate([self._characters[[self.begin_id]], encoding.characters, self._characters[[self.end_id]]])
@@ -127,13 +127,13 @@ class Frame:
 def sentence_queries(
     tokens: np.ndarray, word_starts: np.ndarray, *, owner: int, mask_id: int, hidden: Hidden
 ) -> Iterator[Query]:
-    """One query for each token of a text, in which that token is masked.
+    """Yield one query for each token of a text, in which that token is masked.
 
     Args:
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
-        word_starts: True if a token begins a word, bool, shape (n,).
-        owner: number of the text.
-        hidden: which tokens of the same word are masked too.
+        word_starts: whether each token begins a word, bool, shape (n,).
+        owner: index of the text.
+        hidden: which tokens of the same word are also masked.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
     for place in range(1, len(tokens) - 1):
@@ -144,7 +144,7 @@ def sentence_queries(
 
 
 def in_batches(queries: Iterable[Query], *, batch_tokens: int) -> Iterator[list[Query]]:
-    """Group queries in order into batches of at most ``batch_tokens`` tokens, but at least one query."""
+    """Group queries, in order, into batches of at most ``batch_tokens`` tokens, but at least one query."""
     batch: list[Query] = []
     size = 0
     for query in queries:
@@ -158,7 +158,7 @@ def in_batches(queries: Iterable[Query], *, batch_tokens: int) -> Iterator[list[
 
 
 def pack_queries(queries: Sequence[Query]) -> tuple[PackedBatch, np.ndarray]:
-    """The sequences packed end to end with filler after them, and the positions to predict in the batch, int64 (M,)."""
+    """Pack the sequences end to end, followed by filler; also return the positions to predict, int64 (M,)."""
     lengths = [len(query.tokens) for query in queries]
     size = sum(lengths)
     capacity = size + -size % _TOKENS_MULTIPLE
@@ -186,11 +186,11 @@ class Pretrained:
 
 
 def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
-    """Load encoder and objectives of a pretraining run.
+    """Load the encoder and objectives of a pretraining run.
 
     Raises:
         RunDirectoryError: the run is not a pretraining run, or has no checkpoint.
-        CheckpointError: its checkpoint is incomplete.
+        CheckpointError: the checkpoint is incomplete.
     """
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
@@ -205,10 +205,10 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
 
 
 def token_predictor(learner: PretrainingLearner) -> Objective:
-    """The first objective that gives probabilities of tokens.
+    """The first objective that gives token probabilities.
 
     Raises:
-        ConfigError: there is none: objectives of pairs, replaced tokens or word vectors give no token probabilities.
+        ConfigError: there is none: objectives for pairs, replaced tokens or word vectors give no token probabilities.
     """
     predictors = [objective for objective in learner.listed() if objective.predicts]
     if not predictors:
@@ -237,6 +237,6 @@ def masked_predictor(learner: PretrainingLearner) -> Objective:
 
 
 def _or_list(names: Iterable[str]) -> str:
-    """``a, b or c``."""
+    """Join names, as in ``a, b or c``."""
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last

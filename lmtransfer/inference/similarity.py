@@ -1,4 +1,4 @@
-"""Score how similar two sentences are by the cosine of their vectors, for a run of any kind as it is."""
+"""Scores sentence similarity by the cosine of sentence vectors, for any run and without training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
     """Correlate cosines with gold scores, for the run and for the same encoder with random weights.
 
     Args:
-        task: the pairs, and how a sentence becomes a vector.
+        task: the pairs, and how to turn a sentence into a vector.
 
     Raises:
-        ConfigError: pooling or layers do not fit the run.
+        ConfigError: the pooling or the layers do not fit the run.
         DataError: the split is missing or malformed, or its scores are hidden.
     """
     choice = VectorChoice(task.settings.layers, task.settings.pooling, prefix="task.")
@@ -65,7 +65,7 @@ def score_similarity(task: SentenceSimilarity, split: str, saved: SavedRun, hard
 
 
 def _embed(pairs: Sequence[TextExample], embedder: Embedder) -> Embedded:
-    """The vectors of both sentences of each pair, in turn; each rank embeds a share."""
+    """Embed both sentences of each pair, in turn; each rank embeds a share."""
     sentences = [sentence for pair in pairs for sentence in pair.content]
     rank, world_size = distributed.rank(), distributed.world_size()
     parts = distributed.gather(embedder.embed(sentences[rank::world_size]))

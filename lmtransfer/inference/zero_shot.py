@@ -1,4 +1,4 @@
-"""Score a run on a task that needs no head, without training, and write a run directory."""
+"""Scores a run on a task that needs no head, without training, and writes a run directory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
 def evaluate_zero_shot(cfg: DictConfig) -> Path:
-    """Score a run as it is and write a run directory.
+    """Score a run without training and write a run directory.
 
     Args:
         cfg: the checked config of ``evaluate``; its ``task`` needs no head.
@@ -42,7 +42,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         The run directory.
 
     Raises:
-        ConfigError: the run cannot be scored in this way.
+        ConfigError: the run cannot be scored this way.
         DataError: the data are missing or malformed.
     """
     saved = run_to_embed(str(cfg.run), trust=cfg.trust)
@@ -105,7 +105,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
 
 
 def _run_name(path: Path) -> str:
-    """A name such as ``pretrain-imdb``, or ``finetune-imdb-ft-seed-0``."""
+    """Build a name such as ``pretrain-imdb`` or ``finetune-imdb-ft-seed-0``."""
     parts = path.parts[-4:]
     start = max((place for place, part in enumerate(parts) if part in _COMMANDS), default=None)
     return f"pretrain-{path.name}" if start is None else "-".join(parts[start:])

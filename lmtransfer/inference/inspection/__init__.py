@@ -1,1 +1,1 @@
-"""What ``inspect`` shows before training: rows as the model sees them, notes, cost."""
+"""The output of ``inspect`` before training: rows as the model sees them, notes, cost."""

@@ -1,4 +1,4 @@
-"""The cost of training: parameters are counted; memory and time are measured over a few steps."""
+"""The cost of training: the number of parameters, and memory and time measured over a few steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lmtransfer.training.precision import Precision
 
 #: Measuring stops after this many steps or seconds, whichever is first.
 _STEPS, _SECONDS = 5, 4.0
-#: Bytes that training keeps for a parameter on a GPU.
+#: Bytes per parameter in training on a GPU.
 _BYTES_OF_A_PARAMETER = 18
-#: Limit of the multiply-add operations in a step that is measured on a CPU.
+#: Maximum number of multiply-add operations in a step measured on a CPU.
 _OPERATIONS = 4e11
 
 
@@ -30,10 +30,10 @@ class Cost:
     """The cost of a training step, measured over a few steps.
 
     Attributes:
-        tokens: real tokens of a measured step.
+        tokens: number of real tokens in a measured step.
         pass_seconds: duration of the forward and backward pass of such a step.
         update_seconds: duration of the optimizer's update, which does not depend on the number of tokens.
-        weight_bytes, gradient_bytes, state_bytes: bytes of all parameters; of the gradients; of the optimizer's state.
+        weight_bytes, gradient_bytes, state_bytes: bytes of all parameters, of the gradients, of the optimizer's state.
         activation_bytes: bytes that a forward pass over ``tokens`` keeps for the backward pass.
     """
 
@@ -46,17 +46,17 @@ class Cost:
     activation_bytes: int
 
     def step_seconds(self, tokens: float) -> float:
-        """Estimated duration of a step with ``tokens`` tokens."""
+        """Estimate the duration of a step with ``tokens`` tokens."""
         return self.pass_seconds * tokens / self.tokens + self.update_seconds
 
     def peak_bytes(self, tokens: float) -> int:
-        """Estimated peak memory of the tensors if a forward pass has ``tokens`` tokens."""
+        """Estimate the tensors' peak memory if a forward pass has ``tokens`` tokens."""
         fixed = self.weight_bytes + self.gradient_bytes + self.state_bytes
         return fixed + round(self.activation_bytes * tokens / self.tokens)
 
 
 def parameter_counts(learner: PretrainingLearner) -> dict[str, int]:
-    """Parameters by part: embeddings, the rest of the encoder, the head of each objective; and the total, each once."""
+    """Count parameters by part (embeddings, rest of the encoder, each objective's head) and in total, each once."""
     encoder = learner.encoder
     embeddings = {id(p) for m in encoder.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     own = list(encoder.parameters())
@@ -70,7 +70,7 @@ def parameter_counts(learner: PretrainingLearner) -> dict[str, int]:
 
 
 def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device: torch.device) -> int:
-    """How many rows of the batch can be measured within seconds on this device: all of them on a GPU."""
+    """The number of batch rows that can be measured within seconds on this device: all of them on a GPU."""
     if device.type == "cuda":
         return batch.inputs.num_real
     multiplied = sum(p.numel() for p in learner.parameters() if p.ndim > 1)
@@ -81,12 +81,12 @@ def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device
 def measure(
     learner: PretrainingLearner, optimizer: Optimizer, batch: PretrainingBatch, *, hardware: Hardware, seed: int
 ) -> Cost:
-    """Measure a few training steps on one batch; they change ``learner``.
+    """Measure a few training steps, which change ``learner``, on one batch.
 
     Args:
         learner: the learner, on the device.
         hardware: device and number format.
-        seed: of dropout.
+        seed: dropout seed.
     """
     moved = batch.to(hardware.device)
     learner.train()
@@ -121,17 +121,17 @@ def measure(
 def memory_on_a_gpu(
     learner: PretrainingLearner, batches: Sequence[PretrainingBatch], *, tokens: float, device: torch.device, seed: int
 ) -> int:
-    """Estimated peak memory of training on a GPU, in bytes, from two small forward passes in bfloat16 on any device.
+    """Estimate the peak memory of training on a GPU, in bytes, from two small bfloat16 forward passes on any device.
 
-    A parameter takes 18 bytes: weight, gradient and two moments in float32, and a copy in bfloat16. What a token keeps
-    for the backward pass is the difference between the two passes. On an H200, BERT base and ELECTRA small took what
-    this says to 1 %, a modern encoder 7 % less.
+    A parameter takes 18 bytes: weight, gradient and two moments in float32, and a copy in bfloat16. The memory that a
+    token keeps for the backward pass follows from the difference between the two passes. On an H200, BERT base and
+    ELECTRA small took within 1 % of the estimate, a modern encoder 7 % less.
 
     Args:
         learner: the learner, on ``device``.
-        batches: two batches, the second larger than the first if there are rows enough.
-        tokens: tokens of a forward pass on the GPU.
-        seed: of dropout.
+        batches: two batches, the second larger than the first if there are enough rows.
+        tokens: number of tokens in a forward pass on the GPU.
+        seed: dropout seed.
     """
     in_bf16 = Hardware(device, Precision(name="bf16", device=device), reason="", threads=1, compile=False)
     learner.train()
@@ -151,14 +151,14 @@ def _total(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardw
 
 
 def _kept_for_backward(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> int:
-    """Bytes that autograd keeps for the backward pass, each storage once, without parameters and the batch."""
+    """The bytes that autograd keeps for the backward pass, each storage once, excluding parameters and the batch."""
     known = {p.untyped_storage().data_ptr() for p in learner.parameters()}
     tensors: dict[int, tuple[int, Tensor]] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
-            tensors[storage.data_ptr()] = (storage.nbytes(), tensor)  # referenced, so that the address is not reused
+            tensors[storage.data_ptr()] = (storage.nbytes(), tensor)  # a reference, so that the address is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):

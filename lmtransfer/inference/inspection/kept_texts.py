@@ -1,8 +1,7 @@
-"""The texts of scored examples, which runs do not keep: read again from the files of their tasks.
+"""The texts of scored examples, read again from the files of their tasks, since runs do not keep texts.
 
-Only texts that a run was scored on are shown: an example is recognised by the hash of its content. Nothing is requested
-from the hub, and the files that a run of another person names are read only below the usual folders (see
-``runs.trust``).
+Only texts on which a run was scored are shown: examples are recognised by the hash of their content. Nothing is
+requested from the hub, and files that someone else's run names are read only in the usual folders (see ``runs.trust``).
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, example_keys
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
-#: Larger files are not read for a report.
+#: Maximum size of a file that is read for a report.
 MOST_BYTES = 64 << 20
-#: How much larger a compressed file usually is when unpacked.
+#: Usual ratio of the unpacked size of a file to its compressed size.
 _EXPANSION = 5
 _HUB = ("hub", "hub_dataset")
-#: What code that reads foreign files may raise besides the errors of lmtransfer; the texts are then missing.
+#: What code that reads foreign files may raise besides lmtransfer's errors; the texts are then missing.
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -37,7 +36,7 @@ class TaskTexts(Texts):
     """Finds the texts of examples in the files of a run's task; each file is read once.
 
     Args:
-        data_root: folder that holds the data folders; None: the folder in the configuration of the user's own runs.
+        data_root: folder that holds the data folders; by default the one in the configuration of the user's own runs.
     """
 
     def __init__(self, *, data_root: str | None) -> None:
@@ -54,7 +53,7 @@ class TaskTexts(Texts):
         return FoundTexts(present, changed if len(present) < len(set(keys)) else "")
 
     def _texts(self, run: Run, predictions: Predictions) -> Mapping[int, ExampleText] | str:
-        """All texts of a split by key, or why there are none."""
+        """All texts of a split by key, or the reason why there are none."""
         node = run.config.get("task")
         if not isinstance(node, Mapping) or "_target_" not in node:
             return f"the configuration of the run does not say where the data of the task {predictions.task} are"
@@ -67,7 +66,7 @@ class TaskTexts(Texts):
     def _read_texts(
         self, run: Run, node: Mapping[str, Any], answers: Predictions, split: str
     ) -> Mapping[int, ExampleText] | str:
-        # Imported here, since these import torch, and a report without kept predictions does not need it.
+        # Imported here because these import torch, which a report without kept predictions does not need.
         from lmtransfer.runs.run_directory import RunDirectory
         from lmtransfer.runs.trust import is_own, local_task
 
@@ -83,7 +82,7 @@ class TaskTexts(Texts):
             return f"the run was not made here, and its task {answers.task} names files that are not in the data folder"
         values = {name: None if name in _HUB else value for name, value in allowed.items()}
         if values.get("labels", ()) is None:
-            values["labels"] = list(answers.examples.labels)  # not read from the training split
+            values["labels"] = list(answers.examples.labels)  # given, so that the training split is not read
         try:
             if _num_bytes(values, split, data_root) > MOST_BYTES:
                 return f"the files of the task {answers.task} are larger than {MOST_BYTES >> 20} MiB"
@@ -112,13 +111,13 @@ def _texts_of(task: Task, split: str) -> dict[int, ExampleText]:
 
 
 def _gold_start(example: Any) -> int | None:
-    """The first character of the first gold answer of a question; None for all other examples."""
+    """The start of a question's first gold answer; None for all other examples."""
     answers = getattr(example, "answers", None)
     return answers[0].start if answers else None
 
 
 def _num_bytes(node: Mapping[str, Any], split: str, data_root: str | None) -> int:
-    """Bytes of the files that hold a split, as far as they can be found."""
+    """The size in bytes of the files that hold a split, as far as they exist."""
     folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
     total = 0
     for name in _file_names(node, split):

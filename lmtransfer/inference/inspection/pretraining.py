@@ -1,4 +1,4 @@
-"""What a model sees of a corpus: rows with their masked positions, how they are packed, and the cost of training."""
+"""What a model sees of a corpus: rows with their masked positions, their packing, and the cost of training."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from lmtransfer.training.hardware import Hardware, setup
 _COUNTED_AT_ONCE = 64
 _MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
 _FEW_STEPS = 20
-#: The memory of a pass is estimated from so many rows, and twice as many, of at most so many tokens.
+#: Number of rows, and their maximum length, from which (and from twice as many) the memory of a pass is estimated.
 _FEW_ROWS, _SHORT_ROW = 4, 128
-#: Ratio of mean to longest row length below which rows of mixed length get a note.
+#: Ratio of mean to maximum row length below which rows of mixed length get a note.
 _SHORT = 0.5
 
 
 def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
-    """Print everything; only the cache of the corpus is written.
+    """Print everything; only the corpus cache is written.
 
     Raises:
         DataError: the corpus is missing, empty, or too small for its rows.
@@ -115,7 +115,7 @@ def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
-    prepare_encoders(learner, replace(hardware, compile=False))  # compiling takes longer than all measured steps
+    prepare_encoders(learner, replace(hardware, compile=False))  # compilation takes longer than all measured steps
     return learner
 
 
@@ -132,7 +132,7 @@ def _counted(
 
 def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
     views = list(row_views(batch))
-    # Rows in the batch are sorted by length: take some from all parts of it.
+    # Rows in the batch are sorted by length: take some from everywhere.
     places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
     if not places:
         return
@@ -167,9 +167,9 @@ def _source(cfg: DictConfig, text: Text, parts: Parts, rows: Rows) -> Pretrainin
 
 
 def _two_sizes(cfg: DictConfig, text: Text, parts: Parts) -> list[PretrainingBatch]:
-    """Two small batches of short rows, the second with more of them.
+    """Build two small batches of short rows, the second with more rows.
 
-    On a GPU a token keeps as much for the backward pass in short rows as in long ones, elsewhere more in long ones.
+    On a GPU a token keeps the same memory for the backward pass in short and long rows, elsewhere more in long rows.
     """
     length = min(_SHORT_ROW, parts.rows.max_length)
     short = build({**resolved(cfg.objective.rows), "max_length": length}, tokenizer=text.tokenizer)
@@ -187,7 +187,7 @@ def _measured(
     batch: PretrainingBatch,
     hardware: Hardware,
 ) -> Cost:
-    """Measure on rows of all lengths of the epoch: as many as fit a forward pass, or fewer on a slow device."""
+    """Measure on rows of all lengths in the epoch: as many as fit a forward pass, or fewer on a slow device."""
     number = measurable_rows(batch, learner, hardware.device)
     by_length = np.argsort(plan.lengths, kind="stable")
     rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
@@ -204,7 +204,7 @@ def _measured(
 def _remarks(
     prepared: PreparedCorpus, tokenizer: Tokenizer, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
 ) -> Iterator[str]:
-    """Notes for the user in addition to the numbers: one sentence each, with what to do."""
+    """Yield notes for the user in addition to the numbers: one sentence each, with what to do."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"{kind}: {note['count']:,} (first at {note['first']})"

@@ -1,4 +1,4 @@
-"""Training rows for people to read: colours on a terminal, and marks that also work without colours."""
+"""Training rows in readable form: with colours on a terminal, and marks that also work without colours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STRIP_LEGEND = Text.assemble(
 
 
 def shown(view: RowView, tokenizer: Tokenizer) -> Text:
-    """The tokens of a row with marks; the texts of a pair are two paragraphs."""
+    """Render the tokens of a row with marks; the texts of a pair are two paragraphs."""
     lines = Text()
     for part in _parts(view, tokenizer):
         if lines:
@@ -51,7 +51,7 @@ def shown(view: RowView, tokenizer: Tokenizer) -> Text:
 
 
 def strip(view: RowView, tokenizer: Tokenizer) -> Text:
-    """A row with one character for each token."""
+    """Render a row with one character per token."""
     text = Text()
     for token, is_hidden in zip(view.original.tolist(), view.is_hidden.tolist(), strict=True):
         if is_hidden:
@@ -64,12 +64,12 @@ def strip(view: RowView, tokenizer: Tokenizer) -> Text:
 
 
 def described_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
-    """Labels with their meaning: ``nsp 1: B is from another document``."""
+    """Describe labels: ``nsp 1: B is from another document``."""
     return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items() if name in names)
 
 
 def _parts(view: RowView, tokenizer: Tokenizer) -> Iterator[range]:
-    """The ranges of positions that have the same segment id."""
+    """Yield the ranges of positions with the same segment id."""
     edges = [0, *(np.flatnonzero(np.diff(view.segments)) + 1).tolist(), len(view.original)]
     for first, last in zip(edges[:-1], edges[1:], strict=True):
         yield range(first, last)
@@ -92,5 +92,5 @@ def _token(view: RowView, place: int, tokenizer: Tokenizer) -> Text:
 
 
 def _piece(token: int, tokenizer: Tokenizer) -> str:
-    """A piece without the mark for a word's beginning; the mark alone becomes an underscore."""
+    """Remove a piece's mark for a word's beginning; the mark alone becomes an underscore."""
     return tokenizer.piece(token).removeprefix(_META) or "_"

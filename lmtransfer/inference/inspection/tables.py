@@ -20,12 +20,12 @@ from lmtransfer.objectives.views import RowCounts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.flops import peak_of
 
-#: Number of sentences or documents, spread over the corpus, whose lengths are measured.
+#: Number of sentences or documents, spread over the corpus, with measured lengths.
 _LENGTHS = 100_000
 
 
 def table_with_title(title: str) -> Table:
-    """A table of three columns: what, number, remark."""
+    """Create a table with three columns: what, number, remark."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -34,7 +34,7 @@ def table_with_title(title: str) -> Table:
 
 
 def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
-    """Statistics of a single corpus (not a mixture)."""
+    """Tabulate statistics of a single corpus (not a mixture)."""
     statistics, train = prepared.statistics, cast(TokenStore, prepared.train)
     table = table_with_title(f"corpus {name}")
     held_out = f"{prepared.validation.num_documents:,} more are held out for validation"
@@ -51,12 +51,12 @@ def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> T
 
 
 def starts_of_documents(store: TokenStore) -> np.ndarray:
-    """Index of the first token of each document, followed by the number of tokens, int64."""
+    """The index of each document's first token, followed by the number of tokens, int64."""
     return store.sentence_starts[store.document_starts]
 
 
 def _rare_pieces(store: TokenStore, tokenizer: Tokenizer, *, tokens: int = 1_000_000, rare: int = 3) -> int:
-    """Number of non-special pieces that occur less than ``rare`` times in the first ``tokens`` tokens."""
+    """Count the non-special pieces that occur fewer than ``rare`` times in the first ``tokens`` tokens."""
     counts = np.bincount(store.tokens(0, min(tokens, store.num_tokens)), minlength=tokenizer.num_pieces)
     ordinary = counts[: tokenizer.num_pieces][~tokenizer.is_special[: tokenizer.num_pieces]]
     return int((ordinary < rare).sum())
@@ -70,7 +70,7 @@ def _lengths(starts: np.ndarray) -> tuple[str, str]:
 
 
 def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
-    """One line for each part of a mixture; None for a single corpus."""
+    """Build a table with one line per part of a mixture; None for a single corpus."""
     if not isinstance(prepared.train, MixedStore):
         return None
     shares = part_shares(prepared.train, tokenizer)
@@ -107,7 +107,7 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
 def rates_table(
     lengths: np.ndarray, counts: RowCounts, rows: Rows, *, epoch: int, steps: int, train: TrainSettings
 ) -> Table:
-    """The rows of an epoch, and the counted rates of what is masked in them."""
+    """Tabulate the rows of an epoch and their measured masking rates."""
     table = table_with_title(f"rows of epoch {epoch}")
     table.add_row("rows", f"{len(lengths):,}", type(rows).__name__)
     table.add_row("tokens", f"{lengths.sum(dtype=np.int64):,}", f"{counts.special / counts.tokens:.1%} are special")
@@ -128,7 +128,7 @@ def rates_table(
 
 
 def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
-    """What one forward pass computes."""
+    """Tabulate what one forward pass computes."""
     table = table_with_title("first forward pass: rows end to end, without padding")
     lengths = batch.inputs.lengths
     table.add_row("rows", f"{batch.inputs.num_real:,}", f"of {min(lengths)} to {max(lengths)} tokens")
@@ -142,7 +142,7 @@ def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
 
 
 def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Table:
-    """Parameters by part."""
+    """Tabulate the parameters by part."""
     table = table_with_title(f"parameters of {name}")
     for part, count in counts.items():
         table.add_row(part, f"{count:,}", "")
@@ -152,12 +152,12 @@ def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Tab
 
 
 def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
-    """Estimated memory and time.
+    """Tabulate estimated memory and time.
 
     Args:
-        tokens: tokens of an epoch.
-        steps: steps of an epoch.
-        pass_tokens: tokens of a forward pass.
+        tokens: number of tokens in an epoch.
+        steps: number of steps in an epoch.
+        pass_tokens: number of tokens in a forward pass.
     """
     table = table_with_title("estimate from a few steps without compilation")
     fixed = cost.peak_bytes(0)
@@ -174,20 +174,20 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
     return table
 
 
-#: The share of the peak rate of a GPU that training reaches, for an estimate.
+#: Estimated share of a GPU's peak rate that training reaches.
 _UTILISATION = 0.4
 
 
 def gpu_table(
     train: TrainSettings, *, tokens: float, steps: int, flops: float, memory: Callable[[int], int]
 ) -> Table | None:
-    """How long GPUs take for the budget; None if it is a time.
+    """Tabulate how long GPUs take for the budget; None if the budget is a time.
 
     Args:
-        tokens: tokens of an epoch.
-        steps: steps of an epoch.
-        flops: FLOP per token of training.
-        memory: bytes that training takes, as a function of the tokens of a forward pass.
+        tokens: number of tokens in an epoch.
+        steps: number of steps in an epoch.
+        flops: training FLOP per token.
+        memory: bytes that training takes, as a function of the number of tokens in a forward pass.
     """
     if (
         train.seconds is not None
@@ -218,7 +218,7 @@ def _steps_of(train: TrainSettings, *, seconds: float, tokens: float, steps: int
 
 
 def duration(seconds: float) -> str:
-    """A duration in a readable unit."""
+    """Format a duration in a readable unit."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -21,7 +21,7 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.experiment.data import encode_examples, task_notes
 
-#: How many example ids a note about a problem lists.
+#: Number of example ids in a note about a problem.
 _NAMED = 5
 
 
@@ -59,7 +59,7 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
 
 
 def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tokenizer) -> Table:
-    """Statistics of a split."""
+    """Tabulate statistics of a split."""
     table = table_with_title(f"task {task.name}, split {split}")
     num = len(encoded.examples)
     hidden = sum(not example.has_gold for example in encoded.examples)
@@ -80,7 +80,7 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
 
 
 def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Iterator[str]:
-    """Notes for the user about a split.
+    """Yield notes for the user about a split.
 
     Args:
         seen: texts of all splits read so far, by digest of their tokens; this function adds to it.
@@ -126,7 +126,7 @@ def _print_examples(
 
 
 def _tokens(tokens: np.ndarray, marks: Mapping[int, str], tokenizer: Tokenizer) -> Text:
-    """The pieces with marks: an answer in bold, a tag after its word."""
+    """Render the pieces with marks: an answer in bold, a tag after its word."""
     text = Text()
     for place, token in enumerate(tokens.tolist()):
         in_answer = marks.get(place) == ""

@@ -1,1 +1,1 @@
-"""``serve``: a local page, and the same as JSON, to try one run on texts that are typed in."""
+"""``serve``: a local page, and the same as JSON, for trying a run on typed texts."""

@@ -1,4 +1,4 @@
-"""The address to listen on, and the names under which browsers may ask for it."""
+"""The address to listen on, and the host names that browsers may use for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _WITHOUT_RIGHTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address of this machine.
+    """An address on this machine.
 
     Attributes:
-        host: as the user gave it.
+        host: the host as the user gave it.
         ip: the IP address.
-        port: the port; 0 for any free one.
-        is_local: whether only programs of this machine can reach it.
+        port: the port; 0 for any free port.
+        is_local: whether only programs on this machine can reach it.
     """
 
     host: str
@@ -31,10 +31,10 @@ class Address:
     is_local: bool
 
     def may_ask(self, header: str) -> bool:
-        """Whether a request with this ``Host`` header comes from a page of this address.
+        """Whether a request with this ``Host`` header comes from a page at this address.
 
-        A page of another site can give its own name the address of this machine (DNS rebinding); then the header has
-        that name. A remote address is known by any IP address, because a machine may have several.
+        Another site can point its own name to the address of this machine (DNS rebinding); the header then has that
+        name. For a remote address any IP address is accepted, because a machine may have several.
 
         Args:
             header: the value of the header, with or without a port.
@@ -50,7 +50,7 @@ class Address:
 
 
 def address_of(host: str, port: int, *, allow_remote: bool) -> Address:
-    """Check where to listen.
+    """Check the address to listen on.
 
     Raises:
         ConfigError: the port is out of range, the host is unknown, or it is not local and ``allow_remote`` is false.
@@ -73,10 +73,10 @@ def address_of(host: str, port: int, *, allow_remote: bool) -> Address:
 
 
 def listen(address: Address) -> socket.socket:
-    """A socket that listens on an address.
+    """Open a socket that listens on an address.
 
     Raises:
-        ConfigError: the port is in use or needs other rights, or the address is not of this machine.
+        ConfigError: the port is in use or needs more permissions, or the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
     try:

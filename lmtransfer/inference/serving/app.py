@@ -1,4 +1,4 @@
-"""The routes: a page with a form, and the same as JSON below ``/api``."""
+"""The routes: a page with a form, and the same as JSON under ``/api``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from lmtransfer.reporting.page.document import policy
 from lmtransfer.system import machine
 from lmtransfer.system.optional import optional
 
-#: The share of the time that the evidence of words may use, so that the answer itself arrives without it.
+#: The share of the time limit for the evidence of words, so that the answer itself is not lost.
 _FOR_EVIDENCE = 0.5
-#: Refusals that do not tell what is served.
+#: Refusals that do not reveal what is served.
 _WITHOUT_DETAILS = (400, 403, 421)
 _HTML, _JSON, _TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may take.
+    """The limits of a request.
 
     Attributes:
-        max_bytes: largest body.
-        max_seconds: longest time to an answer.
+        max_bytes: maximum size of the body.
+        max_seconds: maximum time to an answer.
     """
 
     max_bytes: int
@@ -45,11 +45,11 @@ class Limits:
 
 
 class Refused(Exception):
-    """A request that gets no answer.
+    """A refused request.
 
     Args:
         status: HTTP status.
-        message: what is wrong, for people.
+        message: what is wrong, in words.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -58,10 +58,10 @@ class Refused(Exception):
 
 
 def make_app(served: Served, *, address: Address, limits: Limits) -> App:
-    """The page of a run as an ASGI app.
+    """Build the ASGI app for a run's page.
 
     Args:
-        limits: what one request may take.
+        limits: the limits of a request.
 
     Raises:
         ConfigError: the extra ``serve`` is not installed.
@@ -129,11 +129,11 @@ def make_app(served: Served, *, address: Address, limits: Limits) -> App:
 
 
 class Answers:
-    """Answers of a run, one at a time, each within a limit of time.
+    """The answers of a run, one at a time, each within a time limit.
 
     Args:
         served: the run.
-        limits: the limit of time.
+        limits: the limits of a request.
     """
 
     def __init__(self, served: Served, limits: Limits) -> None:
@@ -141,11 +141,11 @@ class Answers:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
 
     async def to(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to one input.
+        """Answer one input.
 
         Raises:
             Refused: the input cannot be answered (422), or not in time (503).
-            asyncio.CancelledError: the client has left; work that has not begun is dropped.
+            asyncio.CancelledError: the client has disconnected; work that has not begun is dropped.
         """
         start_time = time.monotonic()
         deadline, left = start_time + _FOR_EVIDENCE * self._seconds, threading.Event()
@@ -167,7 +167,7 @@ class Answers:
     def _answer(self, fields: Mapping[str, Any], is_over: Callable[[], bool]) -> dict[str, Any]:
         try:
             answer = self._served.answer(fields, is_over=is_over)
-            json_line(answer)  # numbers that are not finite are refused
+            json_line(answer)  # raises on numbers that are not finite
         except LmtransferError as error:
             raise Refused(422, str(error)) from None
         except Exception as error:
@@ -178,10 +178,10 @@ class Answers:
 
 
 def _typed(body: bytes) -> dict[str, str]:
-    """The fields of a form, whose browser writes line ends as CR LF.
+    """Read the fields of a form, in which browsers write line ends as CR LF.
 
     Raises:
-        Refused: it is not a form.
+        Refused: the body is not a form.
     """
     try:
         fields = parse_qs(body.decode("utf-8"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=8)
@@ -191,7 +191,7 @@ def _typed(body: bytes) -> dict[str, str]:
 
 
 def _response(responses: Any, request: Any, status: int, message: str) -> Any:
-    """A refusal as JSON below ``/api``, else as plain text."""
+    """Build a refusal: JSON under ``/api``, else plain text."""
     if request.url.path.startswith("/api"):
         return responses.JSONResponse({"error": message}, status_code=status)
     return responses.PlainTextResponse(f"{HTTPStatus(status).phrase}: {message}\n", status_code=status)

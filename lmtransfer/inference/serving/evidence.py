@@ -1,8 +1,9 @@
-"""The evidence of each word for an answer, by leave-one-out.
+"""The evidence that each word gives for an answer, by leave-one-out.
 
-The run answers the text once without each word. The effect of a word is the score with it less the score without it
-(Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", there as a relative
-difference of log-likelihoods). It works for every encoder and head, and a reader can repeat it by deleting the word.
+The run answers the text once without each word. The effect of a word is the score with it minus the score without it
+(Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", who use a relative
+difference of log-likelihoods). The method works for every encoder and head, and a reader can reproduce an effect by
+deleting the word.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 
 Field = Literal["text", "text_pair"]
-#: Gives the score of each example: the probability of the answer, or the number that is the answer.
+#: Scores each example: by the probability of the answer, or by the answer itself if it is a number.
 Score = Callable[[Sequence[TextExample]], Sequence[float]]
 
-#: Longer texts get no evidence: each word needs one pass over the text.
+#: Maximum number of words in a text with evidence, since each word needs one pass over the text.
 MOST_WORDS = 400
 _WORD = re.compile(r"\S+")
-_LONGEST_WORD = 24  # characters: what is longer without a space is probably written without spaces
-_TOGETHER = 32  # texts that are answered between two looks at the clock
+_LONGEST_WORD = 24  # in characters: a longer run without a space is probably from a script without spaces
+_TOGETHER = 32  # texts answered between two checks of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class WordEvidence:
     """The effect of one word.
 
     Attributes:
-        field: the text that the word is in.
-        start: its first character.
-        end: one past its last character.
+        field: the text that contains the word.
+        start: index of its first character.
+        end: index after its last character.
         word: the word.
-        effect: the score with the word less the score without it.
+        effect: the score with the word minus the score without it.
     """
 
     field: Field
@@ -45,25 +46,25 @@ class WordEvidence:
     effect: float
 
     def plain(self) -> dict[str, Any]:
-        """The attributes as JSON."""
+        """Convert to JSON values."""
         return asdict(self)
 
 
 class TooLong(Exception):
-    """The text has too many words, or the time is over; the message says which, as part of a sentence."""
+    """The text has too many words, or the time is up; the message says which, as part of a sentence."""
 
 
 def leave_one_out(
     example: TextExample, score: Score, tokenizer: Tokenizer, *, is_over: Callable[[], bool]
 ) -> tuple[WordEvidence, ...]:
-    """The effect of each word of a text or a pair, in the order of the text.
+    """Measure the effect of each word in a text or a pair, in text order.
 
     Args:
-        tokenizer: cuts text without spaces into tokens, which then count as words.
-        is_over: whether the time is over; the work is then given up.
+        tokenizer: splits text without spaces into tokens, which then count as words.
+        is_over: whether the time is up, so that the work is abandoned.
 
     Raises:
-        TooLong: the text has more than ``MOST_WORDS`` words, or the time is over.
+        TooLong: the text has more than ``MOST_WORDS`` words, or the time is up.
     """
     places: list[tuple[Field, int, int]] = [
         (field, start, end) for field, text in _texts(example) for start, end in words_of(text, tokenizer)
@@ -84,7 +85,7 @@ def leave_one_out(
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
-    """The character spans of the words of a text; of the tokens, where a text is written without spaces."""
+    """Yield the character spans of a text's words, or of its tokens where it has no spaces."""
     for match in _WORD.finditer(text):
         if len(match[0]) <= _LONGEST_WORD:
             yield match.span()

@@ -1,6 +1,6 @@
-"""What stands before the app: it refuses foreign requests and large or slow ones, and sets the headers of all answers.
+"""The guard in front of the app: it refuses foreign, large or slow requests, and sets the headers of all answers.
 
-It speaks ASGI, the interface of Python's asynchronous web servers, and knows nothing of the app behind it.
+It uses ASGI, the interface of Python's asynchronous web servers, and knows nothing about the app behind it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-#: Makes the body and its type of a refusal: from the path, the status and a sentence.
+#: Builds the body of a refusal and its type from the path, the status and a sentence.
 Refusal = Callable[[str, int, str], tuple[bytes, str]]
 
-#: Headers that decide who is answered: a request has at most one of each.
+#: Headers that determine who is answered: a request may have at most one of each.
 _ONCE = (b"host", b"origin")
-#: A body that is too large is read to its end up to this size: a browser shows no answer before it has sent all.
+#: Up to this size, too large a body is read to its end: a browser shows no answer before it has sent everything.
 _LARGEST_READ = 64 << 20
 
 
@@ -31,19 +31,19 @@ class Left(Exception):
 
 
 class Guard:
-    """An ASGI app around another.
+    """An ASGI app that wraps another.
 
-    It refuses, each time with one sentence: two ``Host`` or ``Origin`` headers (400), a ``Host`` header of another
-    machine (421), a form of another site (403), a body of more than ``max_bytes`` (413), and a body that does not
-    arrive in ``max_seconds`` (408). The app is cancelled if the client leaves.
+    It refuses, with one sentence each: two ``Host`` or ``Origin`` headers (400), a ``Host`` header of another machine
+    (421), a form from another site (403), a body of more than ``max_bytes`` (413), and a body that does not arrive
+    within ``max_seconds`` (408). The app is cancelled if the client disconnects.
 
     Args:
-        app: the app behind it; it gets the whole body at once.
-        address: the address that is served.
-        max_bytes: largest body.
-        max_seconds: longest time for a body to arrive.
+        app: the wrapped app, which receives the whole body at once.
+        address: the served address.
+        max_bytes: maximum size of a body.
+        max_seconds: maximum time for a body to arrive.
         policy: the content security policy of pages.
-        refusal: makes the answer to a refused request.
+        refusal: builds the answer to a refused request.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Guard:
         await self._answer(scope, body, receive, self._with_headers(send))
 
     async def _answer(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
-        """Let the app answer, but only as long as the client waits."""
-        leaving = asyncio.ensure_future(receive())  # after the body, a client can only leave
+        """Let the app answer while the client waits."""
+        leaving = asyncio.ensure_future(receive())  # after the body, a client can only disconnect
         answering = asyncio.ensure_future(self._app(scope, _once(body, leaving), send))
         try:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -104,10 +104,10 @@ class Guard:
             await answering
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body; None if it is too large.
+        """Receive the whole body; None if it is too large.
 
         Raises:
-            Left: the client has gone.
+            Left: the client has disconnected.
         """
         parts: list[bytes] = []
         size = 0
@@ -140,7 +140,7 @@ class Guard:
 
 
 def _once(body: bytes, leaving: asyncio.Future[Message]) -> Receive:
-    """A ``receive`` that gives the body, and then that the client leaves."""
+    """Build a ``receive`` that returns the body, then the client's disconnection."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:

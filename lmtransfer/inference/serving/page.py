@@ -1,4 +1,4 @@
-"""The page: a form, and the answer to what was typed into it."""
+"""The page: a form, and the answer to its input."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lmtransfer.reporting.page.document import document
 from lmtransfer.reporting.page.tagged import colours_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
-#: Words that are listed below a text with their effects.
+#: Maximum number of words listed with their effects below a text.
 _MOST_LISTED = 5
-#: Words with a smaller share of the largest effect are not marked.
+#: Words with an effect below this share of the largest effect are not marked.
 _WEAK = 0.05
 
 
@@ -27,12 +27,12 @@ def page(
     answer: Mapping[str, Any] | None = None,
     problem: str | None = None,
 ) -> str:
-    """The page as HTML; everything in it is escaped.
+    """Render the page as HTML; everything in it is escaped.
 
     Args:
-        max_bytes: largest request.
-        entries: what was typed, by field.
-        answer: the answer to it, as in JSON.
+        max_bytes: maximum size of a request.
+        entries: the user's input, by field.
+        answer: the answer to the input, as in JSON.
         problem: why there is no answer.
     """
     model, task = served.saved.config["model"], served.saved.config.get("task") or {}
@@ -59,8 +59,8 @@ class Piece:
 
     Attributes:
         text: the part.
-        effect: effect of the word on the answer; None for what is between words.
-        share: size of the effect as a share of the largest one, 0 to 1.
+        effect: effect of the word on the answer; None between words.
+        share: size of the effect relative to the largest effect, 0 to 1.
     """
 
     text: str
@@ -69,7 +69,7 @@ class Piece:
 
     @property
     def side(self) -> str:
-        """Whether the word speaks ``for`` the answer, ``against`` it, or for nothing (``weak``)."""
+        """Whether the word is evidence ``for`` the answer, ``against`` it, or neither (``weak``)."""
         if self.effect is None or self.share < _WEAK:
             return "weak"
         return "for" if self.effect > 0 else "against"
@@ -81,7 +81,7 @@ class Evidence:
 
     Attributes:
         texts: the pieces of each text.
-        strongest: the words with the largest effects, the largest first.
+        strongest: the words with the largest effects, largest first.
     """
 
     texts: tuple[tuple[Piece, ...], ...]
@@ -89,7 +89,7 @@ class Evidence:
 
 
 def _evidence(answer: Mapping[str, Any]) -> Evidence | None:
-    """The texts with the effects of their words; None if the answer has no evidence."""
+    """Collect the texts with the effects of their words; None if the answer has no evidence."""
     if not answer.get("evidence"):
         return None
     words = answer["evidence"]["words"]

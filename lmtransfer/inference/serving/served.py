@@ -1,4 +1,4 @@
-"""The run behind the page: what it asks for, and its answer to what a reader has typed, as plain data."""
+"""The run behind the page: the fields that it asks for, and its answers to the user's input as plain data."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from lmtransfer.transfer.experiment.trained import task_of
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A text that the reader types.
+    """A text that the user types.
 
     Attributes:
         name: its key in the form and in JSON.
-        label: what it is, for people.
+        label: its label on the page.
         rows: height of its box in lines.
     """
 
@@ -44,8 +44,8 @@ class Served(ABC):
 
     Args:
         saved: the run.
-        reader: makes an example from the input.
-        fields: what is asked for; several texts are joined by [SEP] for the reader.
+        reader: builds an example from the input.
+        fields: the fields of the form; several texts are joined by [SEP] for the reader.
 
     Attributes:
         kind: ``fill_mask``, or the kind of the task's head.
@@ -63,12 +63,12 @@ class Served(ABC):
 
     @property
     def name(self) -> str:
-        """The run and its command, such as ``finetune/imdb-ft``; for a seed also its folder."""
+        """The run with its command, such as ``finetune/imdb-ft``; for a seed also its folder."""
         path = self.saved.path
         return "/".join(path.parts[-3 if path.name.startswith("seed-") else -2 :])
 
     def about(self) -> dict[str, Any]:
-        """What is served, as JSON."""
+        """Describe what is served, as JSON."""
         return {
             "run": self.name,
             "kind": self.kind,
@@ -77,11 +77,11 @@ class Served(ABC):
         }
 
     def answer(self, texts: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """The answer to one input, as JSON: what ``predict`` writes, with ``remarks`` for people.
+        """Answer one input, as JSON: what ``predict`` writes, with ``remarks`` for people.
 
         Args:
-            texts: the texts by the names of ``fields``.
-            is_over: whether the time for the evidence of words is over; then only the answer itself is given.
+            texts: the texts, by field name.
+            is_over: whether the time for the evidence of words is up, so that only the answer itself is given.
         """
         notes = Notes()
         example = self._example(texts, notes)
@@ -91,7 +91,7 @@ class Served(ABC):
 
     @abstractmethod
     def _answered(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """The answer to an example, as JSON."""
+        """Answer an example, as JSON."""
 
     def _example(self, entries: Mapping[str, Any], notes: Notes) -> Any:
         names = [field.name for field in self.fields]
@@ -119,7 +119,7 @@ class ServedMasks(Served):
         hardware: device and precision.
 
     Raises:
-        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
+        ConfigError: the objective cannot fill masks, or ``top_k`` is out of range.
     """
 
     kind = "fill_mask"
@@ -139,10 +139,10 @@ class ServedTask(Served):
         runs: one run, or several seeds that answer together.
         task: the task.
         hardware: device and precision.
-        evidence: whether the answers about texts come with the evidence of each word.
+        evidence: whether answers about texts include the evidence of each word.
 
     Raises:
-        ConfigError: the task takes no input from users, or the answers of several seeds cannot be averaged.
+        ConfigError: the task accepts no user input, or the answers of several seeds cannot be averaged.
     """
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, *, hardware: Hardware, evidence: bool) -> None:
@@ -182,7 +182,7 @@ class ServedTask(Served):
 
 _TEXT = (Field("text", "Text"),)
 _PAIR = (Field("text", "First text", rows=3), Field("text_pair", "Second text", rows=3))
-#: The fields of the kinds of heads that do not simply read a text or a pair.
+#: The fields for kinds of heads that do not simply read a text or a pair.
 _FIELDS: Mapping[str, tuple[Field, ...]] = {
     "choice": (Field("text", "A text and then its choices, with [SEP] between them", rows=4),),
     "tagging": (Field("text", "A sentence; its words have spaces between them"),),
@@ -194,15 +194,15 @@ def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: 
     """Load the run to serve.
 
     Args:
-        run: the run as the user named it; of a task's run with several seeds, the first seed answers.
-        ensemble: answer with the mean over all seeds.
+        run: the run as the user named it; if a task's run has several seeds, the first seed answers.
+        ensemble: whether to answer with the mean over all seeds.
         evidence: whether to show the evidence of words.
         top_k: number of candidates for each [MASK].
-        trust: whether to read files that the run names, although somebody else made the run.
+        trust: whether to read files that the run names even if someone else produced the run.
 
     Raises:
-        RunDirectoryError: there is no such run, or it was not trained.
-        ConfigError: it cannot answer texts.
+        RunDirectoryError: the run does not exist, or was not trained.
+        ConfigError: the run cannot answer texts.
     """
     if is_pretrained(run):
         if ensemble:
@@ -213,7 +213,7 @@ def open_served(run: str, *, ensemble: bool, evidence: bool, top_k: int, trust: 
 
 
 def _texts_of(example: Any) -> dict[str, Any]:
-    """The texts that were answered, by the names of the fields; the offsets of an answer count in them."""
+    """The answered texts, by field name, to which the offsets of an answer refer."""
     if isinstance(example, TextExample):
         return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})
     if isinstance(example, QuestionExample):

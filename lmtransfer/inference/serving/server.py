@@ -13,8 +13,8 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving.guard import App
 from lmtransfer.system.optional import optional
 
-_PATIENCE = 3  # seconds for running requests to end
-_HEADER_SECONDS = 10  # longest time until a connection has sent the headers of its next request
+_PATIENCE = 3  # seconds for running requests to finish
+_HEADER_SECONDS = 10  # maximum time for a connection to send the headers of its next request
 _MOST_CONNECTIONS = 500  # below the usual limit of 1,024 open files
 
 
@@ -22,13 +22,13 @@ def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -
     """Answer requests until a signal ends this process.
 
     Args:
-        on_start: called when the first request can come.
+        on_start: called when the server is ready for requests.
 
     Raises:
         ConfigError: the extra ``serve`` is not installed.
     """
     uvicorn = optional("uvicorn", work="serve", error=ConfigError)
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors are answers, and texts are not logged
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # errors become answers, and texts are not logged
     config = uvicorn.Config(
         app,
         http=_protocol(),
@@ -40,13 +40,13 @@ def serve(app: App, listening: socket.socket, *, on_start: Callable[[], None]) -
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_PATIENCE,
     )
-    with contextlib.suppress(KeyboardInterrupt):  # it stops at a signal, and then raises it again
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn stops on a signal and then raises it again
         on_start()
         uvicorn.Server(config).run(sockets=[listening])
 
 
 def _protocol() -> type[Any]:
-    """HTTP/1.1 of uvicorn, which by itself waits for ever for the end of headers."""
+    """Return uvicorn's HTTP/1.1 protocol with a time limit on headers, which it lacks."""
     base: Any = import_module("uvicorn.protocols.http.h11_impl").H11Protocol
 
     class Protocol(base):
@@ -59,7 +59,7 @@ def _protocol() -> type[Any]:
             super().on_response_complete()
 
         def _close_unless_asked(self) -> None:
-            """Close the connection if no new request has begun in time; each request has a cycle of its own."""
+            """Close the connection if no new request has begun in time; each request has its own cycle."""
             answered = self.cycle
             self.loop.call_later(
                 _HEADER_SECONDS, lambda: self.timeout_keep_alive_handler() if self.cycle is answered else None
